@@ -70,7 +70,7 @@ class Life:
         self.archived, self.copy = folder / "archive", folder / COPY
         self.archive = Archive(self.archived)
         self._flush()
-        self._file = open_copy(self.copy, self.log, self.beginning())
+        self._file = open_copy(self.copy, self.log, self.start_finder())
         self._ends = LogEnds(
             self.log,
             lambda: SnapshotTopic(self.snapshots),
@@ -82,7 +82,7 @@ class Life:
         )
         self._sources = [kind(self.author.state) for kind in KINDS.values()]
 
-    def beginning(self) -> StartPointFinder:
+    def start_finder(self) -> StartPointFinder:
         """Where a reader begins."""
         return StartPointFinder(lambda: SnapshotTopic(self.snapshots), warns=False)
 
@@ -120,7 +120,7 @@ class Life:
         """What it takes now."""
         gc.collect()
         begin = time.process_time()
-        with LogReplica(self.log, beginning=self.beginning()) as replica:
+        with LogReplica(self.log, start_finder=self.start_finder()) as replica:
             found = replica.read_barrier(600.0)
         start = time.process_time() - begin
         assert digest(found) == digest(self.author.state)

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from ringlog.agents.status import AgentView, StatusReader
 from ringlog.client.client import Client
-from ringlog.client.creation.creation import found_cluster
+from ringlog.client.creation.creation import create_cluster
 from ringlog.client.node_reports import AcksReader
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.model.state import ClusterState
@@ -108,9 +108,9 @@ class Demo:
 
     def _found(self, context: ClusterContext) -> str:
         self.screen.step("2. Found the cluster")
-        founding = found_cluster(context.bootstrap, context.cluster)
-        self.screen.say(f"cluster {founding.name}, id {founding.cluster_id}; its topics are made and checked")
-        return founding.cluster_id
+        creation = create_cluster(context.bootstrap, context.cluster)
+        self.screen.say(f"cluster {creation.name}, id {creation.cluster_id}; its topics are made and checked")
+        return creation.cluster_id
 
     def _agents(self, context: ClusterContext) -> None:
         self.screen.step("3. An agent of each role, one process each")

@@ -215,10 +215,10 @@ class Simulation:
         broker, deaths = self.broker, self.log_ends.deaths
         found = BEGINNING
         if broker.partition(SNAPSHOTS).high:
-            beginning = StartPointFinder(
+            start_finder = StartPointFinder(
                 lambda: SnapshotTopic(TopicAtOnce(broker, SNAPSHOTS, deaths)), epoch_max, warns=False
             )
-            found = beginning.start(TopicAtOnce(broker, METADATA, deaths), IDENTITY, lambda _: ())
+            found = start_finder.start(TopicAtOnce(broker, METADATA, deaths), IDENTITY, lambda _: ())
             for check in self.on_begins:
                 check.begins(reader, found)
         if found.position <= self.preloaded:

@@ -233,7 +233,7 @@ class LogColumns:
             # Epoch 0 stands for a row that does not name its epoch.
             EPOCH: [row.epoch or None for row in rows],
         }
-        undecoded = [dict(types.homeless(row, self.out)) for row in rows]
+        undecoded = [dict(types.unmatched_values(row, self.out)) for row in rows]
         given = [_named(row, types) for row in rows]
         for name, kind in types.columns.items():
             if name in self.out:
@@ -301,7 +301,7 @@ def read_value(read: Convert, name: str, data: bytes | None, odd: dict[str, byte
 def _taken(row: CdcRow, name: str, read: Convert) -> list[Any] | None:
     """Return the keys of the elements that a row removed from a collection, or None.
 
-    Unreadable keys become null here; ``TableTypes.homeless`` reports them as undecoded.
+    Unreadable keys become null here; ``TableTypes.unmatched_values`` reports them as undecoded.
     """
     for found in row.deleted_elements:
         if found.column == name:

@@ -79,12 +79,12 @@ def test_a_master_that_comes_takes_back_what_was_believed(tmp_path: Path, monkey
     assert acks.newest(STATE)[ONE].incarnation == "999@thief"
     assert run_steps(update_acks(acks, Wait.NOTHING), perform) is acks
     trust[0] = Trust(ack_masters=(MASTER,))
-    thread.offer(1, with_mac(said("1@own"), key_of(MASTER, ONE)))
+    thread.add_record(1, with_mac(said("1@own"), key_of(MASTER, ONE)))
     acks = run_steps(update_acks(acks, Wait.NOTHING), perform)
     assert acks.newest(STATE)[ONE].incarnation == "1@own"
     assert [(one.name, one.value) for one in thread.figures()] == [("ringlog_acks_not_believed", 1)]
     assert thread.refused() == (), "its own word came later"
-    thread.offer(2, said("1000@thief"))
+    thread.add_record(2, said("1000@thief"))
     assert run_steps(update_acks(acks, Wait.NOTHING), perform) is acks
     assert [one.subject for one in thread.refused()] == [STATE.nodes[ONE].name]
 

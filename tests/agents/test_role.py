@@ -131,9 +131,9 @@ def test_who_asks_the_validator_is_not_woken_for_an_epoch_that_changes_nothing(t
         between = replica.read_barrier()
         author.submit(register(1))
         after = replica.read_barrier()
-    assert [worker.is_news(before, between) for worker in (asking, follower)] == [False, True]
-    assert [worker.is_news(between, after) for worker in (asking, follower)] == [True, True]
-    assert asking.is_news(before, after)
+    assert [worker.wakes_role(before, between) for worker in (asking, follower)] == [False, True]
+    assert [worker.wakes_role(between, after) for worker in (asking, follower)] == [True, True]
+    assert asking.wakes_role(before, after)
 
 
 class Follower(FollowingThread):
@@ -153,7 +153,7 @@ def test_faust_rests_where_the_replica_reads_and_hears_how_far_the_role_is(tmp_p
     settings = ProcessSettings(bootstrap_servers=NOBODY, cluster="c", data_dir=tmp_path)
     worker = Follower(settings, acknowledged.append, lambda _: None)
     worker.producer.close(0.1)
-    assert not worker.offer(0, b"an entry")
+    assert not worker.add_record(0, b"an entry")
     assert not worker._inbox
     for position in (0, 3, 3, 2, 7):
         worker.passed(position)
@@ -192,9 +192,9 @@ def test_the_first_word_counts() -> None:
         ("halted", "for no reason that has a code", 10, 600, "halted"),
     ],
 )
-def test_what_keeps_an_agent_behind_is_said(state: str, why: str, epoch: int, age_s: int, standing: str) -> None:
+def test_what_keeps_an_agent_behind_is_said(state: str, why: str, epoch: int, age_s: int, readiness: str) -> None:
     said = AgentStatus("keeper", "one", 1, epoch, state, 0, (), why)
-    assert view(said, 10, age_s * 1_000_000).standing == standing
+    assert view(said, 10, age_s * 1_000_000).readiness == readiness
 
 
 # When an agent reports its status.

@@ -101,7 +101,7 @@ def test_what_was_ordered_goes_and_nothing_else(world: World) -> None:
     world.cluster.apply(TruncateLog(second.epoch))
     ends.truncate(world.cluster.state)
     assert log.begin_offset() == second.position - 1
-    with LogReplica(log, beginning=world.cluster.beginning()) as replica:
+    with LogReplica(log, start_finder=world.cluster.start_finder()) as replica:
         assert digest(replica.read_barrier()) == digest(world.cluster.state)
 
 
@@ -304,7 +304,7 @@ class Threads:
 
     def act(self, role: str, ends: LogEnds | None = None) -> LogReplica:
         cluster = self.world.cluster
-        replica = LogReplica(cluster.log, beginning=cluster.beginning()).start()
+        replica = LogReplica(cluster.log, start_finder=cluster.start_finder()).start()
         catch_up(replica)
         steps = SnapshotSteps(
             role,

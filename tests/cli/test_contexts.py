@@ -31,7 +31,7 @@ from ringlog.cli.shared.connection import (
     with_way_out,
 )
 from ringlog.cli.stack import belongings
-from ringlog.client.creation.creation import Founding
+from ringlog.client.creation.creation import ClusterCreation
 from ringlog.log.errors import CopyInUse, LogDamaged, TopicMissing
 from ringlog.log.kafka import diagnosis
 from ringlog.node.identity import exclusive_folder
@@ -79,9 +79,9 @@ def test_clusters_of_one_name_are_known_side_by_side_and_the_last_one_is_in_use(
 
 def test_a_cluster_founded_anew_takes_the_place_of_its_namesake_at_the_same_broker() -> None:
     store_cluster(FIRST)
-    anew = ClusterContext("a:1", "shop", "", cluster_id="3" * 8)
-    store_cluster(anew)
-    assert stored_clusters() == StoredClusters((anew,), anew)
+    ignore_remains = ClusterContext("a:1", "shop", "", cluster_id="3" * 8)
+    store_cluster(ignore_remains)
+    assert stored_clusters() == StoredClusters((ignore_remains,), ignore_remains)
     moved = ClusterContext("c:1", "shop", "", cluster_id="3" * 8)
     store_cluster(moved)
     assert stored_clusters() == StoredClusters((moved,), moved)
@@ -433,14 +433,14 @@ def accept_all(server: socket.socket, closes: bool) -> None:
                 accepted.enter_context(client)
 
 
-def founded(monkeypatch: pytest.MonkeyPatch, founding: Founding, *more: str) -> Result:
+def founded(monkeypatch: pytest.MonkeyPatch, founding: ClusterCreation, *more: str) -> Result:
     monkeypatch.setattr("ringlog.cli.cluster.app.found_cluster", lambda *_, **__: founding)
     return CliRunner().invoke(app, ["cluster", "found", founding.name, "--bootstrap", "b:1", *more])
 
 
 def test_founding_a_cluster_that_exists_leaves_the_one_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     store_cluster(FIRST)
-    there = Founding("2" * 8, "shop", "", 0, here=False, copies=3)
+    there = ClusterCreation("2" * 8, "shop", "", 0, here=False, copies=3)
     said = founded(monkeypatch, there)
     assert said.exit_code == 0
     assert "another cluster stays in use; to use this one: ringlog cluster use shop --bootstrap b:1" in said.stdout
@@ -454,7 +454,7 @@ def test_founding_a_cluster_that_exists_leaves_the_one_in_use(monkeypatch: pytes
 
 
 def test_settings_of_a_cluster_that_exists_are_not_ignored_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = Founding("2" * 8, "shop", "", 0, here=False, copies=3, ignored=("ranges_max",))
+    there = ClusterCreation("2" * 8, "shop", "", 0, here=False, copies=3, ignored=("ranges_max",))
     said = founded(monkeypatch, there, "--set", "ranges_max=99", "--set", "history_entries=500")
     assert said.exit_code == 1
     change = """ringlog submit '{"command": "ChangeSettings", "settings": {"ranges_max": 99}}'"""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.cli import main as program
-from ringlog.client.creation.creation import Founding
+from ringlog.client.creation.creation import ClusterCreation
 from tests.cli.test_commands import nothing_is_known
 
 __all__ = ["nothing_is_known"]
@@ -98,7 +98,7 @@ def test_an_archive_that_is_not_there_is_not_verified(
 
 
 def test_a_cluster_is_not_remembered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    founding = Founding("an-id", "c", "", 0, here=True, copies=1)
+    founding = ClusterCreation("an-id", "c", "", 0, here=True, copies=1)
     monkeypatch.setattr("ringlog.cli.cluster.app.found_cluster", lambda *_, **__: founding)
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/ringlog")
     assert ended(["cluster", "found", "c", "--bootstrap", "b:1"], monkeypatch) == 1

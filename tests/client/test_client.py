@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from ringlog.client import engine
 from ringlog.client.client import Client, Logs
-from ringlog.client.errors import ClientBroken, InvalidSubmission, NotFounded, SubmissionTimedOut
+from ringlog.client.errors import ClientBroken, ClusterNotCreated, InvalidSubmission, SubmissionTimedOut
 from ringlog.client.outbox import GROUP
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop, TakeOver
 from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
@@ -272,7 +272,7 @@ def test_a_halted_replica_ends_what_waits(client: Client) -> None:
 
 
 def test_there_must_be_a_cluster() -> None:
-    with pytest.raises(NotFounded):
+    with pytest.raises(ClusterNotCreated):
         Client("", "tests", logs=Logs(MemoryLog(), MemoryLog(), MemoryLog())).start()
 
 

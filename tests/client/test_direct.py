@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.errors import InvalidSubmission, NotFounded, SubmissionTimedOut, TakeOverRefused
+from ringlog.client.errors import ClusterNotCreated, InvalidSubmission, SubmissionTimedOut, TakeOverRefused
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop, TakeOver
 from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
 from ringlog.kernel.history import find_request
@@ -117,7 +117,7 @@ def test_an_expired_request_is_unknown_and_final(direct: DirectAuthor, replica: 
 
 def test_nothing_but_a_founding_entry_fits_an_empty_log() -> None:
     log = MemoryLog()
-    with LogReplica(log) as replica, pytest.raises(NotFounded):
+    with LogReplica(log) as replica, pytest.raises(ClusterNotCreated):
         DirectAuthor(log, replica, "me").submit(Noop())
 
 

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from ringlog.client.creation import discovery as discovering
-from ringlog.client.creation.creation import Founding, found
-from ringlog.client.creation.discovery import FILE, MEET, Discovery, waits_for
+from ringlog.client.creation.creation import ClusterCreation, found
+from ringlog.client.creation.discovery import DISCOVER, FILE, Discovery, waits_for
 from ringlog.client.errors import DiscoveryImpossible
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
@@ -33,7 +33,7 @@ class Group:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self.stack = folder, stack
         self.log = MemoryLog()
-        self.foundings: list[Founding] = []
+        self.foundings: list[ClusterCreation] = []
         self.reported: list[str] = []
         self.stopping = threading.Event()
         self.threads = stack.enter_context(ThreadPoolExecutor(8))
@@ -102,7 +102,7 @@ def test_who_decided_and_crashed_founds_when_it_is_back_and_nobody_else_meanwhil
         crashed.result(LONG_S)
     waiting = group.settling(other)
     with grpc.insecure_channel(group.address("b")) as channel:
-        said = unpack(DiscoveryView, channel.unary_unary(MEET)(pack(one.view), timeout=LONG_S))
+        said = unpack(DiscoveryView, channel.unary_unary(DISCOVER)(pack(one.view), timeout=LONG_S))
     assert (said.founder, must_create(said)) == (one.view.id, False)
     one.__exit__()
     assert not waiting.done()
@@ -124,7 +124,7 @@ def test_a_cluster_that_only_a_peer_has_shown_is_never_taken_for_one(group: Grou
     one = group.open("b", "a")
     waiting = group.settling(one)
     while not one.view.cluster_id:
-        one._news.wait(0.01)
+        one._wakeup.wait(0.01)
     assert not waiting.done()
     assert "this broker has no log of it" in waits_for(one.view)
     group.stopping.set()
@@ -135,7 +135,7 @@ def test_a_cluster_that_only_a_peer_has_shown_is_never_taken_for_one(group: Grou
 def test_who_looks_for_another_cluster_is_refused_an_answer(group: Group) -> None:
     group.open("a", "b")
     with grpc.insecure_channel(group.address("a")) as channel:
-        meet = channel.unary_unary(MEET)
+        meet = channel.unary_unary(DISCOVER)
         for data, code in (
             (pack(initial_view("other", "x", "1", [group.address("a")])), grpc.StatusCode.FAILED_PRECONDITION),
             (b"no view", grpc.StatusCode.INVALID_ARGUMENT),

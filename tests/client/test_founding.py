@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ringlog.client.creation.creation import Founding, FoundingRefused, found
+from ringlog.client.creation.creation import ClusterCreation, CreationRefused, found
 from ringlog.client.creation.schemas import incompatibilities
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
@@ -27,14 +27,14 @@ def test_a_second_founding_tells_who_was_first() -> None:
         second = found(log, replica, "orders", submitter="bert")
     assert first.here
     assert not second.here
-    assert second == Founding(first.cluster_id, "orders", "anna", first.at, False)
+    assert second == ClusterCreation(first.cluster_id, "orders", "anna", first.at, False)
     assert replica.state.settings["history_entries"] == 500
     assert log.end_offset() == written
 
 
 def test_of_several_at_once_exactly_one_founds() -> None:
     log = MemoryLog()
-    foundings: list[Founding] = []
+    foundings: list[ClusterCreation] = []
     together = threading.Barrier(4)
 
     def work(name: str) -> None:
@@ -52,7 +52,7 @@ def test_of_several_at_once_exactly_one_founds() -> None:
 def test_a_founding_that_comes_second_is_foreign_and_harmless() -> None:
     log = FaultyLog(MemoryLog(), [Fault(late=frozenset({0}), answer_lost=True)])
     with LogReplica(log) as slow, LogReplica(log) as quick:
-        waiting: list[Founding] = []
+        waiting: list[ClusterCreation] = []
         thread = threading.Thread(target=lambda: waiting.append(found(log, slow, "orders", submitter="slow")))
         thread.start()
         other = found(log, quick, "orders", submitter="quick")
@@ -65,7 +65,7 @@ def test_a_founding_that_comes_second_is_foreign_and_harmless() -> None:
 
 def test_settings_against_the_rules_are_refused_before_anything_is_written() -> None:
     log = MemoryLog()
-    with LogReplica(log) as replica, pytest.raises(FoundingRefused) as caught:
+    with LogReplica(log) as replica, pytest.raises(CreationRefused) as caught:
         found(log, replica, "orders", {"history_entries": -1})
     assert caught.value.code == "bad_setting"
     assert log.end_offset() == 0

@@ -65,7 +65,7 @@ def archive(tmp_path: Path, cluster: Cluster) -> Archive:
 @pytest.fixture
 def copy(tmp_path: Path, cluster: Cluster) -> LogCopy:
     """A member's, which begins with a snapshot."""
-    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
         confirmed(cluster)
         cluster.log.gap(2)
@@ -87,8 +87,8 @@ def test_from_a_member_with_all_that_it_held_at_its_offsets(cluster: Cluster, co
     plan = planned(copy, "ann", "the disk burnt")
     assert plan.commands == ("EnterRecovery", "TruncateLog")
     assert (plan.end.at.state, plan.end.lost) == (cluster.state, ())
-    log, beginning = rebuilt(plan)
-    read_back(log, plan, beginning)
+    log, start_finder = rebuilt(plan)
+    read_back(log, plan, start_finder)
     assert log.begin_offset() == copy.begin == allowed_begin(plan.after) > 0
     held = cluster.log.read(copy.begin, 0, 100)[0]
     assert [one for one in log.read(copy.begin, 0, 100)[0] if one.data][: len(held)] == held
@@ -97,7 +97,7 @@ def test_from_a_member_with_all_that_it_held_at_its_offsets(cluster: Cluster, co
     assert (running.operator, running.reason) == ("ann", "the disk burnt")
     lives_on = Cluster(log, state=plan.after)
     lives_on.apply(LeaveRecovery("mended", "ann"))
-    with LogReplica(log, beginning=beginning, watch_s=0.01) as replica:
+    with LogReplica(log, start_finder=start_finder, watch_s=0.01) as replica:
         assert in_recovery(replica.read_barrier(LONG_S)) is None
 
 
@@ -174,8 +174,8 @@ def test_a_composed_state_follows_on_the_copy(copy: LogCopy) -> None:
     plan = planned(copy, "ann", "mended", lambda state: composed(text, state))
     assert plan.commands[-1] == "ForceState"
     assert dict(plan.after.settings) == {"snapshot_entries": 500}
-    log, beginning = rebuilt(plan)
-    read_back(log, plan, beginning)
+    log, start_finder = rebuilt(plan)
+    read_back(log, plan, start_finder)
     assert planned(copy, "ann", "as it was", lambda state: composed(edited(copy, len), state)).commands == (
         "EnterRecovery",
         "TruncateLog",
@@ -223,8 +223,8 @@ def test_no_pause_holds_up_a_recovery(tmp_path: Path, cluster: Cluster, scope: s
     copy = begun_with_the_topic(tmp_path, cluster)
     plan = planned(copy, "ann", "the disk burnt")
     assert "TruncateLog" in plan.commands
-    log, beginning = rebuilt(plan)
-    read_back(log, plan, beginning)
+    log, start_finder = rebuilt(plan)
+    read_back(log, plan, start_finder)
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 10)), max_size=8))
@@ -234,7 +234,7 @@ def test_a_member_always_recovers(tmp_path_factory: pytest.TempPathFactory, step
     folder = tmp_path_factory.mktemp("member")
     cluster = Cluster()
     cluster.live(random.Random(3), 0)
-    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
         for what, number in steps:
             match what:
@@ -251,15 +251,15 @@ def test_a_member_always_recovers(tmp_path_factory: pytest.TempPathFactory, step
             filled(file, cluster)
     plan = planned(copy_of_member(folder), "ann", "the disk burnt")
     assert plan.end.at.state == cluster.state
-    log, beginning = rebuilt(plan)
+    log, start_finder = rebuilt(plan)
     assert plan.fillers == sum(not one.data for one in log.read(plan.copy.begin, 0, 10_000)[0]) + plan.copy.begin
-    read_back(log, plan, beginning)
+    read_back(log, plan, start_finder)
 
 
 def begun_with_the_topic(folder: Path, cluster: Cluster) -> LogCopy:
     """A member's that began with a snapshot which two agents stored and confirmed, and the log says nothing of."""
     cluster.store("publisher")
-    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
     return copy_of_member(folder)
 
@@ -269,14 +269,14 @@ def test_a_recovery_confirms_a_snapshot_that_the_log_has_not_confirmed(tmp_path:
     assert copy.begin
     plan = planned(copy, "ann", "the disk burnt")
     assert plan.commands == ("EnterRecovery", "ConfirmSnapshot", "TruncateLog")
-    log, beginning = rebuilt(plan)
-    read_back(log, plan, beginning)
+    log, start_finder = rebuilt(plan)
+    read_back(log, plan, start_finder)
 
 
 def test_what_cannot_be_rebuilt_is_refused_before_anything_is_changed(tmp_path: Path, cluster: Cluster) -> None:
     copy = begun_with_the_topic(tmp_path, cluster)
     cluster.apply(*[TakeSnapshot()] * (SNAPSHOTS_KEPT_MAX + 1))
-    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
     with raises_code(RecoveryRefused, "truncation_uncovered"):
         planned(copy_of_member(tmp_path), "ann", "the disk burnt")

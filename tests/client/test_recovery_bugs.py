@@ -52,7 +52,7 @@ def lived() -> Cluster:
 
 def copied(folder: Path, cluster: Cluster) -> LogCopy:
     """A member's, which begins with a snapshot and has a hole in its offsets."""
-    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
         confirmed(cluster)
         cluster.log.gap(2)
@@ -101,28 +101,28 @@ def a_copy_is_the_log(folder: Path) -> None:
 
 def another_history_takes_no_place(folder: Path) -> None:
     cluster = lived()
-    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
     end = cluster.log.end_offset()
     cluster.log.truncate(end - 3)
     with pytest.raises(LogTruncated):
-        open_copy(folder / COPY, cluster.log, cluster.beginning())
+        open_copy(folder / COPY, cluster.log, cluster.start_finder())
     cluster.log.append([b"other"] * 5)
-    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as again, pytest.raises(LogForked):
+    with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as again, pytest.raises(LogForked):
         again.append(cluster.log.read(again.state.next, 0, 100)[0])
     assert read_copy_state(folder / COPY).at.position == end
 
 
 def what_is_damaged_is_kept(folder: Path) -> None:
     cluster = lived()
-    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
         cluster.apply(Noop())
         filled(file, cluster)
     path = folder / COPY
     data = path.read_bytes()
     path.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
-    open_copy(path, cluster.log, cluster.beginning()).close()
+    open_copy(path, cluster.log, cluster.start_finder()).close()
     assert path.with_suffix(EVIDENCE).exists()
 
 
@@ -167,7 +167,7 @@ def it_comes_back_at_its_offsets(folder: Path) -> None:
 
 def it_comes_back_after_snapshots_that_nobody_confirmed(folder: Path) -> None:
     cluster = lived()
-    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
         confirmed(cluster)
         filled(file, cluster)
@@ -193,7 +193,7 @@ def what_cannot_come_back_changes_nothing(folder: Path) -> None:
 
 def what_has_no_effect_stays_behind(folder: Path) -> None:
     cluster = lived()
-    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         cluster.log.append([b"has no effect"])
         filled(file, cluster)
     place = place_of()

@@ -12,7 +12,7 @@ import pytest
 
 from ringlog.client.creation import recovery as recovering
 from ringlog.client.creation.recovery import RecoveryPlan, planned, rebuild
-from ringlog.client.creation.recovery_place import FoundLog, KafkaPlace, whose
+from ringlog.client.creation.recovery_place import FoundLog, KafkaPlace, cluster_id_at
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.log.archive.archive import Archive
@@ -80,7 +80,7 @@ class MemoryPlace:
         if not self._is_there:
             return None
         begin, end = self.log.begin_offset(), self.log.end_offset()
-        return FoundLog(end, end - begin, whose(self.log, begin), self.log.identity())
+        return FoundLog(end, end - begin, cluster_id_at(self.log, begin), self.log.identity())
 
     def check(self) -> None:
         pass
@@ -113,12 +113,12 @@ class MemoryPlace:
 
         self.steps.step(noted)
 
-    def beginning(self) -> StartPointFinder:
+    def start_finder(self) -> StartPointFinder:
         return StartPointFinder(self.snapshots, warns=False)
 
 
 def ends(place: MemoryPlace, plan: RecoveryPlan) -> bool:
-    with LogReplica(place.log, beginning=place.beginning()) as replica:
+    with LogReplica(place.log, start_finder=place.start_finder()) as replica:
         return digest(replica.read_barrier(60)) == digest(plan.after)
 
 

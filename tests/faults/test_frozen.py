@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.client.client import Client
-from ringlog.client.creation.creation import found_cluster
+from ringlog.client.creation.creation import create_cluster
 from tests.stopping import is_stopped
 
 from .broker import Broker
@@ -56,7 +56,7 @@ def opened() -> Iterator[ExitStack]:
 
 def test_one_frozen_before_its_fence_takes_the_fence(broker: Broker, tmp_path: Path, opened: ExitStack) -> None:
     cluster = f"z{uuid.uuid4().hex[:8]}"
-    found_cluster(broker.bootstrap, cluster)
+    create_cluster(broker.bootstrap, cluster)
     client = opened.enter_context(Client(broker.bootstrap, cluster, "load"))
     frozen = Process("frozen", ["-c", FREEZES], environment(broker, cluster, "agents", tmp_path / "f"), tmp_path)
     opened.callback(frozen.end)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from ringlog.client.creation.creation import found_cluster
+from ringlog.client.creation.creation import create_cluster
 from ringlog.kernel.changes import EPOCHS
 from ringlog.kernel.sections import SCHEMA
 from ringlog.log.kafka.topics import ACKS, CDC, MUTATIONS, REQUESTS, RESULTS, admin_client, topic_name
@@ -111,7 +111,7 @@ def test_the_cdc_log_is_deleted_and_made_again_then_the_mutations(own_world: Wor
     until("the driver", "it to end again", lambda: not spark.runs(), RECOVERY_S, spark.tail)
     assert spark.exit_code() == 1
     assert f"topic_missing: topic {cdc} does not exist" in spark.tail()
-    found_cluster(world.broker.bootstrap, world.cluster)
+    create_cluster(world.broker.bootstrap, world.cluster)
     world.keep_spark()
     until("the driver", "rows again", lambda: sum(world.checker.ends(CDC.suffix).values()), RECOVERY_S, spark.tail)
 
@@ -165,7 +165,7 @@ def test_a_topic_of_the_agents_is_deleted_and_made_again(whole: World, suffix: s
             )
         until("an agent", "it to wait for the topic", lambda: world.said(f"topic {name} does not exist") > waiting)
         assert not exists(admin, name)
-        found_cluster(world.broker.bootstrap, world.cluster)
+        create_cluster(world.broker.bootstrap, world.cluster)
         world.checker.made_again(suffix)
         world.await_agents("the founding")
         for role in set(ROLES) - set(roles):

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from ringlog.agents.status import SILENT_S, AgentView, StatusReader
 from ringlog.client.client import Client
-from ringlog.client.creation.creation import found_cluster
+from ringlog.client.creation.creation import create_cluster
 from ringlog.kernel.changes import EPOCHS
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import CreateTable
@@ -73,7 +73,7 @@ class World:
     def start(self, *, spark: bool) -> World:
         """Found the cluster and wait until everything is there; ``close`` is due also if this fails."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        found_cluster(self.broker.bootstrap, self.cluster, SETTINGS)
+        create_cluster(self.broker.bootstrap, self.cluster, SETTINGS)
         self._keep_every_epoch()
         if spark:
             self.spark = self._opened_process(self._spark())

@@ -50,7 +50,7 @@ def _copied() -> tuple[Cluster, bytes]:
     cluster.live(Random(3), 10)
     with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
         path = Path(folder) / COPY
-        copy = open_copy(path, cluster.log, cluster.beginning())
+        copy = open_copy(path, cluster.log, cluster.start_finder())
         copy.append(cluster.log.read(0, 0, 100)[0])
         copy.close()
         return cluster, path.read_bytes()

@@ -24,7 +24,7 @@ from ringlog.log.folding import follow
 from ringlog.log.replicas.identity import IdentityRecord, load_record
 from ringlog.node.checks import token_of_partition
 from ringlog.node.errors import NodeFailed
-from ringlog.node.identity import ACKNOWLEDGED, IDENTITY, NodeFolder, seen_in
+from ringlog.node.identity import ACKNOWLEDGED, IDENTITY, NodeFolder, known_epochs_in
 from ringlog.node.registers.frames import HEAD_BYTES, JournalDamaged, Sealer
 from ringlog.node.registers.journal import recover
 from ringlog.node.registers.packed import encode_record
@@ -110,11 +110,11 @@ def node_folder(data: bytes) -> None:
         _file(name, content)
     folder = NodeFolder.__new__(NodeFolder)
     folder._folder = _folder()
-    node, port = folder.kept_identity()
-    cluster, epoch = folder.kept_acknowledgement()
+    node, port = folder.stored_identity()
+    cluster, epoch = folder.stored_acknowledgement()
     assert 0 <= port < 65_536
-    assert folder.kept_start() >= 0
-    json.dumps([node, cluster, epoch, *(one.state_id for one in seen_in(_folder()))])
+    assert folder.stored_start() >= 0
+    json.dumps([node, cluster, epoch, *(one.state_id for one in known_epochs_in(_folder()))])
 
 
 def dump(data: bytes) -> None:

@@ -237,13 +237,13 @@ def test_a_look_may_end_it() -> None:
     log = filled(Silent())
     looks: list[int] = []
 
-    def look() -> None:
+    def check() -> None:
         looks.append(len(looks))
         if len(looks) == 3:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        list(read_to_end(log, log.tail(0), look=look))
+        list(read_to_end(log, log.tail(0), check=check))
 
 
 # A replica on an event loop: waits end as soon as the state has moved, and when it never will.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.client.creation.creation import founded_as
+from ringlog.client.creation.creation import cluster_id_of_log
 from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.log.author import Author
@@ -48,7 +48,7 @@ class World:
         self.log.kafka = kafka
         self.seed = seed
         founded(self.log, "shop", {"history_entries": history}, draw=SeededDraw(seed))
-        self.cluster_id = founded_as(self.log)
+        self.cluster_id = cluster_id_of_log(self.log)
 
     def grow(self, entries: int, seed: bytes = b"others") -> None:
         """Somebody appends so many."""
@@ -390,9 +390,9 @@ def test_a_log_that_cannot_be_the_one_is_refused_before_it_is_read(path: Path) -
 def test_the_cluster_of_a_log_is_known_from_its_first_entry(world: World) -> None:
     world.grow(3)
     asked: list[int] = []
-    look: Callable[[], None] = lambda: asked.append(1)  # noqa: E731
-    assert founded_as(world.log, look) == world.cluster_id
+    check: Callable[[], None] = lambda: asked.append(1)  # noqa: E731
+    assert cluster_id_of_log(world.log, check) == world.cluster_id
     assert asked == [1]
     world.log.delete_before(1)
     with pytest.raises(LogTruncated):
-        founded_as(world.log)
+        cluster_id_of_log(world.log)

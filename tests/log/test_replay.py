@@ -65,7 +65,7 @@ class Hours:
         self.now = 0.0
         self.looks = 0
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Half the time of a record goes by; at every second look one comes."""
         if self.replica.position == self.log.given:
             self.looks += 1
@@ -81,7 +81,7 @@ def test_a_replay_has_no_deadline_while_it_gets_on() -> None:
     told: list[Replay] = []
     with LogReplica(log) as replica:
         hours = Hours(log, replica, SILENCE_S - 1)
-        state = catch_up(replica, silence_s=SILENCE_S, look=hours.look, tell=told.append, clock=hours)
+        state = catch_up(replica, silence_s=SILENCE_S, check=hours.check, on_progress=told.append, clock=hours)
         assert state.epoch == ENTRIES
         assert hours.now == ENTRIES * (SILENCE_S - 1)
     middle, last = told[len(told) // 2], told[-1]
@@ -119,7 +119,7 @@ def test_silence_ends_the_wait_and_what_was_folded_is_kept() -> None:
             hours.now += SILENCE_S
 
         with pytest.raises(LogUnavailable, match="nothing came for 30 s at record 4 of 10"):
-            catch_up(replica, silence_s=SILENCE_S, look=nothing_comes, clock=hours)
+            catch_up(replica, silence_s=SILENCE_S, check=nothing_comes, clock=hours)
         assert replica.state.epoch == 4
         log.give(ENTRIES)
         assert catch_up(replica).epoch == ENTRIES
@@ -131,7 +131,7 @@ def test_a_short_replay_is_not_worth_a_word() -> None:
     log.give(ENTRIES)
     told: list[Replay] = []
     with LogReplica(log) as replica:
-        assert catch_up(replica, tell=told.append, clock=lambda: 0.0).epoch == ENTRIES
+        assert catch_up(replica, on_progress=told.append, clock=lambda: 0.0).epoch == ENTRIES
     assert told == []
 
 
@@ -173,12 +173,12 @@ def test_a_wait_for_a_replay_can_be_given_up() -> None:
     class Stopped(Exception):
         pass
 
-    def look() -> None:
+    def check() -> None:
         stopping.set()
         raise Stopped
 
     with LogReplica(SlowLog()) as replica, pytest.raises(Stopped):
-        catch_up(replica, look=look)
+        catch_up(replica, check=check)
     assert stopping.is_set()
 
 
@@ -187,7 +187,7 @@ def test_a_wait_for_a_replay_can_be_given_up() -> None:
 
 def counted(cluster: Cluster) -> int:
     """By a replica that reads all that it has to."""
-    with LogReplica(cluster.log, beginning=cluster.beginning()) as replica:
+    with LogReplica(cluster.log, start_finder=cluster.start_finder()) as replica:
         replica.read_barrier()
         return replica.recent.since_mark
 

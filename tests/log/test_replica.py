@@ -218,9 +218,9 @@ def test_another_cluster_than_the_configured_one_halts(log: FaultyLog, replica: 
 
 
 def test_who_founded_is_known(replica: LogReplica) -> None:
-    assert replica.founder is not None
-    assert (replica.founder.submitter, replica.founder.offset) == ("founder", 0)
-    assert replica.founder.cluster_id == replica.state.cluster_id
+    assert replica.origin is not None
+    assert (replica.origin.submitter, replica.origin.offset) == ("founder", 0)
+    assert replica.origin.cluster_id == replica.state.cluster_id
 
 
 def filled() -> tuple[MemoryLog, Author]:
@@ -414,7 +414,7 @@ def test_a_replica_goes_on_from_a_stored_state(log: FaultyLog, replica: LogRepli
         assert digest(later.read_barrier()) == digest(replica.read_barrier())
         assert later.counts == {OutcomeKind.APPLIED: 3}
         assert heard == [5, 6, 7]
-        assert later.founder is None
+        assert later.origin is None
 
 
 def test_a_later_state_needs_no_beginning(log: FaultyLog, replica: LogReplica, monkeypatch: pytest.MonkeyPatch) -> None:

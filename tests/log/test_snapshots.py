@@ -89,12 +89,12 @@ class Cluster:
             SnapshotTopic(self.records).confirm(confirmation(head, role))
         return head
 
-    def beginning(self) -> StartPointFinder:
+    def start_finder(self) -> StartPointFinder:
         return StartPointFinder(lambda: SnapshotTopic(self.records))
 
     def begin(self, remembered: tuple[KnownEpoch, ...] = (), epoch_max: int | None = None) -> Start:
-        beginning = StartPointFinder(lambda: SnapshotTopic(self.records), epoch_max)
-        return beginning.start(self.log, self.log.identity(), lambda _: remembered)
+        start_finder = StartPointFinder(lambda: SnapshotTopic(self.records), epoch_max)
+        return start_finder.start(self.log, self.log.identity(), lambda _: remembered)
 
     def rewrite(self, change: Callable[[object], object | None]) -> None:
         """Another topic with other records; None leaves one out."""
@@ -145,7 +145,7 @@ def test_a_replica_begins_with_the_newest_and_folds_only_what_follows(cluster: C
     cluster.live(random.Random(1), 5)
     newest = cluster.store("coordinator")
     cluster.live(random.Random(2), 5)
-    with LogReplica(cluster.log, beginning=StartPointFinder(lambda: SnapshotTopic(cluster.records))) as replica:
+    with LogReplica(cluster.log, start_finder=StartPointFinder(lambda: SnapshotTopic(cluster.records))) as replica:
         assert digest(replica.read_barrier()) == digest(cluster.state)
         assert sum(replica.counts.values()) == cluster.log.end_offset() - newest.position
 
@@ -154,7 +154,7 @@ def test_a_replica_lets_go_of_the_state_that_it_began_with(cluster: Cluster) -> 
     cluster.live(random.Random(1), 30)
     epoch = cluster.store("publisher").epoch
     cluster.taken.clear()
-    with LogReplica(cluster.log, beginning=cluster.beginning()) as replica:
+    with LogReplica(cluster.log, start_finder=cluster.start_finder()) as replica:
         began = id(replica.state)
         assert replica.state.epoch == epoch
         cluster.apply(Noop(), Noop())  # the one before the newest is at hand
@@ -274,7 +274,7 @@ def test_what_a_process_remembers_is_compared_as_ever(cluster: Cluster, tmp_path
     with (
         LogReplica(
             cluster.log,
-            beginning=StartPointFinder(lambda: SnapshotTopic(cluster.records)),
+            start_finder=StartPointFinder(lambda: SnapshotTopic(cluster.records)),
             seen=[KnownEpoch(head.epoch - 3, "another", "a test")],
         ) as replica,
         pytest.raises(ReplicaHalted, match="log_forked"),
@@ -306,7 +306,7 @@ def test_a_memory_of_another_history_is_not_overwritten_by_a_snapshot(cluster: C
     memory.save(wrong)
     begins = StartPointFinder(lambda: SnapshotTopic(cluster.records))
     for _ in range(2):
-        with LogReplica(cluster.log, record=path, beginning=begins) as replica, pytest.raises(ReplicaHalted):
+        with LogReplica(cluster.log, record=path, start_finder=begins) as replica, pytest.raises(ReplicaHalted):
             replica.read_barrier()
     assert head.position > 3
 
@@ -443,7 +443,7 @@ def test_a_truncated_log_starts_though_one_reader_has_another_state(cluster: Clu
     cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")), TruncateLog(head.epoch))
     cluster.log.delete_before(head.position - 1)
     SnapshotTopic(cluster.records).confirm(replace(confirmation(head, "coordinator"), digest="0" * 64))
-    with capture_logs() as logs, LogReplica(cluster.log, beginning=cluster.beginning()) as replica:
+    with capture_logs() as logs, LogReplica(cluster.log, start_finder=cluster.start_finder()) as replica:
         assert replica.read_barrier(60).epoch == cluster.state.epoch
     assert [(one["epoch"], one["roles"]) for one in logs if one["event"] == "snapshot_outvoted"] == [
         (head.epoch, ["coordinator"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ringlog.client.creation.creation import founded_as
+from ringlog.client.creation.creation import cluster_id_of_log
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, TruncateLog
 from ringlog.kernel.encoding.encoder import digest
@@ -96,7 +96,7 @@ def test_a_replica_begins_behind_what_was_ordered_to_go(cluster: Cluster) -> Non
     begin = ordered(cluster, cluster.store("publisher"))
     log = Watched(cluster.log)
     log.delete_before(begin)
-    with LogReplica(log, beginning=cluster.beginning(), watch_s=WATCH_S) as replica:
+    with LogReplica(log, start_finder=cluster.start_finder(), watch_s=WATCH_S) as replica:
         assert digest(replica.read_barrier()) == digest(cluster.state)
         log.await_looks(5)
         assert replica.halted is None
@@ -116,17 +116,17 @@ def test_a_reader_at_the_end_goes_on_when_the_beginning_goes(cluster: Cluster) -
 
 def test_one_without_a_snapshot_says_what_to_do(cluster: Cluster) -> None:
     cluster.log.delete_before(ordered(cluster, cluster.store()))
-    for beginning in (cluster.beginning(), None):
+    for start_finder in (cluster.start_finder(), None):
         with pytest.raises(LogTruncated, match="restore the topic; see `ringlog snapshot list`"):
-            LogReplica(cluster.log, beginning=beginning).start()
+            LogReplica(cluster.log, start_finder=start_finder).start()
         with pytest.raises(LogTruncated, match="there is no snapshot behind that"):
-            founded_as(cluster.log, beginning=beginning)
+            cluster_id_of_log(cluster.log, start_finder=start_finder)
 
 
 def test_the_cluster_is_known_without_its_founding_entry(cluster: Cluster) -> None:
-    assert founded_as(cluster.log) == cluster.state.cluster_id
+    assert cluster_id_of_log(cluster.log) == cluster.state.cluster_id
     cluster.log.delete_before(ordered(cluster, cluster.store("publisher")))
-    assert founded_as(cluster.log, beginning=cluster.beginning()) == cluster.state.cluster_id
+    assert cluster_id_of_log(cluster.log, start_finder=cluster.start_finder()) == cluster.state.cluster_id
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -135,7 +135,7 @@ def test_what_nobody_ordered_halts_even_who_has_a_snapshot(cluster: Cluster, bef
     newest = cluster.store("publisher")
     if before:
         cluster.log.delete_before(newest.position - 1)
-    with LogReplica(cluster.log, beginning=cluster.beginning(), watch_s=WATCH_S) as replica:
+    with LogReplica(cluster.log, start_finder=cluster.start_finder(), watch_s=WATCH_S) as replica:
         if not before:
             replica.read_barrier()
             cluster.log.delete_before(newest.position - 1)
@@ -148,7 +148,7 @@ def test_a_replica_that_is_overtaken_begins_again(cluster: Cluster, away: int) -
     head = cluster.store("publisher")
     ordered(cluster, head)
     log = Going(cluster.log, head.position - 1)
-    with LogReplica(log, beginning=Late(cluster, away)) as replica:
+    with LogReplica(log, start_finder=Late(cluster, away)) as replica:
         assert digest(replica.read_barrier()) == digest(cluster.state)
         assert sum(replica.counts.values()) == log.end_offset() - head.position
 
@@ -156,7 +156,7 @@ def test_a_replica_that_is_overtaken_begins_again(cluster: Cluster, away: int) -
 def test_who_is_followed_must_be_started_anew(cluster: Cluster) -> None:
     head = cluster.store("publisher")
     ordered(cluster, head)
-    replica = LogReplica(Going(cluster.log, head.position - 1), beginning=Late(cluster))
+    replica = LogReplica(Going(cluster.log, head.position - 1), start_finder=Late(cluster))
     replica.subscribe(lambda *_: None)
     with replica, raises_code(ReplicaHalted, "log_passed"):
         replica.read_barrier()

@@ -26,8 +26,8 @@ from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rows.disk_rows import ROWS, DiskRows
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.rows.watermark_requests import next_watermark_request
-from ringlog.node.servers import data_side
-from ringlog.node.servers.data_side import DataSide
+from ringlog.node.servers import data_service
+from ringlog.node.servers.data_service import DataService
 from ringlog.runtime.clock import ManualClock
 from tests.kernel.entries import entry, founded, uuid
 from tests.kernel.entries import node as register
@@ -52,7 +52,7 @@ class CountedWaits(threading.Event):
 class Stream:
     """A node's registers on a log in memory, and who writes to it. They rest for an hour, where they do."""
 
-    def __init__(self, data: DataSide, replica: LogReplica, author: DirectAuthor) -> None:
+    def __init__(self, data: DataService, replica: LogReplica, author: DirectAuthor) -> None:
         self.data, self.replica, self.author = data, replica, author
         data._goes_on = self.rest = CountedWaits()
 
@@ -72,14 +72,14 @@ class Stream:
 
 @pytest.fixture
 def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
-    monkeypatch.setattr(data_side, "ADOPT_PAUSE", HOUR)
+    monkeypatch.setattr(data_service, "ADOPT_PAUSE", HOUR)
     log = MemoryLog()
     replica = LogReplica(log)
     replica.poll_policy = PollPolicy(is_relaxed=True)
     options = NodeOptions("n1", "127.0.0.1", 0, "dc1", "r1", 1, tmp_path / "n1")
     folder = NodeFolder(options)
     rows = DiskRows(options.folder / ROWS, folder.node)
-    data = DataSide(
+    data = DataService(
         folder, options, RowReplica(folder.node, rows), ManualClock(1), replica, lambda: None, threading.Event()
     )
     with replica:

@@ -37,7 +37,7 @@ class Run:
         self.duplicate_check = DuplicateCheck(
             acks, self.folder.node, self.folder.incarnation, lambda: self.keys, self.folder.ack_keys
         )
-        self.duplicate_check.keep = self.folder.keep_ack_keys
+        self.duplicate_check.keep = self.folder.store_ack_keys
 
     def begin(self) -> Run:
         self.duplicate_check.check(CLUSTER, self.folder.acknowledged)
@@ -53,7 +53,7 @@ class Run:
     def notes(self, keys: tuple[str, ...]) -> None:
         """Until the folder has these keys."""
         wanted = tuple(map(digest_of_key, keys))
-        until(lambda: self.folder.kept_ack_keys() == wanted, "it to note its keys")
+        until(lambda: self.folder.stored_ack_keys() == wanted, "it to note its keys")
 
     def ends(self) -> str:
         until(lambda: self.duplicate_check.failure is not None, "it to end")

@@ -41,7 +41,7 @@ def cluster() -> Cluster:
 @pytest.fixture
 def copy(tmp_path: Path, cluster: Cluster) -> Iterator[CopyFile]:
     """Of all that the log has."""
-    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as made:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.start_finder())) as made:
         filled(made, cluster)
         yield made
 
@@ -91,7 +91,7 @@ def test_a_torn_end_is_cut_and_read_again(tmp_path: Path, cluster: Cluster, copy
     for size in range(synced, len(data), 37):
         path.write_bytes(data[:size])
         assert read_copy_state(path).at.position >= before.position
-    with closing(open_copy(path, cluster.log, cluster.beginning())) as again:
+    with closing(open_copy(path, cluster.log, cluster.start_finder())) as again:
         filled(again, cluster)
     assert folded(tmp_path) == digest(cluster.state)
 
@@ -110,7 +110,7 @@ def test_damage_is_refused_and_kept(tmp_path: Path, cluster: Cluster, copy: Copy
     path.write_bytes(data)
     with pytest.raises(CopyDamaged):
         copy_of_member(tmp_path)
-    with closing(open_copy(path, cluster.log, cluster.beginning())) as anew:
+    with closing(open_copy(path, cluster.log, cluster.start_finder())) as anew:
         filled(anew, cluster)
     assert path.with_suffix(EVIDENCE).read_bytes() == data
     assert folded(tmp_path) == digest(cluster.state)
@@ -136,13 +136,13 @@ def test_a_log_with_another_history_never_takes_its_place(tmp_path: Path, cluste
     data, end = path.read_bytes(), cluster.log.end_offset()
     cluster.log.truncate(end - 3)
     with pytest.raises(LogTruncated, match="ringlog recover"):
-        open_copy(path, cluster.log, cluster.beginning())
+        open_copy(path, cluster.log, cluster.start_finder())
     cluster.log.append([b"other"] * 5)
-    with closing(open_copy(path, cluster.log, cluster.beginning())) as again, pytest.raises(LogForked):
+    with closing(open_copy(path, cluster.log, cluster.start_finder())) as again, pytest.raises(LogForked):
         again.append(cluster.log.read(again.state.next, 0, 100)[0])
     cluster.log.delete_before(cluster.log.end_offset())
     with pytest.raises(LogTruncated):
-        open_copy(path, cluster.log, cluster.beginning())
+        open_copy(path, cluster.log, cluster.start_finder())
     assert read_copy_state(path).at.position == end
     assert len(path.read_bytes()) == len(data)
 
@@ -152,7 +152,7 @@ def test_where_the_log_begins_later_it_begins_anew(tmp_path: Path, cluster: Clus
     head = confirmed(cluster)
     cluster.apply(TruncateLog(head.epoch))
     cluster.log.delete_before(head.position - 1)
-    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as anew:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.start_finder())) as anew:
         filled(anew, cluster)
     assert copy_of_member(tmp_path).start.state.epoch == head.epoch
     assert folded(tmp_path) == digest(cluster.state)

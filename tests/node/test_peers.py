@@ -193,7 +193,7 @@ def test_a_member_gives_a_snapshot_and_what_follows_where_its_copy_begins_later(
     tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
     monkeypatch.setattr(entries, "encode_snapshot", lambda *what: _cut(*what, chunk_bytes=chunk_bytes))
-    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as copy:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.start_finder())) as copy:
         filled(copy, cluster)
         every = History(cluster)
         assert [copy.after(epoch, 1) for epoch in range(len(every.data) - 1)] == [(one,) for one in every.data[1:]]
@@ -219,7 +219,7 @@ _cut = entries.encode_snapshot
 
 
 def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Cluster) -> None:
-    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as copy:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.start_finder())) as copy:
         filled(copy, cluster)
         head = confirmed(cluster)
         filled(copy, cluster)

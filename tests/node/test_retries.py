@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
-from ringlog.client.errors import NotFounded
+from ringlog.client.errors import ClusterNotCreated
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.operations import FailOperation, RetryOperation
@@ -20,7 +20,7 @@ from ringlog.log.errors import LoginRefused, LogUnavailable, TopicMissing
 from ringlog.log.kafka import diagnosis
 from ringlog.node import retry as retry
 from ringlog.node.retry import BrokerRetry, retry_until_answered
-from ringlog.node.stream_attempts import AGAIN_MOST_S, AGAIN_S, StreamAttempts, newsworthy_counts
+from ringlog.node.stream_attempts import AGAIN_MOST_S, AGAIN_S, StreamAttempts, reportable_counts
 from tests.kernel.movements.clusters import placed, simple
 from tests.kernel.operations.drive import SEED, applied, begun, driven
 
@@ -108,8 +108,8 @@ def test_a_log_that_stays_missing_after_an_outage_ends_the_start() -> None:
 
 
 def test_other_errors_pass() -> None:
-    with pytest.raises(NotFounded):
-        begin(LogUnavailable("no answer"), NotFounded("c.metadata"))
+    with pytest.raises(ClusterNotCreated):
+        begin(LogUnavailable("no answer"), ClusterNotCreated("c.metadata"))
 
 
 def test_a_node_that_waits_for_its_first_broker_can_be_stopped() -> None:
@@ -188,9 +188,9 @@ def test_news_are_few_and_the_last_one_is_among_them() -> None:
     tries, news = StreamAttempts(), set()
     for _ in range(200):
         assert tries.record_failure("stream", "join-1", "n2", state, "away", 0) <= AGAIN_MOST_S
-        news.add(newsworthy_counts(tries.failed_tries(), 200))
+        news.add(reportable_counts(tries.failed_tries(), 200))
     assert len(news) == 9
-    assert len(newsworthy_counts(tries.failed_tries(), 200)) == 2
+    assert len(reportable_counts(tries.failed_tries(), 200)) == 2
 
 
 def test_of_many_streams_those_are_told_that_were_tried_most_often(monkeypatch: pytest.MonkeyPatch) -> None:

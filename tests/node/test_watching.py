@@ -16,7 +16,7 @@ from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.reports.monitor import NodeWatch
 from ringlog.node.rows.disk_rows import ROWS, DiskRows
 from ringlog.node.rows.replica import RowReplica
-from ringlog.node.servers.data_side import DataSide
+from ringlog.node.servers.data_service import DataService
 from ringlog.node.streams.mutation_tail import MutationsTail
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.monitoring.scrape import exposition
@@ -39,7 +39,7 @@ def test_a_look_shows_what_the_pieces_have(tmp_path: Path) -> None:
         rows = DiskRows(options.folder / ROWS, folder.node)
         open_.callback(rows.close)
         row_replica = RowReplica(folder.node, rows)
-        data = DataSide(folder, options, row_replica, ManualClock(NOW), replica, lambda: None, stopping)
+        data = DataService(folder, options, row_replica, ManualClock(NOW), replica, lambda: None, stopping)
         open_.callback(data.stop)
         tail = MutationsTail("127.0.0.1:1", "c", "n1")
         open_.callback(tail.close)

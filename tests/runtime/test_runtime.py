@@ -106,12 +106,12 @@ def test_a_variable_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch
 def test_what_strangers_send_does_not_fill_a_log() -> None:
     out, clock = io.StringIO(), ManualClock()
     setup_logs("json", "info", out)
-    seldom = RateLimitedWarnings(structlog.get_logger("test"), clock.monotonic)
+    warnings = RateLimitedWarnings(structlog.get_logger("test"), clock.monotonic)
     for number in range(1_600):
-        seldom.warn("unreadable_ack", offset=number)
-    seldom.warn("unreadable_request", offset=7)
+        warnings.warn("unreadable_ack", offset=number)
+    warnings.warn("unreadable_request", offset=7)
     clock.advance(WARNING_INTERVAL_S)
-    seldom.warn("unreadable_ack", offset=1_600)
+    warnings.warn("unreadable_ack", offset=1_600)
     first, other, again = (json.loads(line) for line in out.getvalue().splitlines())
     assert (first["offset"], first["event"], "so_far" in first) == (0, "unreadable_ack", False)
     assert other["event"] == "unreadable_request"

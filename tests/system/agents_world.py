@@ -19,7 +19,7 @@ from typer.testing import Result as CommandResult
 from ringlog.agents.status import StatusReader
 from ringlog.cli.main import app
 from ringlog.client.client import Client
-from ringlog.client.creation.creation import found_cluster
+from ringlog.client.creation.creation import create_cluster
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Entry, OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
@@ -125,7 +125,7 @@ class AgentsWorld:
             "RINGLOG_DATA_DIR": str(folder),
             "RINGLOG_SESSION_TIMEOUT_S": str(session_timeout_s),
         }
-        found_cluster(stack.bootstrap_servers, cluster)
+        create_cluster(stack.bootstrap_servers, cluster)
         self.client = Client(stack.bootstrap_servers, cluster, "tester").start()
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests import waiting
 
-from ringlog.client.creation.creation import found_cluster
+from ringlog.client.creation.creation import create_cluster
 from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.commands.cdc.generations import CommitCdcGeneration, PublishCdcGeneration, parts_of
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
@@ -256,7 +256,7 @@ class World:
 @contextmanager
 def founded(bootstrap: str, cluster: str, settings: dict[str, int] | None = None) -> Iterator[World]:
     """A founded cluster, without nodes or schema."""
-    found_cluster(bootstrap, cluster, settings)
+    create_cluster(bootstrap, cluster, settings)
     with closing(KafkaLog(bootstrap, cluster)) as metadata, LogReplica(metadata) as replica:
         yield World(bootstrap, cluster, replica, DirectAuthor(metadata, replica, "test"))
 

@@ -26,7 +26,7 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.opening import open_snapshots
-from ringlog.log.replicas import start_point as beginning
+from ringlog.log.replicas import start_point as start_finder
 from ringlog.log.snapshots import encode_snapshot
 from ringlog.node.identity import NodeFolder, NodeOptions, folder_of
 from ringlog.operator.certificates import make_certificates
@@ -93,7 +93,7 @@ def _digest(head: Any, chunks: Any) -> tuple[Any, Any]:
 def test_a_forged_snapshot(scene: Scene, forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody begins with it, though two have confirmed it and the log says so: who starts has the state of the log."""
     with monkeypatch.context() as patched:
-        patched.setattr(beginning, "encode_snapshot", lambda *arguments: forge(*encode_snapshot(*arguments)))
+        patched.setattr(start_finder, "encode_snapshot", lambda *arguments: forge(*encode_snapshot(*arguments)))
         scene.snapshot()
     with closing(open_snapshots(*scene.place)) as topic:
         (stored,) = topic.listed()

@@ -85,7 +85,7 @@ def test_a_reader_waits_for_the_close_and_for_nothing_else(story: Story, log: Cd
     where = (log.world.bootstrap, log.world.cluster)
     with CdcReader(*where, progress=store, until_end=True) as reader:
         assert sorted(numbers(list(reader))) == list(range(10))
-        left = reader.not_shown
+        left = reader.hidden_rows
     assert left is not None
     assert (left.generation, left.is_closed, left.writes) == (story.starts[0], False, 0)
     assert left.records >= 10
@@ -99,7 +99,7 @@ def test_a_reader_waits_for_the_close_and_for_nothing_else(story: Story, log: Cd
     log.publish()
     with CdcReader(*where, progress=store, until_end=True) as reader:
         assert sorted(numbers(list(reader))) == list(range(10, 20))
-        assert reader.not_shown is None
+        assert reader.hidden_rows is None
     told = tailed(log, "--json")
     assert (len(told.stdout.splitlines()), "not_shown" in told.stderr) == (20, False)
     with CdcReader(*where, progress=store, until_end=True) as reader:

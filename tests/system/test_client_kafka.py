@@ -17,7 +17,7 @@ from tests.waiting import at_once
 
 from ringlog.cli.node.discovery import founded_id, in_cluster
 from ringlog.client.client import Client, Logs
-from ringlog.client.creation.creation import Founding, found_cluster
+from ringlog.client.creation.creation import ClusterCreation, create_cluster
 from ringlog.client.watch import MetadataWatch
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
@@ -49,15 +49,15 @@ def truly(state: ClusterState, answers: list[Submitted]) -> None:
 
 
 def test_of_three_founders_at_once_exactly_one_founds(stack: StackInfo, cluster_name: str) -> None:
-    foundings: list[Founding] = []
+    foundings: list[ClusterCreation] = []
 
     def work(name: str) -> None:
-        foundings.append(found_cluster(stack.bootstrap_servers, cluster_name, submitter=name))
+        foundings.append(create_cluster(stack.bootstrap_servers, cluster_name, submitter=name))
 
     at_once(work, [f"founder-{number}" for number in range(3)])
     assert [founding.here for founding in foundings].count(True) == 1
     assert len({(founding.cluster_id, founding.submitter) for founding in foundings}) == 1
-    assert not found_cluster(stack.bootstrap_servers, cluster_name).here
+    assert not create_cluster(stack.bootstrap_servers, cluster_name).here
 
 
 def test_nodes_that_meet_found_one_cluster_that_both_know(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
@@ -73,13 +73,13 @@ def test_nodes_that_meet_found_one_cluster_that_both_know(stack: StackInfo, clus
 
     at_once(lambda given: work(*given), (("n1", None, "n2"), ("n2", cluster_name, "n1")))
     stopping.set()
-    founding = found_cluster(stack.bootstrap_servers, cluster_name)
+    founding = create_cluster(stack.bootstrap_servers, cluster_name)
     assert told == [(cluster_name, founding.cluster_id)] * 2
     assert founding.submitter in ("node-n1", "node-n2")
 
 
 def test_founding_publishes_every_schema(stack: StackInfo, cluster_name: str) -> None:
-    found_cluster(stack.bootstrap_servers, cluster_name)
+    create_cluster(stack.bootstrap_servers, cluster_name)
     consumer = Consumer(reader_config(stack.bootstrap_servers, "read_committed"))
     consumer.assign([TopicPartition(f"{cluster_name}.schemas", 0, 0)])
     wanted = dict(published())
@@ -94,7 +94,7 @@ def test_founding_publishes_every_schema(stack: StackInfo, cluster_name: str) ->
 
 
 def test_answers_through_a_validator_with_direct_authors_in_between(stack: StackInfo, cluster_name: str) -> None:
-    found_cluster(stack.bootstrap_servers, cluster_name)
+    create_cluster(stack.bootstrap_servers, cluster_name)
     logs = Logs.of_kafka(stack.bootstrap_servers, cluster_name)
     with (
         MiniValidator(logs, "v1"),
@@ -120,7 +120,7 @@ def test_submissions_outlive_a_killed_broker(tmp_path: Path, cluster_name: str) 
     """SIGKILL of the broker with submissions in flight: after it is back, each is applied exactly once."""
     with taking_down(plain_stack(tmp_path / "stack")) as own:
         info = own.up("quick")
-        found_cluster(info.bootstrap_servers, cluster_name)
+        create_cluster(info.bootstrap_servers, cluster_name)
         logs = Logs.of_kafka(info.bootstrap_servers, cluster_name)
         with MiniValidator(logs, "v1"), Client(info.bootstrap_servers, cluster_name, "one") as client:
             first = client.submit(Noop(), timeout_s=DEADLINE_S)

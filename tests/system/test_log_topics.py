@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Re
 from tests.system.agents_world import until
 from tests.system.topic_settings import alter
 
-from ringlog.client.creation.creation import found_cluster
+from ringlog.client.creation.creation import create_cluster
 from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.producer import producer_config
@@ -139,12 +139,12 @@ def _is_sound(admin: AdminClient, cluster: str, stack: StackInfo) -> bool:
 
 def test_copies_that_no_broker_can_hold_are_refused(stack: StackInfo, cluster_name: str) -> None:
     with pytest.raises(CopiesUndecided, match="3 copies of each record need 3 brokers, and one broker is up"):
-        found_cluster(stack.bootstrap_servers, cluster_name, replication=3)
+        create_cluster(stack.bootstrap_servers, cluster_name, replication=3)
     with pytest.raises(CopiesUndecided, match="one broker is up, and 1 more is known of"):
-        found_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name)
-    founding = found_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name, replication=1)
+        create_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name)
+    founding = create_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name, replication=1)
     assert (founding.here, founding.copies) == (True, 1)
-    again = found_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name)
+    again = create_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name)
     assert (again.here, again.copies) == (False, 1), "a cluster that is there has said it"
 
 

@@ -126,10 +126,10 @@ class World(NodesWorld):
                 if member.id not in self.replicas(key):
                     assert answer.status_code == 421
                     continue
-                assert viewed(seen_in(answer.json())) == model(statements, now), (key, name)
+                assert viewed(known_epochs_in(answer.json())) == model(statements, now), (key, name)
 
 
-def seen_in(answer: dict[str, Any]) -> tuple[SeenRow, ...]:
+def known_epochs_in(answer: dict[str, Any]) -> tuple[SeenRow, ...]:
     """The rows of a node's answer."""
 
     def values(cells: dict[str, Any]) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from tests.log.test_snapshots import confirmation
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.client.creation.creation import found_cluster
+from ringlog.client.creation.creation import create_cluster
 from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
@@ -91,13 +91,13 @@ class World:
         self.member, self.archive = folder / "node", folder / "archive"
         self.member.mkdir()
         self.memory = folder / "memory.json"
-        found_cluster(*self.place)
+        create_cluster(*self.place)
         self.apply(*[Noop()] * 5)
         self.keep()
 
     def replica(self, log: KafkaLog, memory: bool = True) -> LogReplica:
         record = self.memory if memory else None
-        return LogReplica(log, record=record, beginning=start_point_finder(*self.place), watch_s=0.2)
+        return LogReplica(log, record=record, start_finder=start_point_finder(*self.place), watch_s=0.2)
 
     def apply(self, *commands: Command) -> ClusterState:
         """Gives the state before them."""

@@ -82,7 +82,7 @@ def test_agents_store_confirm_and_begin_with_snapshots(world: AgentsWorld) -> No
         def nobody_wrote_meanwhile() -> bool:
             with LogReplica(log) as replica:
                 whole = replica.read_barrier(DEADLINE_S)
-            with LogReplica(log, beginning=start_point_finder(*place)) as replica:
+            with LogReplica(log, start_finder=start_point_finder(*place)) as replica:
                 state, folded = replica.read_barrier(DEADLINE_S), sum(replica.counts.values())
                 assert state.epoch != whole.epoch or digest(state) == digest(whole)
                 return (state.epoch, folded) == (whole.epoch, log.end_offset() - newest.head.position)

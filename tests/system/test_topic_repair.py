@@ -10,7 +10,7 @@ from tests.system.agents_world import until
 from tests.system.topic_settings import alter
 from tests.system.user import User
 
-from ringlog.client.creation.creation import create_cluster_topics, found_cluster, repaired
+from ringlog.client.creation.creation import create_cluster, create_cluster_topics, repaired
 from ringlog.client.errors import LeftoversFound
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.adapter import KafkaLog
@@ -49,17 +49,17 @@ def put(place: tuple[str, str], spec: TopicSpec) -> None:
 
 def test_a_cluster_that_lost_its_log_is_not_buried(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
     place = stack.bootstrap_servers, cluster_name
-    first = found_cluster(*place)
+    first = create_cluster(*place)
     put(place, ACKS)
-    assert found_cluster(*place).cluster_id == first.cluster_id, "a cluster with its log is there as before"
+    assert create_cluster(*place).cluster_id == first.cluster_id, "a cluster with its log is there as before"
     lose(admin, cluster_name, METADATA.suffix)
     for _ in range(2):
         with pytest.raises(LeftoversFound, match=rf"{cluster_name}.acks.*ringlog recover"):
-            found_cluster(*place)
+            create_cluster(*place)
     assert METADATA not in existing_topics(admin, cluster_name), "nothing was made"
     with pytest.raises(TopicMissing, match="ringlog recover"):
         repaired(*place)
-    again = found_cluster(*place, anew=True)
+    again = create_cluster(*place, ignore_remains=True)
     assert again.here
     assert again.cluster_id != first.cluster_id
 
@@ -74,7 +74,7 @@ def test_a_deletion_is_repeated_and_never_deletes_another_cluster_of_the_name(
         put((stack.bootstrap_servers, cluster_name), LOAD)
         lose(admin, cluster_name, METADATA.suffix if is_other else ACKS.suffix)
         if is_other:
-            found_cluster(stack.bootstrap_servers, cluster_name, anew=True)
+            create_cluster(stack.bootstrap_servers, cluster_name, ignore_remains=True)
         user.run(*words, cluster_name, status=1)
         user.run(*words, cluster_id, status=int(is_other))
         assert (METADATA in existing_topics(admin, cluster_name)) is is_other
@@ -87,29 +87,29 @@ def test_a_founding_that_was_interrupted_continues_beside_agents(stack: StackInf
     place = stack.bootstrap_servers, cluster_name
     create_cluster_topics(*place, replication=None)
     put(place, AGENTS)
-    assert found_cluster(*place).here
+    assert create_cluster(*place).here
 
 
 def test_a_cluster_that_is_known_is_not_buried_either(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
     place = stack.bootstrap_servers, cluster_name
-    first = found_cluster(*place, stored_id="of one that is no more", anew=True)
-    assert found_cluster(*place, stored_id=first.cluster_id).cluster_id == first.cluster_id
+    first = create_cluster(*place, stored_id="of one that is no more", ignore_remains=True)
+    assert create_cluster(*place, stored_id=first.cluster_id).cluster_id == first.cluster_id
     lose(admin, cluster_name, METADATA.suffix)
     with pytest.raises(LeftoversFound, match=f"knows it by the id {first.cluster_id}"):
-        found_cluster(*place, stored_id=first.cluster_id)
-    assert found_cluster(*place).here, "topics without records are those of a founding that was broken off"
+        create_cluster(*place, stored_id=first.cluster_id)
+    assert create_cluster(*place).here, "topics without records are those of a founding that was broken off"
 
 
 def test_missing_topics_and_settings_are_repaired(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
     place = stack.bootstrap_servers, cluster_name
-    founding = found_cluster(*place, settings={"history_entries": 500})
+    founding = create_cluster(*place, settings={"history_entries": 500})
     assert repaired(*place) == {}
     lose(admin, cluster_name, ACKS.suffix)
     log = topic_name(cluster_name, METADATA.suffix)
     alter(admin, log, "retention.ms", "604800000")
     assert repaired(*place) == {topic_name(cluster_name, ACKS.suffix): "made", log: "set retention.ms"}
     assert repaired(*place) == {}
-    again = found_cluster(*place, settings={"history_entries": 500})
+    again = create_cluster(*place, settings={"history_entries": 500})
     assert (again.here, again.cluster_id, again.ignored) == (False, founding.cluster_id, ())
-    other = found_cluster(*place, settings={"history_entries": 600, "no_such_setting": 1})
+    other = create_cluster(*place, settings={"history_entries": 600, "no_such_setting": 1})
     assert other.ignored == ("history_entries", "no_such_setting")

@@ -125,7 +125,7 @@ def asleep(world: World) -> Iterator[Callable[[], tuple[Asleep, LogReplica]]]:
 
         def make() -> tuple[Asleep, LogReplica]:
             log = stack.enter_context(closing(Asleep(*world.place)))
-            return log, stack.enter_context(LogReplica(log, beginning=start_point_finder(*world.place)))
+            return log, stack.enter_context(LogReplica(log, start_finder=start_point_finder(*world.place)))
 
         yield make
 
@@ -202,7 +202,7 @@ def _deleted_by_another(world: World, later: StoredSnapshot) -> None:
     with closing(KafkaLog(*world.place)) as log:
 
         def begun() -> LogReplica:
-            return LogReplica(log, watch_s=0.2, beginning=start_point_finder(*world.place))
+            return LogReplica(log, watch_s=0.2, start_finder=start_point_finder(*world.place))
 
         def halts(replica: LogReplica) -> None:
             with pytest.raises(ReplicaHalted, match="log_truncated"):

@@ -127,7 +127,7 @@ class AgentApp:
             self._pending.append(event)
             self._pending_bytes += len(message.value or b"")
             self._delivered = max(self._delivered, message.offset)
-            if self._worker is not None and not self._worker.offer(message.offset, message.value):
+            if self._worker is not None and not self._worker.add_record(message.offset, message.value):
                 self._rests = True
                 self.app.consumer.pause_partitions({self._source})
                 # The worker may have answered this record before faust delivered it.

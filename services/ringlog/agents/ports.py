@@ -28,7 +28,7 @@ class RoleWorker(Protocol):
         """Take the role over, then work."""
         ...
 
-    def offer(self, offset: int, value: bytes | None) -> bool:
+    def add_record(self, offset: int, value: bytes | None) -> bool:
         """Pass one record of the role's topic, in offset order.
 
         Returns False if the worker has read the record itself, or will. It may have acknowledged the record already.

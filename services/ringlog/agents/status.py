@@ -64,7 +64,7 @@ class AgentView:
         return "stopped" if not self.why else "halted" if code is None else f"halted: {code[1]}"
 
     @property
-    def standing(self) -> str:
+    def readiness(self) -> str:
         """A text: it has caught up, or everything that it lacks for that."""
         if self.caught_up:
             return "caught up"
@@ -110,15 +110,15 @@ def newest(last: AgentStatus | None, status: AgentStatus) -> AgentStatus:
 class StatusReader:
     """A reader for repeated looks at low cost, as a context manager for one thread.
 
-    ``tell``: receives the progress of a long replay.
+    ``on_progress``: receives the progress of a long replay.
     """
 
-    def __init__(self, bootstrap_servers: str, cluster: str, tell: ProgressCallback = log_progress) -> None:
-        self._tell = tell
+    def __init__(self, bootstrap_servers: str, cluster: str, on_progress: ProgressCallback = log_progress) -> None:
+        self._on_progress = on_progress
         self._metadata = open_metadata(bootstrap_servers, cluster, "status")
         self._agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
         self._replica = LogReplica(
-            self._metadata, beginning=start_point_finder(bootstrap_servers, cluster, warns=False)
+            self._metadata, start_finder=start_point_finder(bootstrap_servers, cluster, warns=False)
         )
         self._tail: LogTail | None = None
         self._last: dict[str, AgentStatus] = {}
@@ -138,7 +138,7 @@ class StatusReader:
 
     def read(self) -> tuple[AgentView, ...]:
         """Return the views of all known roles, by name. Raises LogUnavailable."""
-        epoch = catch_up(self._replica, tell=self._tell).epoch
+        epoch = catch_up(self._replica, on_progress=self._on_progress).epoch
         self._read_new()
         return views_of(self._last, epoch, time.time_ns() // 1_000)
 
@@ -178,9 +178,11 @@ def read_refused(bootstrap_servers: str, cluster: str) -> tuple[RefusedProposal,
     return tuple(one for _, said in sorted(read_statuses(bootstrap_servers, cluster).items()) for one in said.refused)
 
 
-def read_status(bootstrap_servers: str, cluster: str, tell: ProgressCallback = log_progress) -> tuple[AgentView, ...]:
+def read_status(
+    bootstrap_servers: str, cluster: str, on_progress: ProgressCallback = log_progress
+) -> tuple[AgentView, ...]:
     """Return the views of all known roles, by name, once. Raises TopicMissing, LogUnavailable."""
-    with StatusReader(bootstrap_servers, cluster, tell) as reader:
+    with StatusReader(bootstrap_servers, cluster, on_progress) as reader:
         return reader.read()
 
 

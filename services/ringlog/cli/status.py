@@ -84,8 +84,8 @@ def status(
     for zone in whole["zones"]:
         for row in zone["stuck"]:
             out.print(printable(f"zone {zone['zone']}, partition {row['partition']}: {row['waits']}"), markup=False)
-    shown = (a.standing if a.caught_up else Text(a.standing, "yellow") for a in agents)
-    rows = ((a.role, str(a.term), str(a.epoch), standing) for a, standing in zip(agents, shown, strict=True))
+    shown = (a.readiness if a.caught_up else Text(a.readiness, "yellow") for a in agents)
+    rows = ((a.role, str(a.term), str(a.epoch), readiness) for a, readiness in zip(agents, shown, strict=True))
     show_table(("agent", "term", "epoch", "state"), rows)
     for one in (refused for a in agents for refused in a.refused):
         out.print(printable(format_refused(one)), markup=False)

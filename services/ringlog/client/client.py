@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.engine import RESEND_S, Engine, RefusedHere
-from ringlog.client.errors import ClientError, InvalidSubmission, NotFounded, SubmissionTimedOut
+from ringlog.client.errors import ClientError, ClusterNotCreated, InvalidSubmission, SubmissionTimedOut
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch
@@ -81,11 +81,11 @@ class Client:
     """A connection of one submitter to a cluster. Thread-safe. Use it as a context manager, or call ``start`` and
     ``close``.
 
-    On Kafka, the client starts from the newest snapshot. ``cluster_id``, ``record``, ``seen`` and ``beginning`` are
+    On Kafka, the client starts from the newest snapshot. ``cluster_id``, ``record``, ``seen`` and ``start_finder`` are
     those of ``LogReplica``.
 
     Args:
-        tell: Callback for progress messages during a long replay.
+        on_progress: Callback for progress messages during a long replay.
         resend_s: Time after which a request without an answer is sent again.
         logs: Adapters to use instead of Kafka's. The client closes them.
         replica: A replica that the caller runs. The caller remains responsible for it and its log.
@@ -101,26 +101,26 @@ class Client:
         cluster_id: str | None = None,
         record: Path | IdentityStore | None = None,
         seen: Iterable[KnownEpoch] = (),
-        tell: ProgressCallback = log_progress,
+        on_progress: ProgressCallback = log_progress,
         resend_s: float = RESEND_S,
         clock: Clock | None = None,
         draw: Draw | None = None,
         logs: Logs | None = None,
         replica: LogReplica | None = None,
-        beginning: StartPointFinder | None = None,
+        start_finder: StartPointFinder | None = None,
         is_relaxed: bool = False,
     ) -> None:
         metadata = None if replica is None else replica.log
-        if beginning is None and logs is None and replica is None:
-            beginning = start_point_finder(bootstrap_servers, cluster)
+        if start_finder is None and logs is None and replica is None:
+            start_finder = start_point_finder(bootstrap_servers, cluster)
         self._logs = logs or Logs.of_kafka(bootstrap_servers, cluster, submitter, metadata, is_relaxed)
         self._is_guest = replica is not None
-        self._tell = tell
+        self._on_progress = on_progress
         clock = clock or SystemClock()
         draw = draw or SystemDraw()
         self._author = Author(submitter, clock, draw)
         self.replica = replica or LogReplica(
-            self._logs.metadata, cluster_id=cluster_id, record=record, seen=seen, beginning=beginning
+            self._logs.metadata, cluster_id=cluster_id, record=record, seen=seen, start_finder=start_finder
         )
         if is_relaxed:
             self.replica.poll_policy = PollPolicy(is_relaxed=True)
@@ -139,16 +139,16 @@ class Client:
             self.close()
             raise
 
-    def follow(self, look: Callable[[], None] = lambda: None, silence_s: float = SILENCE_S) -> Client:
+    def follow(self, check: Callable[[], None] = lambda: None, silence_s: float = SILENCE_S) -> Client:
         """Replay the log like ``start``, but leave the client open on an error.
 
-        After LogUnavailable or TopicMissing, call it again to continue. ``look``: called periodically during the
+        After LogUnavailable or TopicMissing, call it again to continue. ``check``: called periodically during the
         replay; may raise.
         """
         if not self.replica.is_started:
             self.replica.start()
-        if catch_up(self.replica, silence_s=silence_s, look=look, tell=self._tell).epoch == 0:
-            raise NotFounded(self._logs.metadata.name)
+        if catch_up(self.replica, silence_s=silence_s, check=check, on_progress=self._on_progress).epoch == 0:
+            raise ClusterNotCreated(self._logs.metadata.name)
         self._engine.start()
         return self
 
@@ -177,7 +177,7 @@ class Client:
 
     def catch_up(self, silence_s: float = SILENCE_S) -> ClusterState:
         """Return a state like ``read_barrier``, without a deadline while the replica makes progress."""
-        return catch_up(self.replica, silence_s=silence_s, tell=self._tell)
+        return catch_up(self.replica, silence_s=silence_s, on_progress=self._on_progress)
 
     def read_barrier(self, timeout_s: float = TIMEOUT_S) -> ClusterState:
         """Return a state that includes every entry that was in the log when this was called."""
@@ -224,7 +224,7 @@ class Client:
             left = timeout_s - (time.monotonic() - started)
             if direct_after_s is None or left <= 0:
                 raise
-            return self.direct.instead(command, error.request_id, error.since_epoch, timeout_s=left)
+            return self.direct.submit_again(command, error.request_id, error.since_epoch, timeout_s=left)
 
     def submit_future(
         self,

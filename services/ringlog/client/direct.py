@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ringlog.client.errors import InvalidSubmission, NotFounded, SubmissionTimedOut, TakeOverRefused
+from ringlog.client.errors import ClusterNotCreated, InvalidSubmission, SubmissionTimedOut, TakeOverRefused
 from ringlog.kernel.model.modes import Term
 from ringlog.kernel.values import Command, Epoch
 from ringlog.log.author import Author
@@ -58,7 +58,7 @@ class DirectAuthor:
         with self.translated():
             return self.driver.run_steps(self.protocol.submit(command, request_id, since_epoch, micros(timeout_s)))
 
-    def instead(self, command: Command, request_id: str, since_epoch: Epoch, *, timeout_s: float) -> Submitted:
+    def submit_again(self, command: Command, request_id: str, since_epoch: Epoch, *, timeout_s: float) -> Submitted:
         """Decide a request that was sent to the validator and has no answer. Raises as ``submit``."""
         with self.translated():
             steps = fall_back_to_direct(self.protocol, command, request_id, since_epoch, micros(timeout_s))
@@ -93,7 +93,7 @@ class DirectAuthor:
             waited = time.monotonic() - started
             raise SubmissionTimedOut(entry.request_id, entry.since_epoch, waited, "its entry's fate") from error
         except NoCluster as error:
-            raise NotFounded(self._name) from error
+            raise ClusterNotCreated(self._name) from error
         except AheadOfLog as error:
             raise InvalidSubmission(str(error), "use an epoch that was seen") from error
         except RoleRefused as error:

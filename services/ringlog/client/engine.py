@@ -111,7 +111,7 @@ class Engine:
         self._lock = threading.Lock()
         self._pending: dict[str, _Pending] = {}
         self._outbox = Outbox()
-        self._seldom = RateLimitedWarnings(log)
+        self._warnings = RateLimitedWarnings(log)
         self._stopping = threading.Event()
         self._listener: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -333,7 +333,7 @@ class Engine:
         # No request fails here: its protocol sends it again, and its deadline ends the attempts.
         elif isinstance(error, LogUnavailable):
             count = sum(len(record.sent) for record in made)
-            self._seldom.warn("requests_unanswered", requests=count, error=error.message)
+            self._warnings.warn("requests_unanswered", requests=count, error=error.message)
         elif error is not None:
             raise error
 
@@ -382,7 +382,7 @@ class Engine:
             try:
                 result = decode_result(record.data)
             except WireError as error:
-                self._seldom.warn("result_unreadable", offset=record.offset, error=str(error))
+                self._warnings.warn("result_unreadable", offset=record.offset, error=str(error))
                 continue
             pending = self._pending.get(result.request_id)
             if pending is not None and may_answer(result):

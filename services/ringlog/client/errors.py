@@ -67,7 +67,7 @@ class DiscoveryImpossible(ClientError):
     code = "discovery_impossible"
 
 
-class NotFounded(ClientError):
+class ClusterNotCreated(ClientError):
     """The metadata log is there, but no cluster was founded on it."""
 
     code = "not_founded"

@@ -32,23 +32,23 @@ log = get_logger(__name__)
 
 
 class LoadsReader:
-    """A reader of ``load`` from its beginning. Not thread-safe; ``close`` it. ``look``: called periodically while it
+    """A reader of ``load`` from its beginning. Not thread-safe; ``close`` it. ``check``: called periodically while it
     waits; may raise.
     """
 
-    def __init__(self, bootstrap_servers: str, cluster: str, look: Callable[[], None] = lambda: None) -> None:
-        self._look = look
-        self._seldom = RateLimitedWarnings(log)
+    def __init__(self, bootstrap_servers: str, cluster: str, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
+        self._warnings = RateLimitedWarnings(log)
         self._log = KafkaLog(bootstrap_servers, cluster, LOAD)
         self._tail = self._log.tail(self._log.begin_offset())
 
     def at_end(self) -> tuple[ReceivedLoad, ...]:
         """Return the unread reports up to the end that the topic has when this is called. Raises LogUnavailable."""
-        return load_reports(read_to_end(self._log, self._tail, look=self._look), self._seldom)
+        return load_reports(read_to_end(self._log, self._tail, check=self._check), self._warnings)
 
     def new(self) -> tuple[ReceivedLoad, ...]:
         """Return the reports that have arrived. Does not wait."""
-        return load_reports(self._tail.poll(0.0), self._seldom)
+        return load_reports(self._tail.poll(0.0), self._warnings)
 
     def close(self) -> None:
         """Close the connections."""
@@ -56,8 +56,8 @@ class LoadsReader:
         self._log.close()
 
 
-def load_reports(records: Iterable[LogRecord], seldom: RateLimitedWarnings) -> tuple[ReceivedLoad, ...]:
-    """Decode reports of the topic. ``seldom`` logs reports that are unreadable or rejected."""
+def load_reports(records: Iterable[LogRecord], warnings: RateLimitedWarnings) -> tuple[ReceivedLoad, ...]:
+    """Decode reports of the topic. ``warnings`` logs reports that are unreadable or rejected."""
     found, masters = [], current().ack_masters
     for record in records:
         if not record.data:
@@ -67,7 +67,7 @@ def load_reports(records: Iterable[LogRecord], seldom: RateLimitedWarnings) -> t
         except WireError as error:
             is_forged = error.code == WRONG_CODE
             event, ends = (REJECTED, {"ends": REJECTED_ACK_REMEDY}) if is_forged else ("unreadable_load", {})
-            seldom.warn(event, offset=record.offset, why=str(error), **ends)
+            warnings.warn(event, offset=record.offset, why=str(error), **ends)
             found.append(ReceivedLoad(None, record.at, REJECTED if is_forged else UNREADABLE))
     return tuple(found)
 

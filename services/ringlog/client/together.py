@@ -16,7 +16,7 @@ class ResultBatch(Generic[T]):
     """Result slots in order. One thread calls ``slot`` and ``results``; any thread may fill a slot."""
 
     def __init__(self) -> None:
-        self._seats: list[ResultSlot[T]] = []
+        self._slots: list[ResultSlot[T]] = []
         self._lock = threading.Lock()
         # The extra count keeps the batch incomplete until ``results`` is called, so that an early answer does not end
         # the wait.
@@ -28,14 +28,14 @@ class ResultBatch(Generic[T]):
         with self._lock:
             self._open += 1
         slot = ResultSlot(self)
-        self._seats.append(slot)
+        self._slots.append(slot)
         return slot
 
     def results(self) -> tuple[T, ...]:
         """Wait for all answers and return them in slot order. No slot can follow. Raises the first error."""
         self.filled()
         self._whole.wait()
-        return tuple([slot.result() for slot in self._seats])
+        return tuple([slot.result() for slot in self._slots])
 
     def filled(self) -> None:
         """Count one slot as filled."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from ringlog.client.errors import NotFounded
+from ringlog.client.errors import ClusterNotCreated
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.opening import open_metadata, start_point_finder
 from ringlog.log.port import MetadataLog
@@ -28,11 +28,11 @@ T = TypeVar("T")
 class MetadataWatch:
     """A follower of one cluster's metadata. Thread-safe. Use it as a context manager, or call ``start`` and ``close``.
 
-    On Kafka, it starts from the newest snapshot. ``cluster_id``, ``record`` and ``beginning`` are those of
+    On Kafka, it starts from the newest snapshot. ``cluster_id``, ``record`` and ``start_finder`` are those of
     ``LogReplica``.
 
     Args:
-        tell: Callback for progress messages during a long replay.
+        on_progress: Callback for progress messages during a long replay.
         metadata: A log to use instead of Kafka's. The watch closes it.
     """
 
@@ -43,15 +43,15 @@ class MetadataWatch:
         *,
         cluster_id: str | None = None,
         record: Path | IdentityStore | None = None,
-        tell: ProgressCallback = log_progress,
+        on_progress: ProgressCallback = log_progress,
         metadata: MetadataLog | None = None,
-        beginning: StartPointFinder | None = None,
+        start_finder: StartPointFinder | None = None,
     ) -> None:
-        if beginning is None and metadata is None:
-            beginning = start_point_finder(bootstrap_servers, cluster)
+        if start_finder is None and metadata is None:
+            start_finder = start_point_finder(bootstrap_servers, cluster)
         self._log = metadata if metadata is not None else open_metadata(bootstrap_servers, cluster, "watch")
-        self._tell = tell
-        self.replica = LogReplica(self._log, cluster_id=cluster_id, record=record, beginning=beginning)
+        self._on_progress = on_progress
+        self.replica = LogReplica(self._log, cluster_id=cluster_id, record=record, start_finder=start_finder)
 
     def start(self, silence_s: float = SILENCE_S) -> MetadataWatch:
         """Start the replica and replay the log to its current end. The duration is not bounded.
@@ -61,8 +61,8 @@ class MetadataWatch:
         """
         try:
             self.replica.start()
-            if catch_up(self.replica, silence_s=silence_s, tell=self._tell).epoch == 0:
-                raise NotFounded(self._log.name)
+            if catch_up(self.replica, silence_s=silence_s, on_progress=self._on_progress).epoch == 0:
+                raise ClusterNotCreated(self._log.name)
         except BaseException:
             self.close()
             raise

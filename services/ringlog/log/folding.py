@@ -58,7 +58,7 @@ _HALT = OutcomeKind.HALT
 
 
 @dataclass(frozen=True, slots=True)
-class Founder:
+class ClusterOrigin:
     """The author of the cluster's initial entry, and the time of that entry by the author's clock."""
 
     cluster_id: str
@@ -83,12 +83,12 @@ class FoldedRecord:
         return self.outcome.kind is _HALT
 
     @property
-    def founder(self) -> Founder | None:
+    def origin(self) -> ClusterOrigin | None:
         """The founder, if this entry created the cluster."""
         if self.before.epoch > 0 or self.after.epoch == 0:
             return None
         assert isinstance(self.item, Entry), "only an entry makes an epoch"
-        return Founder(self.after.cluster_id, self.item.submitter, self.item.at, self.offset)
+        return ClusterOrigin(self.after.cluster_id, self.item.submitter, self.item.at, self.offset)
 
     @property
     def next(self) -> Start:

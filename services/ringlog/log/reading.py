@@ -32,12 +32,12 @@ class NamedEnd(Protocol):
 
 
 def read_to_end(
-    log: NamedEnd, tail: LogTail, *, silence_s: float = SILENCE_S, look: Callable[[], None] = lambda: None
+    log: NamedEnd, tail: LogTail, *, silence_s: float = SILENCE_S, check: Callable[[], None] = lambda: None
 ) -> Iterator[LogRecord]:
     """Read the records from the tail's position to the present end of the log.
 
     Args:
-        look: Called before each wait. May raise to stop the read.
+        check: Called before each wait. May raise to stop the read.
 
     Raises:
         LogUnavailable: The position did not move for ``silence_s``.
@@ -45,7 +45,7 @@ def read_to_end(
     end = log.end_offset()
     moved = time.monotonic()
     while (position := tail.position) < end:
-        look()
+        check()
         yield from tail.poll(min(POLL_S, silence_s))
         if tail.position > position:
             moved = time.monotonic()

@@ -103,21 +103,21 @@ class NodeFolder:
         self._lock = _locked(self._folder)
         self._writing = threading.Lock()
         try:
-            node, port = self.kept_identity()
+            node, port = self.stored_identity()
             if node and options.certified not in ("", node):
                 text = f"it names node {options.certified}, {self._folder} is node {node}: {certificate_source()}"
                 raise CertificateOfAnotherNode(text)
             self.socket = _listen(options.host, options.port or port)
             self.port: int = self.socket.getsockname()[1]
             self.node = node or options.certified or str(uuid.uuid4())
-            self.data_port = self.kept_data_port()
-            self._start = self.kept_start() + 1
-            self.ack_keys = self.kept_ack_keys()
+            self.data_port = self.stored_data_port()
+            self._start = self.stored_start() + 1
+            self.ack_keys = self.stored_ack_keys()
             self.incarnation = incarnation(self._start, str(uuid.uuid4()))
             # The number of this start must be on disk before an acknowledgement contains it
             # (``node.duplicate_identity``).
-            self._keep_identity()
-            self.cluster_id, self.acknowledged = self.kept_acknowledgement()
+            self._store_identity()
+            self.cluster_id, self.acknowledged = self.stored_acknowledgement()
             self._check_cluster(cluster_id)
         except BaseException:
             os.close(self._lock)
@@ -145,7 +145,7 @@ class NodeFolder:
 
     def seen(self) -> tuple[KnownEpoch, ...]:
         """Return the acknowledged epoch, which the log must have."""
-        return seen_in(self._folder)
+        return known_epochs_in(self._folder)
 
     def keep(self, cluster_id: str, epoch: int, state_id: str) -> None:
         """Write ``epoch`` and the id of its state to disk, before it is acknowledged. A lower epoch changes nothing."""
@@ -153,44 +153,44 @@ class NodeFolder:
             self._write(ACKNOWLEDGED, {"cluster_id": cluster_id, "epoch": epoch, "state_id": state_id})
             self.cluster_id, self.acknowledged = cluster_id, epoch
 
-    def keep_data_port(self, port: int) -> None:
+    def store_data_port(self, port: int) -> None:
         """Write the port of the gRPC server to disk."""
         if port != self.data_port:
             self.data_port = port
-            self._keep_identity()
+            self._store_identity()
 
-    def keep_ack_keys(self, digests: tuple[str, ...]) -> None:
+    def store_ack_keys(self, digests: tuple[str, ...]) -> None:
         """Write the digests of the present MAC keys to disk, after all earlier acknowledgements were checked."""
         if digests != self.ack_keys:
             self.ack_keys = digests
-            self._keep_identity()
+            self._store_identity()
 
-    def _keep_identity(self) -> None:
+    def _store_identity(self) -> None:
         with self._writing:
             kept = {"id": self.node, "port": self.port, "data_port": self.data_port, "start": self._start}
             self._write(IDENTITY, kept | {"ack_keys": list(self.ack_keys)})
 
-    def kept_ack_keys(self) -> tuple[str, ...]:
+    def stored_ack_keys(self) -> tuple[str, ...]:
         """Return the digests on disk; see ``ack_keys``. Raises NodeFailed."""
         kept = self._read(IDENTITY).get("ack_keys", [])
         if not isinstance(kept, list) or not all(isinstance(one, str) for one in kept):
             raise _wrong("ack_keys", kept)
         return tuple(kept)
 
-    def kept_data_port(self) -> int:
+    def stored_data_port(self) -> int:
         """Return the port of the gRPC server on disk, or 0 if there was none. Raises NodeFailed."""
         return _integer(self._read(IDENTITY), "data_port", PORT_MAX)
 
-    def kept_start(self) -> int:
+    def stored_start(self) -> int:
         """Return the number of starts from this folder. Raises NodeFailed."""
         return _integer(self._read(IDENTITY), "start", EPOCH_MAX)
 
-    def kept_identity(self) -> tuple[str, int]:
+    def stored_identity(self) -> tuple[str, int]:
         """Return (node id, port) on disk, or an empty id and 0 in a new folder. Raises NodeFailed."""
         kept = self._read(IDENTITY)
         return _uuid(kept, "id"), _integer(kept, "port", PORT_MAX)
 
-    def kept_acknowledgement(self) -> tuple[str, int]:
+    def stored_acknowledgement(self) -> tuple[str, int]:
         """Return (cluster id, epoch) on disk, or an empty id and 0 if nothing was acknowledged. Raises NodeFailed."""
         kept = self._read(ACKNOWLEDGED)
         return _uuid(kept, "cluster_id"), _integer(kept, "epoch", EPOCH_MAX)
@@ -203,7 +203,7 @@ class NodeFolder:
         replace_durably(path, f"{json.dumps(value)}\n".encode(), path.with_suffix(".new"))
 
 
-def seen_in(folder: Path) -> tuple[KnownEpoch, ...]:
+def known_epochs_in(folder: Path) -> tuple[KnownEpoch, ...]:
     """Return the acknowledged epoch of the node in a folder; see ``NodeFolder.seen``. Raises NodeFailed."""
     kept = _read(folder / ACKNOWLEDGED)
     state_id = _uuid(kept, "state_id")

@@ -64,7 +64,7 @@ from ringlog.node.reports.monitor import NodeWatch
 from ringlog.node.retry import BrokerRetry, Stopped, retry_until_answered
 from ringlog.node.rows.disk_rows import ROWS, DiskRows
 from ringlog.node.rows.replica import RowReplica
-from ringlog.node.servers.data_side import DataSide
+from ringlog.node.servers.data_service import DataService
 from ringlog.node.servers.http_server import HttpServer, make_api
 from ringlog.node.streams.mutation_tail import MutationsTail
 from ringlog.operator.intents.intents import join_with
@@ -122,7 +122,7 @@ class NodeProcess:
         self._replicas = RowGroupReplicas(self._row_replica)
         self._tail = MutationsTail(bootstrap, cluster, options.name)
         self._watch: TopicWatch | None = None
-        self._data = DataSide(
+        self._data = DataService(
             self._folder, options, self._row_replica, clock, client.replica, lambda: self._copy.entries, stopping
         )
         self._acks = Acks(bootstrap, cluster, self._folder.keep, self._tail.ends_now, stopping)
@@ -135,7 +135,7 @@ class NodeProcess:
         self._duplicate_check = DuplicateCheck(
             acks, folder.node, folder.incarnation, lambda: current().ack_keys, folder.ack_keys
         )
-        self._duplicate_check.keep = folder.keep_ack_keys
+        self._duplicate_check.keep = folder.store_ack_keys
         self._draw = SystemDraw()
         self._server: HttpServer | None = None
         self._unanswered = ""
@@ -211,7 +211,7 @@ class NodeProcess:
             self._client.replica,
             start_point_finder(self._bootstrap, self._cluster),
             self._folder.acknowledged,
-            self._acks.news,
+            self._acks.wakeup,
             self._stopping,
         )
 
@@ -260,7 +260,7 @@ class NodeProcess:
         return {
             FollowLog: lambda _: self._follow(),
             CompareDisk: lambda effect: self._compare_disk(effect.state),
-            ServeRegisters: lambda _: self._data.start(self._acks.news),
+            ServeRegisters: lambda _: self._data.start(self._acks.wakeup),
             OpenMutations: lambda _: self._open_mutations(),
             ReadMutations: lambda _: self._read_mutations(),
             BeginStream: lambda effect: self._begin("stream", partial(self._data.pull_rows, effect.fetch)),
@@ -268,7 +268,7 @@ class NodeProcess:
             CountVerdicts: lambda effect: self._verdicts.update(effect.verdicts),
             ReadAcknowledgedEpoch: lambda _: self._folder.acknowledged,
             CaughtUp: lambda _: self._report_caught_up(),
-            MayAcknowledge: lambda _: self._acks.news.set(),
+            MayAcknowledge: lambda _: self._acks.wakeup.set(),
         }
 
     def _follow(self) -> ClusterState:
@@ -338,7 +338,7 @@ class NodeProcess:
     def _wait_for_last_ack(self, damaged: RowsDamaged) -> None:
         """Wait for the last acknowledgement, which lets operators cancel steps that wait for this node."""
         self._replicas.fail(damaged.code)
-        self._acks.news.set()
+        self._acks.wakeup.set()
         for thread in self._threads:
             if thread.name == "acks":
                 thread.join(timeout=LAST_ACK_S)

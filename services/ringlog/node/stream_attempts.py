@@ -85,7 +85,7 @@ def _has_no_way_back(operation: OperationId, state: ClusterState) -> bool:
     return False
 
 
-def newsworthy_counts(tries: tuple[FailedTries, ...], most: int) -> tuple[tuple[str, str, int, int], ...]:
+def reportable_counts(tries: tuple[FailedTries, ...], most: int) -> tuple[tuple[str, str, int, int], ...]:
     """Return counts that change only when an acknowledgement is worthwhile: at each doubling, and at the limit."""
     return tuple((one.operation, one.source, one.since, min(one.count, most).bit_length()) for one in tries) + tuple(
         (one.operation, one.source, one.since, -1) for one in tries if one.count >= most

@@ -126,9 +126,9 @@ class BatchRunner:
         self._records = RecordColumns()
         self._tables: dict[tuple[str, tuple[str, ...]], Broadcast[Any]] = {}
         self.batches = Batches(writer.promises, starts, self._context, store.context, self._ends, FIRST)
-        self.driver = LogDriver(replica.log, replica, look=self._look, look_s=HELD_LOOK_S)
+        self.driver = LogDriver(replica.log, replica, check=self._check, check_s=HELD_LOOK_S)
         self.driver.handlers |= {kind: writer.driver.handlers[kind] for kind in (Wake, Locked, OfChain)} | {
-            CheckSuperseded: lambda _: self._look(),
+            CheckSuperseded: lambda _: self._check(),
             AppendedSince: lambda effect: offsets.later(settings.source_topic, effect.limit),
             FactsOf: self._facts,
             PutContext: self._put_context,
@@ -188,7 +188,7 @@ class BatchRunner:
     def _ends(self, batch: int) -> dict[int, int]:
         return batch_ends(self._settings.checkpoint, batch, self._settings.source_topic)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Raise the writer's failure, or StopRequested."""
         self._writer.check()
         if self.stopping.is_set():

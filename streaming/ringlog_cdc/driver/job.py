@@ -87,8 +87,8 @@ def client_of(settings: JobSettings) -> Client:
         settings.cluster,
         f"cdc-{settings.writer}",
         record=ClusterIdentityStore(settings.checkpoint, settings.cluster, "metadata"),
-        beginning=start_point_finder(settings.bootstrap_servers, settings.cluster),
-        tell=lambda replay: print(str(replay), file=sys.stderr, flush=True),
+        start_finder=start_point_finder(settings.bootstrap_servers, settings.cluster),
+        on_progress=lambda replay: print(str(replay), file=sys.stderr, flush=True),
     )
 
 

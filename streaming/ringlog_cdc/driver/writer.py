@@ -55,7 +55,7 @@ class Writer:
         self._stopping = threading.Event()
         self._stops: tuple[threading.Event, ...] = (self._stopping,)
         self._thread = threading.Thread(target=self._run, name=f"cdc-writer-{name}", daemon=True)
-        self.driver = LogDriver(replica.log, replica, look=self._look, look_s=LOOK_S)
+        self.driver = LogDriver(replica.log, replica, check=self._check, check_s=LOOK_S)
         self.driver.handlers |= {
             SubmitCommand: self._submit_command,
             Woken: self._woken,
@@ -119,14 +119,14 @@ class Writer:
         finally:
             unsubscribe()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Raise StopRequested if a stop was requested."""
         if any(stop.is_set() for stop in self._stops):
             raise StopRequested
 
     def _submit_command(self, effect: SubmitCommand) -> Submitted | None:
         """Submit a promise once. Return None if its outcome is open: the protocol then repeats it with the same id."""
-        self._look()
+        self._check()
         kind = type(effect.command).__name__
         try:
             answer = self._submit(
@@ -145,7 +145,7 @@ class Writer:
     def _woken(self, effect: Woken) -> None:
         self._wake.wait(effect.timeout / 1e6)
         self._wake.clear()
-        self._look()
+        self._check()
 
     def _locked(self, effect: Locked) -> Any:
         with self.lock:

@@ -301,14 +301,14 @@ def test_columns_that_are_renamed_dropped_and_made_anew(path: Path) -> None:
     first = table("t", 1, 10, {"p": "text", "c": "int", "v": "int", "w": "text"})
     renamed = table("t", 1, 20, {"p": "text", "c": "int", "x": "int"})
     renamed = replace(renamed, stored=(("x", "v"),), respelled=20)
-    anew = table("t", 1, 30, {"p": "text", "c": "int", "x": "int", "v": "text", "w": "int"})
-    anew = replace(anew, stored=(("x", "v"), ("v", "v@30"), ("w", "w@30")), respelled=20)
+    ignore_remains = table("t", 1, 30, {"p": "text", "c": "int", "x": "int", "v": "text", "w": "int"})
+    ignore_remains = replace(ignore_remains, stored=(("x", "v"), ("v", "v@30"), ("w", "w@30")), respelled=20)
     number = serialize("int", 5)
     target = SqliteTables(path, ManualClock(AT))
     for name, version, key, cells in (
         ("first", first, 1, (Cell("v", serialize("int", 1)), Cell("w", b"old"))),
         ("renamed", renamed, 1, (Cell("v", serialize("int", 2)),)),
-        ("anew", anew, 1, (Cell("v@30", b"new"), Cell("w@30", number))),
+        ("anew", ignore_remains, 1, (Cell("v@30", b"new"), Cell("w@30", number))),
         ("late", first, 2, (Cell("v", serialize("int", 3)), Cell("w", b"old"))),
     ):
         target.apply(change(row(INSERT, (key,), cells=cells), table=version))

@@ -127,7 +127,7 @@ def test_who_looks_back_knows_what_was_there_all_the_time() -> None:
             life, wanted = (one.period(f"ks.{table.name}", table.id) for one in (later, whole))
             met["passed_over"] += any(wanted.has(at.epoch) and not life.knows(at.epoch) for at in states)
         known = [(name, at) for name in ("ks.t", "ks.u") for at in states if later.knows(name, at.epoch)]
-        later.follow_on(earlier)
+        later.extend_back(earlier)
         assert later.began == earlier.began
         for name in ("ks.t", "ks.u"):
             for at in states:

@@ -14,7 +14,7 @@ from ringlog.client.cdc.errors import BadProgress, BadStart, GenerationExpired, 
 from ringlog.client.cdc.generations import GenerationRecord, Generations
 from ringlog.client.cdc.progress import RECENT_MAX, ConsumerProgress, begin_at
 from ringlog.client.cdc.reader import start_of
-from ringlog.client.cdc.reading import CdcReading, NotShown, RowVerdict
+from ringlog.client.cdc.reading import CdcReading, HiddenRows, RowVerdict
 from ringlog.client.cdc.stores import FileProgress
 from ringlog.wire.records import CdcRow
 from tests.client.cdc.model import CDC_PARTITIONS, GENERATION_US, Topic, Write, drawn, open_generations, row_of
@@ -233,29 +233,29 @@ def test_progress_that_is_none_is_refused(text: str) -> None:
 
 def test_who_stops_at_an_end_says_what_may_not_be_delivered_yet() -> None:
     reading, generations = entered()
-    assert reading.not_shown({0: 0}) is None
+    assert reading.hidden_rows({0: 0}) is None
     begun = row_of(Write(1, 1, 10, 2), (0, 0), 0)
     later = [row_of(Write(number, 1, 110, 1), (0, number), 0) for number in (2, 3)]
     ended = row_of(Write(1, 1, 10, 2), (0, 0), 1)
     feed(reading, [(0, begun), (1, later[0]), (2, later[1])])
-    assert reading.not_shown({0: 3}) == NotShown(0, False, ((0, 1),), 2, 1)
+    assert reading.hidden_rows({0: 3}) == HiddenRows(0, False, ((0, 1),), 2, 1)
     feed(reading, [(3, ended)])
-    assert reading.not_shown({0: 4}) == NotShown(0, False, ((0, 1),), 3, 0)
+    assert reading.hidden_rows({0: 4}) == HiddenRows(0, False, ((0, 1),), 3, 0)
     resumed: CdcReading[CdcRow] = CdcReading(ConsumerProgress.from_json(reading.progress().to_json()))
-    assert resumed.not_shown({0: 4}) == reading.not_shown({0: 4}), "also by who goes on from a stored place"
+    assert resumed.hidden_rows({0: 4}) == reading.hidden_rows({0: 4}), "also by who goes on from a stored place"
     assert not reading.move_on(generations)
     closed = GenerationRecord("a", 0, ((0, 4),), False)
     assert not reading.move_on(Generations([closed]))
-    assert reading.not_shown({0: 4}) == NotShown(0, True, ((0, 1),), 3, 0), "the next one is not known"
+    assert reading.hidden_rows({0: 4}) == HiddenRows(0, True, ((0, 1),), 3, 0), "the next one is not known"
     assert reading.move_on(Generations([*generations.all(), closed]))
     feed(reading, [(1, later[0]), (2, later[1]), (3, ended)])
-    assert reading.not_shown({0: 4}) is None
+    assert reading.hidden_rows({0: 4}) is None
 
 
 def test_where_no_generation_is_known_all_is_left() -> None:
     reading: CdcReading[CdcRow] = CdcReading(begin_at({0: 5}))
     feed(reading, [(5, row_of(Write(1, 1, 10, 1), (0, 0), 0))])
-    assert reading.not_shown({0: 6}) == NotShown(-1, False, ((0, 5),), 1, 0)
+    assert reading.hidden_rows({0: 6}) == HiddenRows(-1, False, ((0, 5),), 1, 0)
 
 
 # Start points, and the file that keeps a place.

@@ -97,7 +97,9 @@ def test_the_past_is_folded_once_and_where_a_row_is_of_it() -> None:
     begun: list[int] = []
     for first in (0, second):
         looks = Looks(cluster, begun)
-        follower = SchemaFollower("", "c", metadata=cluster.log, beginning=cluster.beginning(), past=looks).start()
+        follower = SchemaFollower(
+            "", "c", metadata=cluster.log, start_finder=cluster.start_finder(), past=looks
+        ).start()
         cluster.apply(Noop())
         assert follower.at("ks.t", head.epoch) is None
         assert begun == []
@@ -130,7 +132,13 @@ def test_a_long_look_back_says_how_far_it_is() -> None:
 
     looks = Looks(cluster, [])
     follower = SchemaFollower(
-        "", "c", metadata=cluster.log, beginning=cluster.beginning(), past=looks, tell=told.append, clock=hours
+        "",
+        "c",
+        metadata=cluster.log,
+        start_finder=cluster.start_finder(),
+        past=looks,
+        on_progress=told.append,
+        clock=hours,
     ).start()
     told.clear()
     assert follower.at("ks.t", made) is not None
@@ -178,8 +186,10 @@ class Looks(StartPointFinder):
 
 
 def oldest(cluster: Cluster) -> SchemaFollower:
-    return SchemaFollower("", "c", metadata=cluster.log, beginning=Looks(cluster, [])).start()
+    return SchemaFollower("", "c", metadata=cluster.log, start_finder=Looks(cluster, [])).start()
 
 
 def following(cluster: Cluster) -> SchemaFollower:
-    return SchemaFollower("", "c", metadata=cluster.log, beginning=cluster.beginning(), past=Looks(cluster, [])).start()
+    return SchemaFollower(
+        "", "c", metadata=cluster.log, start_finder=cluster.start_finder(), past=Looks(cluster, [])
+    ).start()

@@ -333,7 +333,7 @@ class SnapshotThread:
         self._retry_s = retry_s
         self._is_news = False
         self._over = False
-        self._news = threading.Condition()
+        self._wakeup = threading.Condition()
         self._thread: threading.Thread | None = None
 
     @property
@@ -352,18 +352,18 @@ class SnapshotThread:
             self._wake()
 
     def _wake(self) -> None:
-        with self._news:
+        with self._wakeup:
             self._is_news = True
-            self._news.notify_all()
+            self._wakeup.notify_all()
             if self._thread is None and not self._over:
                 self._thread = threading.Thread(target=self._run, name=f"{self._role}-snapshots", daemon=True)
                 self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Start no further work. Work in progress ends, or the process ends it."""
-        with self._news:
+        with self._wakeup:
             self._over = True
-            self._news.notify_all()
+            self._wakeup.notify_all()
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -379,8 +379,8 @@ class SnapshotThread:
             run_steps(self._steps.run(), lambda effect: handlers[type(effect)](effect))
 
     def _await_work(self) -> None:
-        with self._news:
-            self._news.wait_for(
+        with self._wakeup:
+            self._wakeup.wait_for(
                 lambda: self._over or self._is_news, self._retry_s if self._steps.has_unfinished_work else None
             )
             self._is_news = False

@@ -42,12 +42,12 @@ class Outage(logging.Handler):
         self._bootstrap = bootstrap_servers
         self._on_trouble = on_trouble
         self._now = now
-        self._seldom = RateLimitedWarnings(log, now)
+        self._warnings = RateLimitedWarnings(log, now)
         self._state = threading.Lock()
         self._since: float | None = None
         self._why = ""
         self._passed_over = 0
-        self._told = False
+        self._reported = False
         self._silent = False
 
     def drop_records(self) -> None:
@@ -58,11 +58,11 @@ class Outage(logging.Handler):
         """Record that the broker does not answer, or that the client library says so."""
         with self._state:
             if self._since is None:
-                self._since, self._why, self._passed_over, self._told = self._now(), why, 0, False
+                self._since, self._why, self._passed_over, self._reported = self._now(), why, 0, False
             else:
                 self._passed_over += 1
-            if not self._told:
-                self._told = self._seldom.warn("broker_away", bootstrap=self._bootstrap, why=self._why)
+            if not self._reported:
+                self._reported = self._warnings.warn("broker_away", bootstrap=self._bootstrap, why=self._why)
 
     @property
     def shown(self) -> str:
@@ -76,8 +76,8 @@ class Outage(logging.Handler):
         """Record that the broker has answered."""
         with self._state:
             since, self._since = self._since, None
-            passed_over, told = self._passed_over, self._told
-        if since is not None and told:
+            passed_over, reported = self._passed_over, self._reported
+        if since is not None and reported:
             away_s = round(self._now() - since, 1)
             log.info("broker_answers_again", bootstrap=self._bootstrap, away_s=away_s, passed_over=passed_over)
 
@@ -91,7 +91,7 @@ class Outage(logging.Handler):
             return
         said = record.getMessage().strip()
         if LATE in said:
-            self._seldom.warn("worker_thread_late", logger=record.name, said=said)
+            self._warnings.warn("worker_thread_late", logger=record.name, said=said)
         else:
             log.error("worker", logger=record.name, said=said, exc_info=record.exc_info)
 

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from ringlog.agents.ports import Acknowledge, Ended
 from ringlog.agents.roles.controller import REFUSED_MAX, WAITS_S, ControllerThread
-from ringlog.agents.roles.role import Offered
+from ringlog.agents.roles.role import InboxRecord
 from ringlog.kernel.values import Micros, NodeId
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import ACKS
@@ -112,22 +112,22 @@ class AcksThread(ControllerThread):
     def _new_acks(self, effect: NewAcks) -> Iterator[ReceivedAck] | None:
         """Return the acknowledgements since the last call; None if the keys have changed: all must be read again."""
         wait_s = WAITS_S[effect.wait]
-        offered = self.news_after_pause(wait_s) if effect.wait is Wait.PAUSE else self.news(wait_s)
+        offered = self.records_after_pause(wait_s) if effect.wait is Wait.PAUSE else self.wait_for_records(wait_s)
         if current().ack_masters != self._masters:
             self._acknowledge_all(offered)  # the topic contains them, and is read again
             return None
         return self._read_new(offered)
 
-    def _read_new(self, offered: list[Offered]) -> Iterator[ReceivedAck]:
+    def _read_new(self, offered: list[InboxRecord]) -> Iterator[ReceivedAck]:
         """Yield the acknowledgements of these records, then mark the records as handled."""
         yield from self._read(offered)
         self._acknowledge_all(offered)
 
-    def _acknowledge_all(self, offered: list[Offered]) -> None:
+    def _acknowledge_all(self, offered: list[InboxRecord]) -> None:
         for offset, _ in offered:
             self.acknowledge(offset)
 
-    def _read(self, records: Iterable[Offered]) -> Iterator[ReceivedAck]:
+    def _read(self, records: Iterable[InboxRecord]) -> Iterator[ReceivedAck]:
         """Yield the valid acknowledgements of these records."""
         for offset, value in records:
             if not value:
@@ -143,11 +143,11 @@ class AcksThread(ControllerThread):
     def _reject(self, offset: int, error: WireError) -> None:
         if error.code == WRONG_CODE:
             self._rejected_acks.record_rejected(error.field, self.clock.now_us(), self.replica.state.nodes)
-            self.seldom.warn(
+            self.warnings.warn(
                 "ack_not_believed", offset=offset, node=error.field, why=error.rule, ends=REJECTED_ACK_REMEDY
             )
         else:
-            self.seldom.warn("unreadable_ack", offset=offset, why=str(error))
+            self.warnings.warn("unreadable_ack", offset=offset, why=str(error))
 
 
 class PlainThread(AcksThread):

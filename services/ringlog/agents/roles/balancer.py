@@ -28,6 +28,8 @@ class BalancerThread(ControllerThread):
 
     def _new_loads(self, effect: NewLoads) -> tuple[ReceivedLoad, ...]:
         wait_s = WAITS_S[effect.wait]
-        for offset, _ in self.news_after_pause(wait_s) if effect.wait is Wait.PAUSE else self.news(wait_s):
+        for offset, _ in (
+            self.records_after_pause(wait_s) if effect.wait is Wait.PAUSE else self.wait_for_records(wait_s)
+        ):
             self.acknowledge(offset)
         return self._loads.new()

@@ -56,7 +56,7 @@ class ControllerThread(RoleThread):
         self._client.start()
         self.mark_active()
 
-    def is_news(self, before: ClusterState, after: ClusterState) -> bool:
+    def wakes_role(self, before: ClusterState, after: ClusterState) -> bool:
         """Return False for an epoch without a change: the plan stays the same."""
         return not changes_nothing(before, after)
 

@@ -10,7 +10,7 @@ from ringlog.agents.monitoring.metrics import cluster_samples
 from ringlog.agents.ports import Acknowledge, Ended
 from ringlog.agents.roles.acks import AcksThread
 from ringlog.agents.roles.epochs import EpochsReader
-from ringlog.agents.roles.role import Offered
+from ringlog.agents.roles.role import InboxRecord
 from ringlog.client.node_reports import LoadsReader
 from ringlog.kernel.values import Micros, NodeId
 from ringlog.log.errors import LogUnavailable
@@ -86,7 +86,7 @@ class CoordinatorThread(AcksThread):
         with self._metrics_lock:
             self._metrics_acks = AckBook()
 
-    def _read(self, records: Iterable[Offered]) -> Iterator[tuple[int, NodeAck]]:
+    def _read(self, records: Iterable[InboxRecord]) -> Iterator[tuple[int, NodeAck]]:
         """Also add the acknowledgements to the book of the metrics. ``AckBook.newest`` changes its book."""
         for offset, ack in super()._read(records):
             if self.settings.metrics_port is not None:

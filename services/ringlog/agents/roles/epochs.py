@@ -26,15 +26,15 @@ EPOCHS_TOPIC = next(spec for spec in TOPICS if spec.suffix == EPOCHS)
 class EpochsReader:
     """A reader of the committed records of ``epochs``, from its beginning. For one thread; ``close`` it.
 
-    ``look``: called from time to time during a wait; may raise.
+    ``check``: called from time to time during a wait; may raise.
     """
 
-    def __init__(self, settings: ProcessSettings, look: Callable[[], None]) -> None:
-        self._look = look
+    def __init__(self, settings: ProcessSettings, check: Callable[[], None]) -> None:
+        self._check = check
         self._log = KafkaLog(settings.bootstrap_servers, settings.cluster, EPOCHS_TOPIC, isolation="read_committed")
         self._tail = self._log.tail(self._log.begin_offset())
         self._last: EpochChange | None = None
-        self._seldom = RateLimitedWarnings(log)
+        self._warnings = RateLimitedWarnings(log)
 
     def newest(self) -> Epoch:
         """Return the last published epoch as far as it was read; 0 if there is none. Does not block."""
@@ -43,7 +43,7 @@ class EpochsReader:
 
     def at_end(self) -> EpochChange | None:
         """Return the last record that is committed when this is called. Raises LogUnavailable."""
-        self._take(read_to_end(self._log, self._tail, look=self._look))
+        self._take(read_to_end(self._log, self._tail, check=self._check))
         return self._last
 
     def close(self) -> None:
@@ -56,9 +56,9 @@ class EpochsReader:
             try:
                 change = decode_change(record.data)
             except WireError as error:
-                self._seldom.warn("unreadable_epoch", offset=record.offset, why=str(error))
+                self._warnings.warn("unreadable_epoch", offset=record.offset, why=str(error))
                 continue
             if isinstance(change, EpochChange):
                 self._last = change
             else:
-                self._seldom.warn("no_epoch", offset=record.offset, found=type(change).__name__)
+                self._warnings.warn("no_epoch", offset=record.offset, found=type(change).__name__)

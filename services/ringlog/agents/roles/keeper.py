@@ -90,7 +90,7 @@ class KeeperThread(FollowingThread):
                 return self.replica.read_barrier(effect.timeout / 1e6)
             except (LogUnavailable, TopicMissing, WaitTimedOut) as error:
                 log.warning("log_unavailable", why=error.message)
-            self.news(BEAT_S)
+            self.wait_for_records(BEAT_S)
 
     def _store(self, effect: Store) -> WriteOutcome | None:
         """Perform one write, and log each change between an available and an unavailable cache once."""
@@ -115,7 +115,7 @@ class KeeperThread(FollowingThread):
             log.warning("cache_ahead", epoch=state.epoch)
         elif written is WriteOutcome.FOREIGN:
             ends = "give one of the two clusters another Redis, or another number of database in its URL"
-            self.seldom.warn("cache_of_another_cluster", cluster_id=state.cluster_id, ends=ends)
+            self.warnings.warn("cache_of_another_cluster", cluster_id=state.cluster_id, ends=ends)
         else:
             log.info("cache_rewritten", epoch=state.epoch)
         return written
@@ -129,8 +129,8 @@ class KeeperThread(FollowingThread):
 
     def _await_newer(self, effect: AwaitNewer) -> None:
         if not effect.answered:
-            self.news_after_pause(RETRY_S)
+            self.records_after_pause(RETRY_S)
         elif pause := self._writes.pause_after(time.monotonic_ns() // 1_000):
-            self.news_after_pause(pause / 1e6)
+            self.records_after_pause(pause / 1e6)
         else:
-            self.news(BEAT_S)
+            self.wait_for_records(BEAT_S)

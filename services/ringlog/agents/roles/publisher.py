@@ -64,17 +64,17 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EncodedChanges:
-    """Change records for ``cluster``, encoded at each iteration. ``look``: called from time to time; may raise."""
+    """Change records for ``cluster``, encoded at each iteration. ``check``: called from time to time; may raise."""
 
     cluster: str
     records: Sequence[ChangeRecord]
-    look: Callable[[], None]
+    check: Callable[[], None]
 
     def __iter__(self) -> Iterator[TransactionRecord]:
         """Encode one record at a time: the largest epochs fit into memory once as values, but not also as bytes."""
         for number, record in enumerate(self.records):
             if number % LOOK_RECORDS == LOOK_RECORDS - 1:
-                self.look()
+                self.check()
             suffix, key, value = encode_change_record(record)
             yield TransactionRecord(topic_name(self.cluster, suffix), key, value)
 
@@ -91,7 +91,7 @@ class PublisherThread(FollowingThread):
         last = self._last_published()
         published = 0 if last is None else last.epoch
         # The feed needs the published state itself, so the replica must begin before that epoch.
-        self.beginning.epoch_max = published - 1
+        self.start_finder.epoch_max = published - 1
         self._feed = Feed(self.replica, published)
 
     def work(self) -> None:
@@ -131,7 +131,7 @@ class PublisherThread(FollowingThread):
             self.raise_if_halted()
             yield made.before, made.after
             self._position = made.offset + 1
-        self.news()
+        self.wait_for_records()
 
     def _announce(self, effect: Announce) -> None:
         self._write(effect.changes)

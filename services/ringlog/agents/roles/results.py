@@ -27,13 +27,13 @@ log = get_logger(__name__)
 class ResultsLog:
     """A reader of committed results from the oldest one, which also deletes old ones. For one thread.
 
-    ``look``: called from time to time during a wait; may raise.
+    ``check``: called from time to time during a wait; may raise.
     """
 
-    def __init__(self, settings: ProcessSettings, look: Callable[[], None]) -> None:
+    def __init__(self, settings: ProcessSettings, check: Callable[[], None]) -> None:
         self._log = KafkaLog(settings.bootstrap_servers, settings.cluster, RESULTS, isolation="read_committed")
-        self._look = look
-        self._seldom = RateLimitedWarnings(log)
+        self._check = check
+        self._warnings = RateLimitedWarnings(log)
 
     def close(self) -> None:
         """Close the connections."""
@@ -55,11 +55,11 @@ class ResultsLog:
     def _all(self) -> Iterator[tuple[int, Result]]:
         tail = self._log.tail(self._log.begin_offset())
         try:
-            for record in read_to_end(self._log, tail, look=self._look):
+            for record in read_to_end(self._log, tail, check=self._check):
                 try:
                     result = decode_result(record.data)
                 except WireError as error:
-                    self._seldom.warn("unreadable_result", offset=record.offset, why=str(error))
+                    self._warnings.warn("unreadable_result", offset=record.offset, why=str(error))
                     continue
                 yield record.offset, result
         finally:

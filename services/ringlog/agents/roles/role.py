@@ -108,7 +108,7 @@ TAKE_OVER_TIMEOUT_S = 30.0
 
 log = get_logger(__name__)
 
-Offered = tuple[int, bytes | None]
+InboxRecord = tuple[int, bytes | None]
 """Offset and value of a record of the role's topic."""
 
 
@@ -133,9 +133,9 @@ class RoleThread(ABC):
         self.log = open_metadata(
             settings.bootstrap_servers, settings.cluster, self.role, is_relaxed=not self.answers_commits
         )
-        self.beginning = start_point_finder(settings.bootstrap_servers, settings.cluster)
+        self.start_finder = start_point_finder(settings.bootstrap_servers, settings.cluster)
         records = records_of(settings, self.role)
-        self.replica = LogReplica(self.log, record=records, beginning=self.beginning)
+        self.replica = LogReplica(self.log, record=records, start_finder=self.start_finder)
         self.replica.poll_policy = PollPolicy(is_relaxed=not self.answers_commits)
         self.replica.recent = RecentEntries(LAST_ALONE, keeps_mark=handles_snapshots(self.role))
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
@@ -152,13 +152,13 @@ class RoleThread(ABC):
         self._snapshots = SnapshotThread(self.role, steps, lambda: self.replica.state, self.author.submit)
         self.producer = AckedProducer(settings.bootstrap_servers, f"ringlog-{self.role}")
         self._ended = ended
-        self._inbox: deque[Offered] = deque()
-        self._news = threading.Condition()
+        self._inbox: deque[InboxRecord] = deque()
+        self._wakeup = threading.Condition()
         self._folded = False
         self._stopping = threading.Event()
         self._status, self._why = "starting", ""
         self._invariants = InvariantMonitor(self.role)
-        self.seldom = RateLimitedWarnings(log)
+        self.warnings = RateLimitedWarnings(log)
         self._threads = (
             threading.Thread(target=self._run, name=self.role, daemon=True),
             threading.Thread(target=self._beat, name=f"{self.role}-heartbeat", daemon=True),
@@ -171,11 +171,11 @@ class RoleThread(ABC):
         for thread in self._threads:
             thread.start()
 
-    def offer(self, offset: int, value: bytes | None) -> bool:
+    def add_record(self, offset: int, value: bytes | None) -> bool:
         """Add one record of the role's topic to the inbox. Does not block."""
-        with self._news:
+        with self._wakeup:
             self._inbox.append((offset, value))
-            self._news.notify_all()
+            self._wakeup.notify_all()
         return True
 
     def seen(self) -> RoleView:
@@ -188,8 +188,8 @@ class RoleThread(ABC):
     def stop(self) -> None:
         """Finish the work in progress, then return. Nothing is written afterwards."""
         self._stopping.set()
-        with self._news:
-            self._news.notify_all()
+        with self._wakeup:
+            self._wakeup.notify_all()
         for thread in self._threads:
             thread.join()
 
@@ -205,7 +205,7 @@ class RoleThread(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Do the role's work after the take-over, until ``check_active`` or ``news`` raises."""
+        """Do the role's work after the take-over, until ``check_active`` or ``wait_for_records`` raises."""
 
     @abstractmethod
     def handled_epoch(self) -> int:
@@ -219,7 +219,7 @@ class RoleThread(ABC):
         """Return the metrics of this role alone. Called in other threads."""
         return iter(())
 
-    def is_news(self, before: ClusterState, after: ClusterState) -> bool:  # noqa: ARG002
+    def wakes_role(self, before: ClusterState, after: ClusterState) -> bool:  # noqa: ARG002
         """Return whether a newer state must wake the role. Called in the replica's thread."""
         return True
 
@@ -244,11 +244,11 @@ class RoleThread(ABC):
         if why is not None:
             raise Superseded(why)
 
-    def news(self, timeout_s: float = WAIT_S) -> list[Offered]:
+    def wait_for_records(self, timeout_s: float = WAIT_S) -> list[InboxRecord]:
         """Wait for records or a folded epoch, at most ``timeout_s``. Return the records. Raises as ``check_active``."""
-        with self._news:
+        with self._wakeup:
             if not self._inbox and not self._folded and not self._stopping.is_set():
-                self._news.wait(timeout_s)
+                self._wakeup.wait(timeout_s)
             records = list(self._inbox)
             self._inbox.clear()
             self._folded = False
@@ -256,16 +256,16 @@ class RoleThread(ABC):
         self.raise_if_halted()
         return records
 
-    def news_after_pause(self, pause_s: float) -> list[Offered]:
-        """Pause, then return the records as ``news`` does: the last try failed, and a record would not help earlier."""
+    def records_after_pause(self, pause_s: float) -> list[InboxRecord]:
+        """Pause after a failure, then return the records as ``wait_for_records`` does. No record shortens the pause."""
         self._stopping.wait(pause_s)
-        return self.news(0)
+        return self.wait_for_records(0)
 
     def read_to_end(self, records: KafkaLog) -> Iterator[LogRecord]:
         """Yield all present records of a log, from its beginning."""
         tail = records.tail(records.begin_offset())
         try:
-            yield from read_to_end(records, tail, look=self.check_active)
+            yield from read_to_end(records, tail, check=self.check_active)
         finally:
             tail.close()
 
@@ -343,13 +343,13 @@ class RoleThread(ABC):
         """Wake the role and the maintenance work after a folded entry. Runs in the replica's thread."""
         if after is not before:
             self._snapshots.folded(before, after, offset)
-            if not self.is_news(before, after):
+            if not self.wakes_role(before, after):
                 return
             if self._folded:
                 return  # the role is woken already, and reads the newest state afterwards
-            with self._news:
+            with self._wakeup:
                 self._folded = True
-                self._news.notify_all()
+                self._wakeup.notify_all()
 
     def _evidence(self, state: ClusterState) -> Path:
         """Return the file for evidence of a state that differs from another agent's."""
@@ -402,7 +402,7 @@ class FollowingThread(RoleThread):
 
     _passed = 0
 
-    def offer(self, offset: int, value: bytes | None) -> bool:  # noqa: ARG002
+    def add_record(self, offset: int, value: bytes | None) -> bool:  # noqa: ARG002
         """Return False, because the replica reads the record itself."""
         return False
 

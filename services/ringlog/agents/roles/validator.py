@@ -10,7 +10,7 @@ from ringlog.agents.fenced_producer import FencedProducer, TransactionRecord
 from ringlog.agents.monitoring.metrics import LatencyMetrics
 from ringlog.agents.ports import Acknowledge, Ended
 from ringlog.agents.roles.results import ResultsLog
-from ringlog.agents.roles.role import LOOK_S, Offered, RoleThread
+from ringlog.agents.roles.role import LOOK_S, InboxRecord, RoleThread
 from ringlog.log.errors import LogDamaged, LogUnavailable
 from ringlog.log.kafka.adapter import KafkaLog, KafkaTail
 from ringlog.log.kafka.topics import REQUESTS, RESULTS, topic_name
@@ -84,9 +84,9 @@ class ValidatorThread(RoleThread):
         """The validator decides on the newest epoch that it has folded."""
         return self.replica.state.epoch
 
-    def offer(self, offset: int, value: bytes | None) -> bool:
+    def add_record(self, offset: int, value: bytes | None) -> bool:
         """Return False for a record that this instance reads itself."""
-        return not self._reads(offset) and super().offer(offset, value)
+        return not self._reads(offset) and super().add_record(offset, value)
 
     def _reads(self, offset: int) -> bool:
         return self._reader is not None and offset >= self._reads_from
@@ -97,12 +97,12 @@ class ValidatorThread(RoleThread):
         Through two event loops and their threads, each request would wait as long as for its commit.
         """
         if self._reader is None:
-            offered = self.news() if effect.wait else self.news(0)
+            offered = self.wait_for_records() if effect.wait else self.wait_for_records(0)
             if offered:
-                self._begin_to_read(offered[-1][0] + 1)
+                self._start_reading(offered[-1][0] + 1)
         else:
             read = self._read_on(self._reader, LOOK_S if effect.wait else 0.0)
-            offered = [one for one in self.news(0) if not self._reads(one[0])]
+            offered = [one for one in self.wait_for_records(0) if not self._reads(one[0])]
             offered += [(record.offset, record.data) for record in read]
         return self._arrived(offered)
 
@@ -115,7 +115,7 @@ class ValidatorThread(RoleThread):
             self.check_active()
         return ()
 
-    def _arrived(self, offered: Sequence[Offered]) -> Sequence[Arrived]:
+    def _arrived(self, offered: Sequence[InboxRecord]) -> Sequence[Arrived]:
         arrived = [self._request(record) for record in offered]
         now = time.monotonic()
         for offset, requests in arrived:
@@ -133,7 +133,7 @@ class ValidatorThread(RoleThread):
         except LogDamaged as error:
             raise LogUnavailable(error.message, "the next instance reads what there is") from error
 
-    def _begin_to_read(self, position: int) -> None:
+    def _start_reading(self, position: int) -> None:
         """Open this instance's reader at ``position``. Later records from faust are not used."""
         requests = KafkaLog(self.settings.bootstrap_servers, self.settings.cluster, REQUESTS)
         self._reads_from = position
@@ -161,7 +161,7 @@ class ValidatorThread(RoleThread):
     def _stop(self, effect: StopInstance) -> None:
         raise Superseded(effect.detail)
 
-    def _request(self, record: Offered) -> Arrived:
+    def _request(self, record: InboxRecord) -> Arrived:
         """Return a record's offset and its readable requests."""
         offset, value = record
         why = "a part of the record is none"
@@ -171,5 +171,5 @@ class ValidatorThread(RoleThread):
             found, why = (None,), str(error)
         requests = tuple(request for request in found if request is not None)
         if len(requests) < len(found):
-            self.seldom.warn("unreadable_request", offset=offset, why=why)
+            self.warnings.warn("unreadable_request", offset=offset, why=why)
         return offset, requests

@@ -18,7 +18,7 @@ from ringlog.client.cdc.copies.tables import UNDECODED
 from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_value
 from ringlog.client.cdc.progress import NOT_ENTERED
 from ringlog.client.cdc.reader import EARLIEST, CdcReader
-from ringlog.client.cdc.reading import NotShown
+from ringlog.client.cdc.reading import HiddenRows
 from ringlog.client.cdc.rows import PREIMAGE, CdcChange, LogRow
 from ringlog.client.cdc.stores import log_record_of
 from ringlog.operator.views.words import printable, when
@@ -77,7 +77,7 @@ def tail(
         progress=progress,
         lost="skip" if skip_lost else "error",
         until_end=until_end,
-        tell=report_replay,
+        on_progress=report_replay,
     ) as reader:
         for number, change in enumerate(reader, 1):
             for line in lines_of(change, chosen, context.cluster):
@@ -85,7 +85,7 @@ def tail(
             if number == limit:
                 reader.commit()
                 return
-        _say_not_shown(reader.not_shown, as_json)
+        _say_not_shown(reader.hidden_rows, as_json)
 
 
 def apply(
@@ -114,12 +114,12 @@ def apply(
         commit_every=commit_every,
         until_end=until_end,
         log_record=log_record_of(to),
-        tell=report_replay,
+        on_progress=report_replay,
     ) as reader:
         for change in reader:
             target.apply(change)
             count += 1
-        left = reader.not_shown
+        left = reader.hidden_rows
     undecoded = {name: dict(sorted(found.items())) for name, found in sorted(target.undecoded.items())}
     if as_json:
         more = {} if left is None else {"not_shown": _not_shown_json(left)}
@@ -133,7 +133,7 @@ def apply(
     _say_not_shown(left, as_json)
 
 
-def _say_not_shown(left: NotShown | None, as_json: bool) -> None:
+def _say_not_shown(left: HiddenRows | None, as_json: bool) -> None:
     """Print the changes that were not shown to standard error, because standard output has only changes."""
     if left is None:
         return
@@ -144,7 +144,7 @@ def _say_not_shown(left: NotShown | None, as_json: bool) -> None:
         errors.print(line, markup=False)
 
 
-def not_shown_lines(left: NotShown) -> list[str]:
+def not_shown_lines(left: HiddenRows) -> list[str]:
     """Return the changes that were not shown, the reason, and the next step, a line each."""
     lines = []
     if left.writes:
@@ -155,7 +155,7 @@ def not_shown_lines(left: NotShown) -> list[str]:
     return [*lines, f"to see it, {HOW}"]
 
 
-def _why(left: NotShown) -> str:
+def _why(left: HiddenRows) -> str:
     if left.generation == NOT_ENTERED:
         return "no generation is known yet"
     this = f"the generation of {when(left.generation)}"
@@ -164,7 +164,7 @@ def _why(left: NotShown) -> str:
     return f"it is of later generations, and {this} is not closed: more of its rows may come, which are first"
 
 
-def _not_shown_json(left: NotShown) -> dict[str, Any]:
+def _not_shown_json(left: HiddenRows) -> dict[str, Any]:
     places = [{"partition": number, "offset": offset} for number, offset in left.places]
     return {
         "generation": None if left.generation == NOT_ENTERED else left.generation,

@@ -20,7 +20,7 @@ from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, broker_of, f
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.submitting import change_command
 from ringlog.cli.shared.tables import show_table
-from ringlog.client.creation.creation import Founding, found_cluster, repaired
+from ringlog.client.creation.creation import ClusterCreation, create_cluster, repaired
 from ringlog.kernel.commands.cluster.features import EnableFeature, RequireFeature
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.log.kafka.acls import BrokerUser, apply_rules, rules_for
@@ -80,7 +80,7 @@ def found_command(
         int | None,
         typer.Option(help="Copies of each record. Default: 3 on three brokers, 1 on one, else required.", min=1),
     ] = None,
-    anew: Annotated[
+    ignore_remains: Annotated[
         bool,
         typer.Option(
             "--anew", help="Create it even if a cluster of this name lost its log. That cluster cannot be recovered."
@@ -100,40 +100,46 @@ def found_command(
         redis_address(broker.redis)
     given = dict(parse_settings(settings))
     stored = stored_id(brokers, name)
-    founding = found_cluster(
-        brokers, name, given, replication=replication, stored_id=stored, anew=anew, tell=report_replay
+    creation = create_cluster(
+        brokers,
+        name,
+        given,
+        replication=replication,
+        stored_id=stored,
+        ignore_remains=ignore_remains,
+        on_progress=report_replay,
     )
     before = current_cluster()
-    is_in_use = founding.here or before is None or (before.bootstrap, before.cluster) == (brokers, name)
+    is_in_use = creation.here or before is None or (before.bootstrap, before.cluster) == (brokers, name)
     try:
-        _print_created(founding, brokers, as_json, is_in_use)
+        _print_created(creation, brokers, as_json, is_in_use)
     finally:  # The cluster exists, and this was printed, even if it cannot be stored here.
         files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
-        context = ClusterContext(brokers, name, broker.redis, cluster_id=founding.cluster_id, **files)
+        context = ClusterContext(brokers, name, broker.redis, cluster_id=creation.cluster_id, **files)
         store_cluster(context, is_in_use=is_in_use)
-    if founding.ignored:
-        change = json.dumps({"command": "ChangeSettings", "settings": {key: given[key] for key in founding.ignored}})
+    if creation.ignored:
+        change = json.dumps({"command": "ChangeSettings", "settings": {key: given[key] for key in creation.ignored}})
         fail(
             "settings_ignored", f"the cluster exists, and its settings stay. To change them: ringlog submit '{change}'"
         )
 
 
-def _print_created(founding: Founding, brokers: str, as_json: bool, is_in_use: bool) -> None:
+def _print_created(creation: ClusterCreation, brokers: str, as_json: bool, is_in_use: bool) -> None:
     if as_json:
-        facts = {"cluster": founding.name, "cluster_id": founding.cluster_id, "founded_here": founding.here}
-        typer.echo(json.dumps(facts | {"copies": founding.copies, "in_use": is_in_use}))
+        facts = {"cluster": creation.name, "cluster_id": creation.cluster_id, "founded_here": creation.here}
+        typer.echo(json.dumps(facts | {"copies": creation.copies, "in_use": is_in_use}))
         return
-    if founding.here:
+    if creation.here:
         out.print(
-            Text.assemble("cluster ", (founding.name, "bold"), f" founded on {brokers}, id {founding.cluster_id}")
+            Text.assemble("cluster ", (creation.name, "bold"), f" founded on {brokers}, id {creation.cluster_id}")
         )
     else:
-        out.print(Text.assemble("cluster ", (founding.name, "bold"), f" was there already, id {founding.cluster_id}"))
+        out.print(Text.assemble("cluster ", (creation.name, "bold"), f" was there already, id {creation.cluster_id}"))
     one = "1 copy: a broker that loses its disk loses the cluster"
-    out.print(f"each record has {one if founding.copies == 1 else f'{founding.copies} copies'}")
+    out.print(f"each record has {one if creation.copies == 1 else f'{creation.copies} copies'}")
     if not is_in_use:
         out.print(
-            f"another cluster stays in use; to use this one: ringlog cluster use {founding.name} --bootstrap {brokers}"
+            f"another cluster stays in use; to use this one: ringlog cluster use {creation.name} --bootstrap {brokers}"
         )
 
 

@@ -23,7 +23,7 @@ from ringlog.log.archive.copies import LogCopy, copy_of_archive, end_of
 from ringlog.log.archive.locations import FolderLocation, open_location
 from ringlog.log.errors import TopicMissing
 from ringlog.node.errors import NodeFailed
-from ringlog.node.identity import exclusive_folder, seen_in
+from ringlog.node.identity import exclusive_folder, known_epochs_in
 from ringlog.node.log.log_copy import COPY, copy_of_member
 from ringlog.operator.history.state_json import composed, exported
 from ringlog.operator.views.words import printable
@@ -91,7 +91,7 @@ def _copy_in(place: str) -> Iterator[LogCopy]:
     if folder is not None and (folder / COPY).exists():
         with exclusive_folder(folder):
             try:
-                seen = seen_in(folder)
+                seen = known_epochs_in(folder)
             except NodeFailed as failed:
                 fail("node_failed", str(failed))
             yield copy_of_member(folder, seen)

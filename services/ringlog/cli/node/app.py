@@ -17,7 +17,7 @@ from ringlog.cli.node.discovery import Meet, Seeds, in_cluster
 from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
-from ringlog.client.creation.creation import founded_as
+from ringlog.client.creation.creation import cluster_id_of_log
 from ringlog.files import private_process, process_data_dir
 from ringlog.log.kafka.diagnosis import reject_refused_login
 from ringlog.log.opening import start_point_finder
@@ -102,7 +102,7 @@ def run(
         place = context.bootstrap, context.cluster
         with closing(connect(context, f"node-{name}", log_progress, is_relaxed=True)) as client:
             cluster_id = retry_until_answered(
-                partial(founded_as, client.replica.log, beginning=start_point_finder(*place)),
+                partial(cluster_id_of_log, client.replica.log, start_finder=start_point_finder(*place)),
                 stopping,
                 partial(reject_refused_login, context.bootstrap),
             )

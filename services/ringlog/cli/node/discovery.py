@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from ringlog.cli.shared.connection import broker_of, fail, resolve
-from ringlog.client.creation.creation import found_cluster, founded_as
-from ringlog.client.errors import NotFounded
+from ringlog.client.creation.creation import cluster_id_of_log, create_cluster
+from ringlog.client.errors import ClusterNotCreated
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.diagnosis import reject_refused_login
 from ringlog.log.opening import open_metadata, start_point_finder
@@ -70,9 +70,9 @@ def in_cluster(
         return retries.until_answered(lambda: founded_id(context.bootstrap, name)) or ""
 
     def found(name: str) -> None:
-        retries.until_answered(lambda: found_cluster(context.bootstrap, name, submitter=f"node-{node}"))
+        retries.until_answered(lambda: create_cluster(context.bootstrap, name, submitter=f"node-{node}"))
 
-    def tell(why: str) -> None:
+    def on_progress(why: str) -> None:
         log.info("no_cluster_yet", why=why)
 
     with Discovery(nodes / FOLDER / node, context.cluster, meet, asked) as discovering:
@@ -91,6 +91,6 @@ def founded_id(bootstrap: str, cluster: str) -> str:
     """
     with closing(open_metadata(bootstrap, cluster, "discovery")) as metadata:
         try:
-            return founded_as(metadata, beginning=start_point_finder(bootstrap, cluster, warns=False))
-        except (NotFounded, TopicMissing):
+            return cluster_id_of_log(metadata, start_finder=start_point_finder(bootstrap, cluster, warns=False))
+        except (ClusterNotCreated, TopicMissing):
             return ""

@@ -270,12 +270,15 @@ def report_replay(replay: Replay) -> None:
 
 
 def connect(
-    context: ClusterContext, submitter: str = "cli", tell: ProgressCallback = report_replay, is_relaxed: bool = False
+    context: ClusterContext,
+    submitter: str = "cli",
+    on_progress: ProgressCallback = report_replay,
+    is_relaxed: bool = False,
 ) -> Client:
     """Return a client of the cluster, to be used as a context manager. ``is_relaxed``: see ``Client``."""
-    beginning = start_point_finder(context.bootstrap, context.cluster, warns=False)
+    start_finder = start_point_finder(context.bootstrap, context.cluster, warns=False)
     place = context.bootstrap, context.cluster
-    return Client(*place, submitter, tell=tell, beginning=beginning, is_relaxed=is_relaxed)
+    return Client(*place, submitter, on_progress=on_progress, start_finder=start_finder, is_relaxed=is_relaxed)
 
 
 def process_settings(context: ClusterContext) -> ProcessSettings:

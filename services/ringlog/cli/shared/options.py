@@ -75,6 +75,6 @@ def newest(context: ClusterContext) -> ClusterState:
     ``MetadataWatch``.
     """
     place = context.bootstrap, context.cluster
-    log, beginning = open_metadata(*place, "cli"), start_point_finder(*place, warns=False)
-    with MetadataWatch(*place, metadata=log, beginning=beginning, tell=report_replay) as watch:
+    log, start_finder = open_metadata(*place, "cli"), start_point_finder(*place, warns=False)
+    with MetadataWatch(*place, metadata=log, start_finder=start_finder, on_progress=report_replay) as watch:
         return watch.state

@@ -26,7 +26,7 @@ from typing import Literal
 
 from ringlog.client.cdc.errors import BadProgress, BadStart, RowsLost, UnknownTable, UnreadableRecord
 from ringlog.client.cdc.progress import ConsumerProgress, PartitionProgress, begin_at
-from ringlog.client.cdc.reading import CdcReading, NotShown, RowVerdict
+from ringlog.client.cdc.reading import CdcReading, HiddenRows, RowVerdict
 from ringlog.client.cdc.rows import CdcChange, TableTypes, change_of, decided_by
 from ringlog.client.cdc.schema import SchemaFollower
 from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStore, log_record_of
@@ -63,12 +63,12 @@ class CdcReader:
         progress: A file or a store. None: reading is not resumed.
         commit_every: Number of changes between commits. None: only ``commit()`` commits.
         lost: Reaction to rows that are no longer kept. ``error``: raise. ``skip``: continue and count in ``lost_rows``.
-        until_end: Stop at the end that the topic had at the start. ``not_shown`` then describes rows before that end
+        until_end: Stop at the end that the topic had at the start. ``hidden_rows`` then describes rows before that end
             that cannot be delivered yet.
         share: (i, n): read the i-th of n parts of the partitions.
         log_record: File that records the seen metadata log, to detect another history. Default: next to a progress
             file.
-        tell: Callback for progress messages of long reads of the metadata log.
+        on_progress: Callback for progress messages of long reads of the metadata log.
 
     Raises CdcReadError (see ``errors``), LogUnavailable, TopicMissing, other LogErrors, on creation or in the loop.
     """
@@ -86,7 +86,7 @@ class CdcReader:
         until_end: bool = False,
         share: tuple[int, int] = WHOLE,
         log_record: Path | None = None,
-        tell: ProgressCallback = log_progress,
+        on_progress: ProgressCallback = log_progress,
     ) -> None:
         self.lost_rows = 0
         self._cluster = cluster
@@ -102,7 +102,7 @@ class CdcReader:
         try:
             if log_record is None and isinstance(progress, str | Path):
                 log_record = log_record_of(Path(progress))
-            self._schema = SchemaFollower(bootstrap_servers, cluster, log_record, tell=tell)
+            self._schema = SchemaFollower(bootstrap_servers, cluster, log_record, on_progress=on_progress)
             self._topics = Topics(bootstrap_servers, cluster)
             try:
                 self._schema.start()
@@ -177,9 +177,9 @@ class CdcReader:
         return {verdict.value: count for verdict, count in self._reading.counts.items()}
 
     @property
-    def not_shown(self) -> NotShown | None:
+    def hidden_rows(self) -> HiddenRows | None:
         """The rows before the end that cannot be delivered yet; None if there are none, or without ``until_end``."""
-        return None if self._ends is None else self._reading.not_shown(self._ends)
+        return None if self._ends is None else self._reading.hidden_rows(self._ends)
 
     @property
     def lag(self) -> Mapping[int, int]:

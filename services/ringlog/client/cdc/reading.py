@@ -81,7 +81,7 @@ R = TypeVar("R", bound=RowSeen)
 
 
 @dataclass(frozen=True, slots=True)
-class NotShown:
+class HiddenRows:
     """The rows before an end that a stopped reader did not deliver.
 
     ``generation``: the generation that it reads and cannot leave; -1: none is known. ``is_closed``: it is sealed, but
@@ -203,7 +203,7 @@ class CdcReading(Generic[R]):
         if not part.done:
             part.read = max(part.read, offset)
 
-    def not_shown(self, ends: Mapping[int, int]) -> NotShown | None:
+    def hidden_rows(self, ends: Mapping[int, int]) -> HiddenRows | None:
         """Describe the undelivered rows before ``ends`` (partition to end of the topic); None if there are none."""
         places = []
         for number, part in self._parts.items():
@@ -215,7 +215,7 @@ class CdcReading(Generic[R]):
             return None
         is_closed = bool(self._parts) and all(part.end is not None for part in self._parts.values())
         records = sum(ends[number] - first for number, first in places)
-        return NotShown(self.generation, is_closed, tuple(places), records, writes)
+        return HiddenRows(self.generation, is_closed, tuple(places), records, writes)
 
     def take(self, partition: int, offset: int, row: R) -> tuple[RowVerdict, tuple[R, ...]]:
         """Process the record at ``offset``, in ascending order. ``DELIVERED`` comes with the rows of the write, by

@@ -175,7 +175,7 @@ class TableTypes:
     def row(self, row: CdcRow) -> LogRow:
         """Return the row with typed values."""
         row = self.named(row)
-        undecoded = dict(self.homeless(row))
+        undecoded = dict(self.unmatched_values(row))
         values: dict[str, Any] = {}
         for cell in row.cells:
             if cell.value is not None and cell.column in self._data:
@@ -199,7 +199,7 @@ class TableTypes:
             undecoded=undecoded | misfits,
         )
 
-    def homeless(self, row: CdcRow, out: frozenset[str] = frozenset()) -> Iterable[tuple[str, bytes]]:
+    def unmatched_values(self, row: CdcRow, out: frozenset[str] = frozenset()) -> Iterable[tuple[str, bytes]]:
         """Return values of a row without a matching column, and removed elements whose keys do not fit their type.
 
         ``row``: output of ``named``. ``out``: columns that a reader excludes, also by the names of their deletions.

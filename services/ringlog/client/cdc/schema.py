@@ -41,12 +41,12 @@ log = get_logger(__name__)
 class SchemaFollower:
     """A follower of one cluster's metadata log. Not thread-safe. Call ``start`` and ``close``.
 
-    ``record``, ``metadata`` and ``beginning`` are those of ``MetadataWatch``.
+    ``record``, ``metadata`` and ``start_finder`` are those of ``MetadataWatch``.
 
     Args:
         past: Source of the start point for reading the log before the snapshot. Default on Kafka: the earliest
             possible.
-        tell: Callback for progress messages of long reads.
+        on_progress: Callback for progress messages of long reads.
     """
 
     def __init__(
@@ -55,17 +55,22 @@ class SchemaFollower:
         cluster: str,
         record: Path | IdentityStore | None = None,
         metadata: MetadataLog | None = None,
-        beginning: StartPointFinder | None = None,
+        start_finder: StartPointFinder | None = None,
         past: StartPointFinder | None = None,
-        tell: ProgressCallback = log_progress,
+        on_progress: ProgressCallback = log_progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.table_versions = TableVersions()
         if past is None and metadata is None:
             past = start_point_finder(bootstrap_servers, cluster, oldest=True)
-        self._past, self._tell, self._clock = past, tell, clock
+        self._past, self._on_progress, self._clock = past, on_progress, clock
         self._watch = MetadataWatch(
-            bootstrap_servers, cluster, record=record, metadata=metadata, beginning=beginning, tell=tell
+            bootstrap_servers,
+            cluster,
+            record=record,
+            metadata=metadata,
+            start_finder=start_finder,
+            on_progress=on_progress,
         )
         self._watch.subscribe(self._record_step, self._watch.replica.halt_on_defect)
 
@@ -111,7 +116,7 @@ class SchemaFollower:
             metadata = self._watch.replica.log
             start = self._past.start(metadata, metadata.identity(), lambda _: ())
             if metadata.begin_offset() <= start.position and start.state.epoch < self.table_versions.began:
-                self.table_versions.follow_on(self._before(start))
+                self.table_versions.extend_back(self._before(start))
             self._past = None
         return self.table_versions
 
@@ -124,7 +129,7 @@ class SchemaFollower:
         found, state = TableVersions(), start.state
         found.begin(state)
         log.info("looks_back", log=metadata.name, from_epoch=state.epoch, to_epoch=end.epoch)
-        teller = ProgressReporter(metadata.name, start.position, end.position, self._tell, self._clock, PAST)
+        teller = ProgressReporter(metadata.name, start.position, end.position, self._on_progress, self._clock, PAST)
         tail = metadata.tail(start.position)
         try:
             for made in follow(read_to_end(metadata, tail), state):

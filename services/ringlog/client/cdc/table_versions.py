@@ -17,7 +17,7 @@ An epoch            The table that had the name at that epoch, or None.
 
 Invariant: an instance that receives every applied entry knows all versions of all tables. An instance that begins
 with a stored state knows only the versions in that state (``ClusterState.table_lives``). It reports earlier epochs as
-unknown until the earlier part of the log is added (``follow_on``).
+unknown until the earlier part of the log is added (``extend_back``).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class TableVersions:
     def _known_from(self, name: str) -> Epoch:
         return min([self._began, *(epoch for epoch, _ in self._versions.get(name, ())[:1])])
 
-    def follow_on(self, earlier: TableVersions) -> None:
+    def extend_back(self, earlier: TableVersions) -> None:
         """Add the versions of ``earlier``, which must end at the initial state of this instance."""
         with self._lock:
             assert earlier.epoch == self._began, "one goes on where the other one ends"

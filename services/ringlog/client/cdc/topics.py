@@ -57,7 +57,7 @@ class Topics:
         self._caught_up: set[str] = set()
         self._unread: dict[str, tuple[int, bytes, str]] = {}
         config = reader_config(bootstrap_servers, "read_committed") | {"fetch.wait.max.ms": 100}
-        self._news = Consumer(config)
+        self._changes_consumer = Consumer(config)
         # A separate consumer, because ``read_from`` drops all records that its consumer has fetched.
         self._consumer = Consumer(config | {"queued.max.messages.kbytes": QUEUED_KB})
         self._paused: list[TopicPartition] = []
@@ -68,7 +68,7 @@ class Topics:
         for topic in self._changes:
             self._partitions_of(topic)
             places.append(TopicPartition(topic, 0, self._bounds(TopicPartition(topic, 0))[0]))
-        self._news.assign(places)
+        self._changes_consumer.assign(places)
         last_answer = time.monotonic()
         while len(self._caught_up) < len(self._changes):
             last_answer = time.monotonic() if self._read_changes(POLL_S) else last_answer
@@ -124,15 +124,15 @@ class Topics:
 
     def close(self) -> None:
         """Close the connections."""
-        self._news.close()
+        self._changes_consumer.close()
         self._consumer.close()
 
     def _read_changes(self, timeout_s: float) -> bool:
         """Apply new records of the change topics. Return False if there are none."""
-        first = self._news.poll(timeout_s)
+        first = self._changes_consumer.poll(timeout_s)
         if first is None:
             return False
-        for message in (first, *self._news.consume(RECORDS_MAX, 0)):
+        for message in (first, *self._changes_consumer.consume(RECORDS_MAX, 0)):
             self._change(message)
         return True
 

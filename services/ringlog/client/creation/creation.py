@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from ringlog.client.creation.schemas import publish_schemas
 from ringlog.client.direct import TIMEOUT_S, DirectAuthor
-from ringlog.client.errors import ClientError, LeftoversFound, NotFounded
+from ringlog.client.errors import ClientError, ClusterNotCreated, LeftoversFound
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.model.settings import SETTINGS, setting
 from ringlog.kernel.model.state import ClusterState
@@ -45,7 +45,7 @@ from ringlog.runtime.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
-class Founding:
+class ClusterCreation:
     """The cluster of a log.
 
     ``here``: whether this call created it. ``submitter``, ``at``: author and timestamp of the initial entry; empty and
@@ -62,7 +62,7 @@ class Founding:
     ignored: tuple[str, ...] = ()
 
 
-class FoundingRefused(ClientError):
+class CreationRefused(ClientError):
     """The initial command breaks a rule. ``code`` and ``detail`` are those of the rule."""
 
     def __init__(self, code: str, detail: str) -> None:
@@ -81,59 +81,59 @@ def found(
     timeout_s: float = TIMEOUT_S,
     clock: Clock | None = None,
     draw: Draw | None = None,
-    tell: ProgressCallback = log_progress,
-) -> Founding:
+    on_progress: ProgressCallback = log_progress,
+) -> ClusterCreation:
     """Create the cluster on the log that ``replica`` follows, or return the existing one. Both are read back from the
     log.
 
     Raises FoundingRefused, SubmissionTimedOut (call it again), LogError.
     """
     here = False
-    if catch_up(replica, silence_s=timeout_s, tell=tell).epoch == 0:
+    if catch_up(replica, silence_s=timeout_s, on_progress=on_progress).epoch == 0:
         author = DirectAuthor(metadata, replica, submitter, clock, draw)
         command = InitializeCluster(name, tuple(sorted((settings or {}).items())))
         answer = author.submit(command, timeout_s=timeout_s, since_epoch=0)
         # ``already_founded``: another process won the race. Its cluster is the result.
         if isinstance(answer, RejectedResult) and answer.code != "already_founded":
-            raise FoundingRefused(answer.code, answer.detail)
+            raise CreationRefused(answer.code, answer.detail)
         here = isinstance(answer, AppliedResult)
-    founder, state = replica.founder, replica.state
+    origin, state = replica.origin, replica.state
     ignored = () if here else tuple(sorted(key for key, value in (settings or {}).items() if _has(state, key) != value))
     # A replica that starts from a snapshot has not read the initial entry.
-    if founder is None:
-        return Founding(state.cluster_id, state.name, "", 0, here, ignored=ignored)
-    return Founding(founder.cluster_id, state.name, founder.submitter, founder.at, here, ignored=ignored)
+    if origin is None:
+        return ClusterCreation(state.cluster_id, state.name, "", 0, here, ignored=ignored)
+    return ClusterCreation(origin.cluster_id, state.name, origin.submitter, origin.at, here, ignored=ignored)
 
 
 def _has(state: ClusterState, name: str) -> int | None:
     return setting(state, name) if name in SETTINGS else None
 
 
-def founded_as(
-    metadata: MetadataLog, look: Callable[[], None] = lambda: None, beginning: StartPointFinder | None = None
+def cluster_id_of_log(
+    metadata: MetadataLog, check: Callable[[], None] = lambda: None, start_finder: StartPointFinder | None = None
 ) -> str:
     """Return the cluster id of the first valid initial entry. Later entries are not read.
 
-    ``look``: called before each wait; may raise. ``beginning``: source of a snapshot that contains the id if the
+    ``check``: called before each wait; may raise. ``start_finder``: source of a snapshot that contains the id if the
     initial entry was truncated. Raises NotFounded, LogTruncated, LogUnavailable, TopicMissing.
     """
     begin = metadata.begin_offset()
     # The initial entry was truncated. Only a snapshot still contains the id.
     if begin > 0:
-        start = BEGINNING if beginning is None else beginning.start(metadata, metadata.identity(), lambda _: ())
+        start = BEGINNING if start_finder is None else start_finder.start(metadata, metadata.identity(), lambda _: ())
         check_begin(metadata.name, begin, start.position)
         return start.state.cluster_id
     tail = metadata.tail(begin)
     try:
-        for made in follow(read_to_end(metadata, tail, look=look)):
-            if made.founder is not None:
-                return made.founder.cluster_id
+        for made in follow(read_to_end(metadata, tail, check=check)):
+            if made.origin is not None:
+                return made.origin.cluster_id
     finally:
         tail.close()
-    raise NotFounded(metadata.name)
+    raise ClusterNotCreated(metadata.name)
 
 
-def found_cluster(
+def create_cluster(
     bootstrap_servers: str,
     cluster: str,
     settings: Mapping[str, int] | None = None,
@@ -142,9 +142,9 @@ def found_cluster(
     timeout_s: float = TIMEOUT_S,
     replication: int | None = None,
     stored_id: str = "",
-    anew: bool = False,
-    tell: ProgressCallback = log_progress,
-) -> Founding:
+    ignore_remains: bool = False,
+    on_progress: ProgressCallback = log_progress,
+) -> ClusterCreation:
     """Create missing topics, check topic settings, publish the schemas and create the cluster.
 
     Call it again to continue after an error.
@@ -152,20 +152,22 @@ def found_cluster(
     Args:
         replication: Copies of each record. Default: three on three brokers, one on a single broker.
         stored_id: Id of a cluster of this name, as stored on this machine.
-        anew: Skip the check for the remains of an earlier cluster.
+        ignore_remains: Skip the check for the remains of an earlier cluster.
 
     Raises CopiesUndecided if the default does not apply, TopicMisconfigured, SchemasIncompatible, LogUnavailable, the
     errors of ``found``. Raises LeftoversFound if the log has no records, but ``stored_id`` is given or other topics of
     the cluster have records.
     """
-    if not anew:
+    if not ignore_remains:
         reject_leftovers(bootstrap_servers, cluster, stored_id)
     admin = create_cluster_topics(bootstrap_servers, cluster, replication)
     metadata = open_metadata(bootstrap_servers, cluster, submitter)
     try:
-        with LogReplica(metadata, beginning=start_point_finder(bootstrap_servers, cluster)) as replica:
-            founding = found(metadata, replica, cluster, settings, submitter=submitter, timeout_s=timeout_s, tell=tell)
-            return replace(founding, copies=copies_of(admin, cluster))
+        with LogReplica(metadata, start_finder=start_point_finder(bootstrap_servers, cluster)) as replica:
+            creation = found(
+                metadata, replica, cluster, settings, submitter=submitter, timeout_s=timeout_s, on_progress=on_progress
+            )
+            return replace(creation, copies=copies_of(admin, cluster))
     finally:
         metadata.close()
 
@@ -179,7 +181,7 @@ def reject_leftovers(bootstrap_servers: str, cluster: str, stored_id: str = "") 
 
 
 def create_cluster_topics(bootstrap_servers: str, cluster: str, replication: int | None) -> AdminClient:
-    """Create missing topics, check all topics and publish the schemas. Arguments and errors as in ``found_cluster``."""
+    """Create missing topics, check all topics, publish the schemas. Arguments and errors as in ``create_cluster``."""
     admin = admin_client(bootstrap_servers)
     create_topics(admin, cluster, plan_replication(admin, bootstrap_servers, cluster, replication))
     verify_topics(admin, cluster, bootstrap_servers, tend=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation
 
-from ringlog.client.creation.creation import founded_as
-from ringlog.client.errors import NotFounded
+from ringlog.client.creation.creation import cluster_id_of_log
+from ringlog.client.errors import ClusterNotCreated
 from ringlog.log.errors import LogDamaged, LogUnavailable, TopicMissing
 from ringlog.log.kafka.topics import (
     METADATA,
@@ -63,8 +63,10 @@ def cluster_at(bootstrap_servers: str, cluster: str) -> ClusterAtBroker:
     denied = tuple(name for name, operations in rights.items() if AclOperation.DELETE not in (operations or ()))
     try:
         with closing(open_metadata(bootstrap_servers, cluster, "deletion")) as metadata:
-            cluster_id = founded_as(metadata, beginning=start_point_finder(bootstrap_servers, cluster, warns=False))
-    except (LogDamaged, NotFounded, TopicMissing):
+            cluster_id = cluster_id_of_log(
+                metadata, start_finder=start_point_finder(bootstrap_servers, cluster, warns=False)
+            )
+    except (LogDamaged, ClusterNotCreated, TopicMissing):
         cluster_id = ""
     return ClusterAtBroker(cluster_id, topics, denied)
 

@@ -44,7 +44,7 @@ from ringlog.wire.data import DISCOVERY, DiscoveryView, pack, unpack
 from ringlog.wire.errors import WireError
 
 FILE: Final = "discovery"
-MEET: Final = f"/{DISCOVERY}/Meet"
+DISCOVER: Final = f"/{DISCOVERY}/Meet"
 ANSWER_S: Final = 1.0
 ROUND_S: Final = 0.5
 """The pause between two rounds of questions. A change of the view ends it early."""
@@ -81,7 +81,7 @@ class Discovery:
         self._trust = trust
         self._path = private_folder(folder, FILE) / FILE
         self._lock = threading.Lock()
-        self._news = threading.Event()
+        self._wakeup = threading.Event()
         kept = self._kept(cluster, address)
         self._view = restored_view(kept, cluster, seeds) if kept else _fresh(cluster, address, seeds, draw)
         self._save(self._view)
@@ -90,7 +90,7 @@ class Discovery:
             options=(("grpc.so_reuseport", 0), *OPTIONS, *grpc_options()),
             maximum_concurrent_rpcs=CALLS_MAX,
         )
-        meet = {"Meet": grpc.unary_unary_rpc_method_handler(self._meet)}
+        meet = {"Meet": grpc.unary_unary_rpc_method_handler(self._exchange_views)}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DISCOVERY, meet),))
         if not listening(self._server, address, trust):
             raise DiscoveryImpossible(f"cannot listen on {address}", "name an address of this machine, and a free port")
@@ -113,7 +113,7 @@ class Discovery:
         existing: Callable[[str], str],
         found: Callable[[str], object],
         stopping: threading.Event,
-        tell: Callable[[str], object] = lambda _: None,
+        on_progress: Callable[[str], object] = lambda _: None,
     ) -> tuple[str, str]:
         """Return name and id of the cluster when the log shows it; two empty strings if ``stopping`` is set. Not
         bounded in time.
@@ -121,7 +121,7 @@ class Discovery:
         Args:
             existing: Returns the id of the cluster of a name, or an empty string if its log shows none yet.
             found: Creates the cluster of a name on the log, or finds that another process created it.
-            tell: Callback for the reason of the wait, called when the reason changes.
+            on_progress: Callback for the reason of the wait, called when the reason changes.
 
         Errors of ``existing`` and ``found`` propagate.
         """
@@ -129,7 +129,7 @@ class Discovery:
         reported = ""
         try:
             while not stopping.is_set():
-                self._news.clear()
+                self._wakeup.clear()
                 if (name := self._view.cluster) and (cluster_id := existing(name)):
                     with self._lock:
                         self._save(with_cluster(self._view, cluster_id))
@@ -141,9 +141,9 @@ class Discovery:
                     continue
                 self._ask(channels)
                 if (why := waits_for(self._view)) != reported:
-                    tell(why)
+                    on_progress(why)
                     reported = why
-                self._news.wait(ROUND_S)
+                self._wakeup.wait(ROUND_S)
             return "", ""
         finally:
             for channel in channels.values():
@@ -155,13 +155,13 @@ class Discovery:
         for address in other_addresses(self._view):
             if address not in channels:
                 channels[address] = channel_to(address, ANY_NODE, self._trust(), OPTIONS)
-            asked.append((address, channels[address].unary_unary(MEET).future(pack(self._view), timeout=ANSWER_S)))
+            asked.append((address, channels[address].unary_unary(DISCOVER).future(pack(self._view), timeout=ANSWER_S)))
         for address, answer in asked:
             # The next round asks this process again.
             with suppress(grpc.RpcError, WireError):
                 self._merge(unpack(DiscoveryView, answer.result()), address)
 
-    def _meet(self, data: bytes, context: Any) -> bytes:
+    def _exchange_views(self, data: bytes, context: Any) -> bytes:
         if shown_node(context) == "":
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate names no node")
         try:
@@ -185,7 +185,7 @@ class Discovery:
         """Store a view on disk, then publish it. A view that other processes have seen must survive a crash."""
         replace_durably(self._path, pack(view), self._path.with_suffix(".new"))
         self._view = view
-        self._news.set()
+        self._wakeup.set()
 
     def _kept(self, cluster: str, address: str) -> DiscoveryView | None:
         try:

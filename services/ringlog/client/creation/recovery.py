@@ -256,9 +256,9 @@ def store_again(topic: SnapshotTopic, topic_id: str, plan: RecoveryPlan, now: in
     topic.confirm(SnapshotConfirmation(*said, second, now))
 
 
-def read_back(log: MetadataLog, plan: RecoveryPlan, beginning: StartPointFinder) -> None:
+def read_back(log: MetadataLog, plan: RecoveryPlan, start_finder: StartPointFinder) -> None:
     """Check that a reader reaches the final state of the plan. Raises LogForked."""
-    with LogReplica(log, beginning=beginning) as replica:
+    with LogReplica(log, start_finder=start_finder) as replica:
         found = replica.read_barrier()
     if digest(found) != digest(plan.after):
         raise LogForked(f"{log.name} reads back as epoch {found.epoch}, planned is {plan.after.epoch}", "recover again")

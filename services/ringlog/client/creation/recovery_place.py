@@ -86,7 +86,7 @@ class RecoveryPlace(Protocol):
 
 
 class KafkaPlace:
-    """The topics of a cluster on a broker. ``replication``: see ``found_cluster``; ``notes``: the folder of notes."""
+    """The topics of a cluster on a broker. ``replication``: see ``create_cluster``; ``notes``: the folder of notes."""
 
     def __init__(
         self, bootstrap_servers: str, cluster: str, replication: int | None = None, notes: Path | None = None
@@ -108,7 +108,7 @@ class KafkaPlace:
                 begin, end = log.begin_offset(), log.end_offset()
             except TopicMissing:
                 return None
-            return FoundLog(end, end - begin, whose(log, begin), topic_id)
+            return FoundLog(end, end - begin, cluster_id_at(log, begin), topic_id)
 
     def check(self) -> None:
         """Check topics and note. Fix the replication now: the log that determines it may be deleted later."""
@@ -156,7 +156,7 @@ class KafkaPlace:
             sync_folder(folder)
 
 
-def whose(log: MetadataLog, begin: int) -> str:
+def cluster_id_at(log: MetadataLog, begin: int) -> str:
     """Return the cluster id that the first entries of the log name, or an empty string if none names one."""
     with closing(log.tail(begin)) as tail:
         found = (decode_entry(record.data) for record in islice(read_to_end(log, tail), LOOKED_AT_MAX))

@@ -29,7 +29,7 @@ def publish_schemas(
     bootstrap_servers: str,
     cluster: str,
     producer: AckedProducer | None = None,
-    look: Callable[[], None] = lambda: None,
+    check: Callable[[], None] = lambda: None,
     *,
     own: Mapping[str, CatalogueSchema] | None = None,
     texts: Sequence[tuple[str, str]] | None = None,
@@ -42,10 +42,10 @@ def publish_schemas(
         own: Schemas by name. Default: those of this release.
         texts: Pairs of fingerprint and JSON. Default: those of this release.
 
-    Raises SchemasIncompatible (nothing was written), LogUnavailable, and the errors of ``look``.
+    Raises SchemasIncompatible (nothing was written), LogUnavailable, and the errors of ``check``.
     """
     topic = topic_name(cluster, SCHEMAS.suffix)
-    there = held(bootstrap_servers, topic, bytes.decode, look)
+    there = held(bootstrap_servers, topic, bytes.decode, check)
     broken = incompatibilities(there, current() if own is None else own)
     if broken:
         raise SchemasIncompatible(topic, broken)

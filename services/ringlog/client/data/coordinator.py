@@ -70,7 +70,7 @@ class _Mailbox:
 
     def __init__(self) -> None:
         self._replies: list[ReceivedReply] = []
-        self._is_news = False
+        self._is_woken = False
         self._changed = Condition()
 
     def put(self, reply: ReceivedReply) -> None:
@@ -80,13 +80,13 @@ class _Mailbox:
 
     def wake(self) -> None:
         with self._changed:
-            self._is_news = True
+            self._is_woken = True
             self._changed.notify()
 
     def take(self, timeout: Micros) -> list[ReceivedReply]:
         with self._changed:
-            self._changed.wait_for(lambda: self._replies or self._is_news, timeout / 1e6)
-            taken, self._replies, self._is_news = self._replies, [], False
+            self._changed.wait_for(lambda: self._replies or self._is_woken, timeout / 1e6)
+            taken, self._replies, self._is_woken = self._replies, [], False
         return taken
 
 

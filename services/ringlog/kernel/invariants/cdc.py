@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from ringlog.kernel.generations.check import broken_part, broken_whole
 from ringlog.kernel.generations.requests import IN_PROGRESS, NOTHING_TO_DO, OUTCOMES
-from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.invariants.shape import Details, changed_items, invariant
 from ringlog.kernel.model.state import CdcWriter, ClusterState, Generation, in_order
 from ringlog.kernel.values import TOKEN_MAX, Epoch, Position
 
@@ -122,7 +122,7 @@ def preparation(state: ClusterState, known: ClusterState) -> Details:
 @invariant("a writer has claimed no more than it may have used, and has used nothing below its floor", "writers")
 def writers(state: ClusterState, known: ClusterState) -> Details:
     """Check each writer separately, and that no writer was removed."""
-    for name, writer in news(state.writers, known.writers):
+    for name, writer in changed_items(state.writers, known.writers):
         if writer.name != name or not 1 <= writer.registered <= state.epoch or writer.incarnation in writer.ended:
             yield f"{name} is {writer.name}, {writer.incarnation} since epoch {writer.registered}"
         if not 0 <= writer.low_watermark <= writer.horizon or writer.floor > writer.horizon:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from ringlog.kernel.cardinality_limits import COUNTS_MAX
 from ringlog.kernel.cql.user_types import used_in
 from ringlog.kernel.history import ARCHIVED, STORED_MAX, TRUNCATED, allowed_begin, confirmed_snapshots, state_id_at
-from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.invariants.shape import Details, changed_items, invariant
 from ringlog.kernel.model.modes import SCOPES, Feature, pause_key
 from ringlog.kernel.model.settings import SETTINGS, broken_setting, setting
 from ringlog.kernel.model.state import EMPTY_STATE, NO_MEMBER, NODE_STATES, OWNING, PARTS, ClusterState, Node, in_order
@@ -92,7 +92,7 @@ def settings(state: ClusterState, known: ClusterState) -> Details:
 @invariant("a role's term was taken with an epoch that was", "terms")
 def terms(state: ClusterState, known: ClusterState) -> Details:
     """Check that terms only increase."""
-    for role, term in news(state.terms, known.terms):
+    for role, term in changed_items(state.terms, known.terms):
         before = known.terms.get(role)
         if term.role != role or term.term < 1 or not 1 <= term.since <= state.epoch:
             yield f"{role} has {term}"
@@ -146,7 +146,7 @@ def names(state: ClusterState, known: ClusterState) -> Details:
 @invariant("a node has tokens, in order, if and only if its state is one of those that own some", "nodes")
 def nodes(state: ClusterState, known: ClusterState) -> Details:
     """Check each node separately."""
-    for _, node in news(state.nodes, known.nodes):
+    for _, node in changed_items(state.nodes, known.nodes):
         if node.state not in NODE_STATES or not 1 <= node.registered <= state.epoch:
             yield f"{node.name} is {node.state!r}, registered with epoch {node.registered}"
         if (node.state in OWNING) != bool(node.tokens):
@@ -164,7 +164,7 @@ def tokens(state: ClusterState, known: ClusterState) -> Details:
     """Check all nodes if the token map changed, otherwise the changed nodes."""
     same = state.token_owners is known.token_owners
     owned = 0
-    for key, node in news(state.nodes, known.nodes) if same else state.nodes.items():
+    for key, node in changed_items(state.nodes, known.nodes) if same else state.nodes.items():
         owned += len(node.tokens)
         if any(state.token_owners.get(token) != key for token in node.tokens):
             yield f"{node.name} shows tokens that the map gives to others"
@@ -186,7 +186,7 @@ def addresses(state: ClusterState, known: ClusterState) -> Details:
 )
 def features(state: ClusterState, known: ClusterState) -> Details:
     """Check all nodes if a feature is new, otherwise the nodes that changed."""
-    for name, feature in news(state.features, known.features):
+    for name, feature in changed_items(state.features, known.features):
         enabled = state.epoch if feature.enabled is None else feature.enabled
         if feature.name != name or not 1 <= feature.required <= enabled <= state.epoch:
             yield f"{name} is {feature.name}, required since {feature.required}, enabled since {feature.enabled}"
@@ -194,7 +194,7 @@ def features(state: ClusterState, known: ClusterState) -> Details:
         if before.enabled is not None and ((now := state.features.get(name)) is None or now.enabled != before.enabled):
             yield f"{name} is not enabled any more"
     same = state.features is known.features
-    for key, node in news(state.nodes, known.nodes) if same else in_order(state.nodes):
+    for key, node in changed_items(state.nodes, known.nodes) if same else in_order(state.nodes):
         for name in sorted(set(state.features).difference(node.features)):
             if state.features[name].enabled is not None and node.state not in NO_MEMBER:
                 yield f"{node.name} is {node.state} and lacks {name}"
@@ -219,7 +219,7 @@ def _came_without(feature: Feature, node: Node, known: Feature | None, before: N
 @invariant("every keyspace is kept by its name", "keyspaces")
 def keyspaces(state: ClusterState, known: ClusterState) -> Details:
     """Check each keyspace separately; other invariants cover its ranges."""
-    for name, keyspace in news(state.keyspaces, known.keyspaces):
+    for name, keyspace in changed_items(state.keyspaces, known.keyspaces):
         if keyspace.name != name or keyspace.version > state.state_id:
             yield f"{name} is {keyspace.name}, of version {keyspace.version}"
         if not 1 <= keyspace.made <= state.epoch or not 0 <= keyspace.joined <= state.epoch:
@@ -229,7 +229,7 @@ def keyspaces(state: ClusterState, known: ClusterState) -> Details:
 @invariant("a table lies in a keyspace, its id is its own, and its key is of its columns", "tables", "table_ids")
 def tables(state: ClusterState, known: ClusterState) -> Details:
     """Check each table separately, and that no id was removed."""
-    for name, table in news(state.tables, known.tables):
+    for name, table in changed_items(state.tables, known.tables):
         columns = [column.name for column in table.columns]
         if table.full_name != name or state.table_ids.get(table.id) != name:
             yield f"{name} is {table.full_name}, and its id that of {state.table_ids.get(table.id)}"
@@ -262,7 +262,7 @@ def contents(state: ClusterState, known: ClusterState) -> Details:
 @invariant("a user type is kept by its name, and names each field once", "types")
 def types(state: ClusterState, known: ClusterState) -> Details:
     """Check each type separately."""
-    for name, found in news(state.types, known.types):
+    for name, found in changed_items(state.types, known.types):
         fields = [field.name for field in found.fields]
         if f"{found.keyspace}.{found.name}" != name or not fields or len(set(fields)) != len(fields):
             yield f"{name} is {found.keyspace}.{found.name} with the fields {fields}"
@@ -310,7 +310,7 @@ def routines(state: ClusterState, known: ClusterState) -> Details:
 @invariant("a pause is kept by its scope and what it is of, since an epoch that was", "pauses")
 def pauses(state: ClusterState, known: ClusterState) -> Details:
     """Check each pause separately."""
-    for name, pause in news(state.pauses, known.pauses):
+    for name, pause in changed_items(state.pauses, known.pauses):
         if name != pause_key(pause.scope, pause.of) or pause.scope not in SCOPES or not 1 <= pause.since <= state.epoch:
             yield f"{name} is {pause.scope} of {pause.of!r}, since epoch {pause.since}"
 
@@ -372,7 +372,7 @@ def service_goal(state: ClusterState, known: ClusterState) -> Details:
 @invariant("a recovery is remembered for ever, and at most one goes on", "recoveries")
 def recoveries(state: ClusterState, known: ClusterState) -> Details:
     """Check each recovery separately, and that none is removed or started again."""
-    for key, one in news(state.recoveries, known.recoveries):
+    for key, one in changed_items(state.recoveries, known.recoveries):
         ends = state.epoch if one.left is None else one.left
         if key != str(one.entered) or not 1 <= one.entered <= ends <= state.epoch or not one.operator:
             yield f"{key} is of epoch {one.entered} to {one.left}, by {one.operator!r}"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.invariants.shape import Details, changed_items, invariant
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.model.state import ClusterState, LockedRange, Operation, Placement, Plan
 from ringlog.kernel.operations.kinds import KINDS, Changes, kind_of
@@ -27,7 +27,7 @@ from ringlog.kernel.values import NodeId
 @invariant("an operation has what the row of its kind says, and no other field", "operations")
 def rows(state: ClusterState, known: ClusterState) -> Details:
     """Check each operation separately."""
-    for name, operation in news(state.operations, known.operations):
+    for name, operation in changed_items(state.operations, known.operations):
         kind = KINDS.get(operation.kind)
         if kind is None or operation.id != name:
             yield f"{name} is {operation.id}, of kind {operation.kind!r}"
@@ -56,7 +56,7 @@ def rows(state: ClusterState, known: ClusterState) -> Details:
 )
 def stages(state: ClusterState, known: ClusterState) -> Details:
     """Check the marks of each operation, and that an ended one has neither plan nor locks."""
-    for name, operation in news(state.operations, known.operations):
+    for name, operation in changed_items(state.operations, known.operations):
         entered = tuple(mark.stage for mark in operation.marks)
         way = entered[:-1] if entered[-1:] == (CANCELLED,) else entered
         expected = kind_of(operation).stages
@@ -77,7 +77,7 @@ def stages(state: ClusterState, known: ClusterState) -> Details:
 @invariant("an operation is named after its kind and its first epoch, so no later one has its name", "operations")
 def named(state: ClusterState, known: ClusterState) -> Details:
     """Check the names. ``ForceState`` may add operations, and admission requires that a new name is unused."""
-    for name, operation in news(state.operations, known.operations):
+    for name, operation in changed_items(state.operations, known.operations):
         if operation.marks and name != f"{operation.kind}-{operation.marks[0].epoch}":
             yield f"{name} began at epoch {operation.marks[0].epoch}"
 
@@ -93,8 +93,8 @@ def standings(state: ClusterState, known: ClusterState) -> Details:
         for node, its in ((operation.node, kind.node), (operation.replaced, kind.replaced)):
             if node:
                 expected[node] = "normal" if its is None else its.during
-    changed = {name for name, _ in news(state.nodes, known.nodes)}
-    for _, operation in news(state.operations, known.operations):
+    changed = {name for name, _ in changed_items(state.nodes, known.nodes)}
+    for _, operation in changed_items(state.operations, known.operations):
         changed.update(name for name in (operation.node, operation.replaced) if name)
     for name in sorted(changed.union(expected)):
         found = state.nodes.get(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.invariants.shape import Details, changed_items, invariant
 from ringlog.kernel.model.state import NO_MEMBER, ClusterState, Operation, Placement, RangeGroup
 from ringlog.kernel.operations.plan import alteration_ends, alteration_key
 from ringlog.kernel.operations.rings import walk_order
@@ -134,7 +134,7 @@ def groups(state: ClusterState, known: ClusterState) -> Details:
 @invariant("members of groups are nodes of the cluster that have not left", "placements", "nodes")
 def members(state: ClusterState, known: ClusterState) -> Details:
     """Check all groups if a node has left, otherwise those of changed ranges."""
-    gone = any(node.state in NO_MEMBER for _, node in news(state.nodes, known.nodes)) and known.nodes
+    gone = any(node.state in NO_MEMBER for _, node in changed_items(state.nodes, known.nodes)) and known.nodes
     for key, placement in sorted(state.placements.items()):
         for group in placement.ranges if gone else new_groups(placement, known):
             nodes = [state.nodes.get(replica.node) for replica in group.write]

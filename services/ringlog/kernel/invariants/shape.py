@@ -52,7 +52,7 @@ def invariant(sentence: str, *parts: str) -> Callable[[Callable[[ClusterState, C
     return made
 
 
-def news(now: Map[K, V], known: Map[K, V]) -> list[tuple[K, V]]:
+def changed_items(now: Map[K, V], known: Map[K, V]) -> list[tuple[K, V]]:
     """Return the items of a map that ``known`` does not have as the same object, by key."""
     if now is known:
         return []

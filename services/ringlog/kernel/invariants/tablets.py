@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.invariants.shape import Details, changed_items, invariant
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.model.tablet_map import CHUNK, Tablet, TabletMap, Transition
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
@@ -19,7 +19,7 @@ from ringlog.kernel.values import TOKEN_MAX, is_token
 
 def _new_tablets(state: ClusterState, known: ClusterState) -> Iterator[tuple[TabletMap, Tablet]]:
     """Yield the tablets that the known state does not share, by their chunks and transitions."""
-    for name, tablets in news(state.tablets, known.tablets):
+    for name, tablets in changed_items(state.tablets, known.tablets):
         before = known.tablets.get(name)
         old = set(map(id, before.chunks)) if before is not None and before.ends is tablets.ends else set()
         for number, chunk in enumerate(tablets.chunks):
@@ -52,7 +52,7 @@ def cut(state: ClusterState, known: ClusterState) -> Details:
 @invariant("tablets tile the ring up to its last token, packed in full chunks that say where they end", "tablets")
 def tablet_ends(state: ClusterState, known: ClusterState) -> Details:
     """Check the ends, the chunks and the fields derived from them."""
-    for name, tablets in news(state.tablets, known.tablets):
+    for name, tablets in changed_items(state.tablets, known.tablets):
         before, ends = known.tablets.get(name), tablets.ends
         if before is None or before.ends is not ends:
             if not ends or ends[-1] != TOKEN_MAX or any(low >= high for low, high in pairwise(ends)):
@@ -93,7 +93,7 @@ def tablet_replicas(state: ClusterState, known: ClusterState) -> Details:
 @invariant("a map counts the replicas of each of its nodes", "tablets")
 def tablets_held(state: ClusterState, known: ClusterState) -> Details:
     """Compare ``held`` with all replicas, if chunks are new."""
-    for name, tablets in news(state.tablets, known.tablets):
+    for name, tablets in changed_items(state.tablets, known.tablets):
         before = known.tablets.get(name)
         if before is not None and before.chunks == tablets.chunks and before.held == tablets.held:
             continue
@@ -162,7 +162,7 @@ def excluded(state: ClusterState, known: ClusterState) -> Details:
 @invariant("a decision to resize has the table's last number", "tablets")
 def resizes(state: ClusterState, known: ClusterState) -> Details:
     """Check the resize decisions of changed maps."""
-    for name, tablets in news(state.tablets, known.tablets):
+    for name, tablets in changed_items(state.tablets, known.tablets):
         resize = tablets.resize
         if resize is not None and (resize.sequence != tablets.sequence or resize.decision not in ("split", "merge")):
             yield f"{name}: {resize}, its last number is {tablets.sequence}"

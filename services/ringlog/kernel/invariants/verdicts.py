@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.invariants.shape import Details, changed_items, invariant
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import TableLifetime
 from ringlog.kernel.values import Micros
@@ -23,7 +23,7 @@ def settled(state: ClusterState, known: ClusterState) -> Details:
         yield f"{now.until} was {before.until}, and {now.forgotten} forgotten was {before.forgotten}"
     if now.forgotten > now.until:
         yield f"what counted before {now.forgotten} is forgotten, and only {now.until} is settled"
-    for name, writer in news(state.writers, known.writers if now is before else type(state.writers)()):
+    for name, writer in changed_items(state.writers, known.writers if now is before else type(state.writers)()):
         if 0 < now.until < writer.horizon:
             yield f"{name} may judge up to {writer.horizon}, and only {now.until} is settled"
     times = [one.until for one in now.leeways]
@@ -39,7 +39,7 @@ def settled(state: ClusterState, known: ClusterState) -> Details:
 )
 def table_lives(state: ClusterState, known: ClusterState) -> Details:
     """Check each name with stored versions."""
-    for name, lifetimes in news(state.table_lives, known.table_lives):
+    for name, lifetimes in changed_items(state.table_lives, known.table_lives):
         times = [time for lifetime in lifetimes for time in _times(lifetime)]
         if times != sorted(times) or (times and times[-1] > state.settled.until):
             yield f"{name} changed at {times}, settled is {state.settled.until}"
@@ -83,8 +83,8 @@ def past_versions(state: ClusterState, known: ClusterState) -> Details:
     low, high = state.settled.forgotten, min(state.settled.until, known.settled.until)
     if low >= high or (state.table_lives is known.table_lives and state.tables is known.tables):
         return
-    names = {name for name, _ in news(state.table_lives, known.table_lives)}
-    names |= {name for name, _ in news(state.tables, known.tables)}
+    names = {name for name, _ in changed_items(state.table_lives, known.table_lives)}
+    names |= {name for name, _ in changed_items(state.tables, known.tables)}
     names |= {name for name in known.table_lives if name not in state.table_lives}
     names |= {name for name in known.tables if name not in state.tables}
     for name in sorted(names):

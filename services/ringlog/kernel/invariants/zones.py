@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.invariants.shape import Details, changed_items, invariant
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import (
     MODES,
@@ -47,7 +47,7 @@ def zone_parts(state: ClusterState, known: ClusterState) -> Details:
 @invariant("a zone has sane values, and data nodes of the directory", "zones")
 def zone_values(state: ClusterState, known: ClusterState) -> Details:
     """Check bounds and ids of nodes."""
-    for name, zone in news(state.zones, known.zones):
+    for name, zone in changed_items(state.zones, known.zones):
         if not (1 <= zone.partitions <= PARTITIONS_MAX and 1 <= zone.replicas <= REPLICAS_MAX):
             yield f"{name}: {zone.partitions} partitions, {zone.replicas} replicas"
             continue
@@ -63,7 +63,7 @@ def zone_values(state: ClusterState, known: ClusterState) -> Details:
 @invariant("a configuration has a voter; its nodes are registered, each once", "zone_partitions")
 def zone_steps(state: ClusterState, known: ClusterState) -> Details:
     """Check each configuration that a partition names."""
-    for key, partition in news(state.zone_partitions, known.zone_partitions):
+    for key, partition in changed_items(state.zone_partitions, known.zone_partitions):
         for step in _steps(partition):
             nodes = (*step.peers, *step.learners)
             sound = len(set(nodes)) == len(nodes) and list(step.peers) == sorted(step.peers)
@@ -84,7 +84,7 @@ def _steps(partition: ZonePartition) -> Iterator[ZoneStep]:
 @invariant("nothing is planned, and nothing cancelled, where nothing is pending", "zone_partitions")
 def zone_plans(state: ClusterState, known: ClusterState) -> Details:
     """Check that plans have a pending move, and that a cancel refers to the pending and the reached configuration."""
-    for key, partition in news(state.zone_partitions, known.zone_partitions):
+    for key, partition in changed_items(state.zone_partitions, known.zone_partitions):
         if partition.planned is not None and not partition.pending:
             yield f"{key}: a plan with nothing before it"
         cancel = partition.cancel
@@ -102,7 +102,7 @@ def zone_plans(state: ClusterState, known: ClusterState) -> Details:
 )
 def zone_roles(state: ClusterState, known: ClusterState) -> Details:
     """Compare each step with the previous one. Stable configurations must have no marks of a reset."""
-    for key, partition in news(state.zone_partitions, known.zone_partitions):
+    for key, partition in changed_items(state.zone_partitions, known.zone_partitions):
         for one in (partition.stable, partition.reached):
             if one is not None and (one.forced or one.from_reset):
                 yield f"{key}: stable is marked as being reset"
@@ -116,7 +116,7 @@ def zone_roles(state: ClusterState, known: ClusterState) -> Details:
 @invariant("no key of a partition has changed, and no change was acted on, after the state's epoch", "zone_partitions")
 def zone_revisions(state: ClusterState, known: ClusterState) -> Details:
     """Check revisions: each written key has one."""
-    for key, partition in news(state.zone_partitions, known.zone_partitions):
+    for key, partition in changed_items(state.zone_partitions, known.zone_partitions):
         of = partition.revisions
         if any(getattr(of, name) > state.epoch for name in KEYS) or partition.change > state.epoch:
             yield f"{key} at epoch {state.epoch}: {of}, change {partition.change}"

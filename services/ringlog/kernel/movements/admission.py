@@ -17,7 +17,7 @@ from dataclasses import replace
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, Operation, Plan, StageMark, advance
-from ringlog.kernel.movements.progress import record, standing
+from ringlog.kernel.movements.progress import nodes_during, record
 from ringlog.kernel.operations.compose import refused_composition
 from ringlog.kernel.operations.kinds import OperationKind, kind_of
 from ringlog.kernel.operations.plan import locks_of, unsourced
@@ -60,7 +60,7 @@ def admit(state: ClusterState, operation: Operation, plan: Plan, context: EntryC
     if refused is not None:
         return refused
     assert not kind_of(operation).is_at_once, "an operation that is done at once is never in flight"
-    nodes = standing(state.nodes, admitted, "during")
+    nodes = nodes_during(state.nodes, admitted, "during")
     return Accepted(advance(state, context.epoch, nodes=nodes, operations=record(state, admitted)))
 
 

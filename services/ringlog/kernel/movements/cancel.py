@@ -25,7 +25,7 @@ from ringlog.kernel.columns.blocks import with_items
 from ringlog.kernel.generations import requests
 from ringlog.kernel.model.outcome import EntryContext
 from ringlog.kernel.model.state import ClusterState, LockedRange, Operation, Placement, RangeGroup, advance
-from ringlog.kernel.movements.progress import moved, record, standing, without_orphan
+from ringlog.kernel.movements.progress import moved, nodes_during, record, without_orphan
 from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.rings import walk_order
 from ringlog.kernel.operations.stages import CANCELLED, POINT_OF_NO_RETURN, PREPARED, WRITE_BOTH_READ_OLD, has_reached
@@ -44,7 +44,7 @@ def cancel(state: ClusterState, operation: Operation, reason: str, context: Entr
         prepared = None
         generation = None
     ended = replace(moved(operation, CANCELLED, context), reason=reason, generation=generation)
-    nodes = standing(state.nodes, operation, "cancelled")
+    nodes = nodes_during(state.nodes, operation, "cancelled")
     if kind_of(operation).brings_node and tables_on(state, operation.node):
         nodes = nodes.set(operation.node, replace(nodes[operation.node], state="left"))
     parts: dict[str, Any] = {"keyspaces": state.keyspaces, "nodes": nodes}

@@ -191,14 +191,14 @@ def _finished(state: ClusterState, operation: Operation, context: EntryContext) 
         return altered(replaced(state, placements=placements), operation, context)
     for key, placement in sorted(placements.items()):
         placements = placements.set(key, merge(placement, plan.merge_at)) if plan.merge_at else placements
-    nodes = standing(state.nodes, operation, "finished")
+    nodes = nodes_during(state.nodes, operation, "finished")
     if kind_of(operation).reorders:
         placements = reordered(placements, operation.node, walk_order(replaced(state, nodes=nodes)))
     owners = resulting_owners(state.token_owners, operation)
     return {"placements": placements, "token_owners": owners, "nodes": nodes}
 
 
-def standing(nodes: Map[str, Node], operation: Operation, moment: Moment) -> Map[str, Node]:
+def nodes_during(nodes: Map[str, Node], operation: Operation, moment: Moment) -> Map[str, Node]:
     """Return the directory with the operation's nodes in the states, and after its end with the tokens, of its kind.
 
     After a cancel the nodes are as they were at the request.

@@ -172,7 +172,7 @@ def _reaching(
         if own[end]:
             owner = owners.get(end)
             if owner is not None:
-                group.offer(owner)
+                group.accept(owner)
                 if group.full:
                     return
             yield end

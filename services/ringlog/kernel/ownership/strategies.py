@@ -175,7 +175,7 @@ class Filling(Protocol):
 
     full: bool
 
-    def offer(self, node: NodeId) -> bool:
+    def accept(self, node: NodeId) -> bool:
         """Take the node or skip it; return True if it was taken. A node that was met before is skipped."""
 
 
@@ -191,14 +191,14 @@ def filling(replication: Replication, ring: Ring) -> Filling:
 def natural(replication: Replication, ring: Ring, end: Token) -> tuple[NodeId, ...]:
     """Return the replicas of the range that ends at ``end``, in the order of a clockwise walk."""
     group = filling(replication, ring)
-    tokens, owners, offer = ring.tokens, ring.owners, group.offer
+    tokens, owners, accept = ring.tokens, ring.owners, group.accept
     if group.full or not tokens:
         return ()
     replicas: list[NodeId] = []
     first = index_at(tokens, end)
     for index in range(first - len(tokens), first):  # below 0: the tokens from ``first`` on
         node = owners[tokens[index]]
-        if offer(node):
+        if accept(node):
             replicas.append(node)
             if group.full:
                 break
@@ -275,7 +275,7 @@ class _Distinct:
         self._met: set[NodeId] = set()
         self.full = count <= 0
 
-    def offer(self, node: NodeId) -> bool:
+    def accept(self, node: NodeId) -> bool:
         if node in self._met or self._left <= 0:
             return False
         self._met.add(node)
@@ -295,7 +295,7 @@ class _Network:
         self._open = {name: _Local(*limit) for name, limit in limits.items()}
         self.full = not self._open
 
-    def offer(self, node: NodeId) -> bool:
+    def accept(self, node: NodeId) -> bool:
         if node in self._met:
             return False
         datacenter, rack = self._cached.get(node) or self._place(node)
@@ -303,7 +303,7 @@ class _Network:
         if local is None:
             return False
         self._met.add(node)
-        taken = local.offer(rack)
+        taken = local.accept(rack)
         if local.left == 0:
             del self._open[datacenter]
             self.full = not self._open
@@ -329,7 +329,7 @@ class _Local:
         self._listed = listed
         self._racks: set[str] = set()
 
-    def offer(self, rack: str) -> bool:
+    def accept(self, rack: str) -> bool:
         if rack not in self._racks and (not self._listed or rack in self._listed):
             self._racks.add(rack)
         elif self._repeats > 0:

@@ -238,8 +238,8 @@ def update_archive(
     heads, identity, begin = archive.segments(), log.identity(), log.begin_offset()
     if not heads and begin:
         raise ArchiveTooLate(log.name, begin)
-    beginning = StartPointFinder(open_snapshots, heads[-1].last if heads else 0, warns=False)
-    start = beginning.start(log, identity, lambda _: ())
+    start_finder = StartPointFinder(open_snapshots, heads[-1].last if heads else 0, warns=False)
+    start = start_finder.start(log, identity, lambda _: ())
     # Without a snapshot, the entries that the log has deleted come from the archive itself.
     behind = archive if start.position < begin else None
     return extend_archive(archive, all_records(log, behind, start.position), start, identity, until)

@@ -257,11 +257,11 @@ def _in_order(held: Iterable[HeldEntry]) -> tuple[HeldEntry, ...]:
     return tuple(sorted(held, key=lambda each: (each.since, each.participant, each.rule)))
 
 
-def _await_held(look: Callable[[], tuple[HeldEntry, ...]], rule: str, participant: str, timeout_s: float) -> HeldEntry:
+def _await_held(check: Callable[[], tuple[HeldEntry, ...]], rule: str, participant: str, timeout_s: float) -> HeldEntry:
     started = time.monotonic()
     tick = threading.Event()
     while True:
-        for held in look():
+        for held in check():
             if held.rule == rule and participant in ("", held.participant):
                 return held
         waited = time.monotonic() - started

@@ -20,13 +20,13 @@ POLL_S = 0.02
 
 
 def held(
-    bootstrap_servers: str, topic: str, show: Callable[[bytes], V], look: Callable[[], None] = lambda: None
+    bootstrap_servers: str, topic: str, show: Callable[[bytes], V], check: Callable[[], None] = lambda: None
 ) -> dict[str, V]:
     """Read the committed records of a one-partition topic up to its present end. Return key to decoded value.
 
     Args:
         show: Decodes a value.
-        look: Called before each wait. May raise.
+        check: Called before each wait. May raise.
 
     Raises:
         LogUnavailable: No record arrived for ``SILENCE_S``.
@@ -37,7 +37,7 @@ def held(
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         while True:
-            look()
+            check()
             messages = consumer.consume(RECORDS_MAX, POLL_S)
             if messages:
                 moved = time.monotonic()

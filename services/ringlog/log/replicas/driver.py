@@ -64,8 +64,8 @@ class LogDriver:
     """A driver that blocks the calling thread while it performs effects.
 
     Args:
-        look: Called regularly during long waits. May raise to end the protocol.
-        look_s: Seconds between two calls of ``look``.
+        check: Called regularly during long waits. May raise to end the protocol.
+        check_s: Seconds between two calls of ``check``.
 
     Attributes:
         handlers: Effect type to handler. Drivers that support more effects add handlers.
@@ -76,13 +76,13 @@ class LogDriver:
         metadata: MetadataLog,
         replica: LogReplica,
         clock: Clock | None = None,
-        look: Callable[[], None] | None = None,
-        look_s: float = float("inf"),
+        check: Callable[[], None] | None = None,
+        check_s: float = float("inf"),
     ) -> None:
         self._log = metadata
         self._replica = replica
-        self._look = look or (lambda: None)
-        self._look_s = look_s
+        self._check = check or (lambda: None)
+        self._look_s = check_s
         self._sent: list[_PendingAppend] = []
         clock = clock or SystemClock()
         self.handlers: Handlers = {
@@ -91,7 +91,7 @@ class LogDriver:
             WallClock: lambda _: clock.now_us(),
             Append: self._append,
             Barrier: self._barrier,
-            CatchUp: lambda _: catch_up(replica, look=self._look),
+            CatchUp: lambda _: catch_up(replica, check=self._check),
             Until: self._until,
             Exclusive: self._run_exclusively,
             FaultPoint: lambda _: None,
@@ -129,7 +129,7 @@ class LogDriver:
             except WaitTimedOut:
                 if left_s <= self._look_s and not self._sent:
                     return None
-            self._look()
+            self._check()
 
     def _last_answer_time(self) -> float:
         """Remove answered appends from the list and return the time of the last answer.

@@ -82,10 +82,16 @@ class ProgressReporter:
     """
 
     def __init__(
-        self, log_name: str, first: int, end: int, tell: ProgressCallback, clock: Callable[[], float], what: str = WHOLE
+        self,
+        log_name: str,
+        first: int,
+        end: int,
+        on_progress: ProgressCallback,
+        clock: Callable[[], float],
+        what: str = WHOLE,
     ) -> None:
         self._log, self._first, self._end, self._what = log_name, first, end, what
-        self._tell, self._clock = tell, clock
+        self._on_progress, self._clock = on_progress, clock
         self._started = clock()
         self._tell_at = self._started + FIRST_S
         self._has_told = False
@@ -97,7 +103,7 @@ class ProgressReporter:
             took = now - self._started
             rate = (position - self._first) / took if took > 0 else 0.0
             left = (self._end - position) / rate if rate > 0 else SILENCE_S
-            self._tell(Replay(self._log, epoch, position, self._end, took, left, self._what))
+            self._on_progress(Replay(self._log, epoch, position, self._end, took, left, self._what))
             self._tell_at, self._has_told = now + AGAIN_S, True
 
 
@@ -105,14 +111,14 @@ def catch_up(
     replica: LogReplica,
     *,
     silence_s: float = SILENCE_S,
-    look: Callable[[], None] = lambda: None,
-    tell: ProgressCallback = log_progress,
+    check: Callable[[], None] = lambda: None,
+    on_progress: ProgressCallback = log_progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> ClusterState:
     """Wait for a state that contains every entry of the log at the time of the call: a read barrier without a deadline.
 
     Args:
-        look: Called before each short wait. May raise.
+        check: Called before each short wait. May raise.
 
     Raises:
         LogUnavailable: No record arrived for ``silence_s``.
@@ -121,9 +127,9 @@ def catch_up(
     end = replica.end_offset(silence_s)
     moved = clock()
     position = replica.position
-    telling = ProgressReporter(replica.log.name, position, end, tell, clock)
+    telling = ProgressReporter(replica.log.name, position, end, on_progress, clock)
     while position < end:
-        look()
+        check()
         _await(replica, end)
         now = clock()
         if replica.position > position:

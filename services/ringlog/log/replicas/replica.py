@@ -42,7 +42,7 @@ from ringlog.log.errors import (
     TopicMissing,
     WaitTimedOut,
 )
-from ringlog.log.folding import BEGINNING, FoldedRecord, Founder, GapWatch, ReadAhead, Start, follow
+from ringlog.log.folding import BEGINNING, ClusterOrigin, FoldedRecord, GapWatch, ReadAhead, Start, follow
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import visible_bounds
 from ringlog.log.replicas.identity import (
@@ -81,7 +81,7 @@ class LogReplica:
         record: File or ``IdentityStore`` with the log's identity, to detect another log after a restart.
         seen: Epochs that other processes stored, compared when they are folded.
         start: A state of this log and its position. Default: the beginning of the log.
-        beginning: Finds such a start when the replica starts. ``started_from`` is the result.
+        start_finder: Finds such a start when the replica starts. ``started_from`` is the result.
 
     ``read_ahead`` caches the folds of an author in this process. ``recent`` contains the newest applied entries.
     Callers that wait for the log mark the wait in ``poll_policy``, or wait longer if this replica is relaxed.
@@ -96,7 +96,7 @@ class LogReplica:
         record: Path | IdentityStore | None = None,
         seen: Iterable[KnownEpoch] = (),
         start: Start = BEGINNING,
-        beginning: StartPointFinder | None = None,
+        start_finder: StartPointFinder | None = None,
         watch_s: float = WATCH_S,
     ) -> None:
         self.log = metadata
@@ -108,9 +108,9 @@ class LogReplica:
         self._kafka = ""
         self._seen = tuple(seen)
         self._watch_s = watch_s
-        self._identity, self._beginning = "", beginning
+        self._identity, self._start_finder = "", start_finder
         self._start_from(start)
-        self._founder: Founder | None = None
+        self._origin: ClusterOrigin | None = None
         self._newest: LogRecord | None = None
         self._arrived: LogRecord | None = None
         self._saved_position, self._is_contradicted, self._save_failed = -1, False, False
@@ -140,8 +140,8 @@ class LogReplica:
         if self._identity_store is not None:
             self._kafka = self.log.kafka_id()
             self._identity_store.check_topic(Topic(self.log.name, self._identity, self._kafka, end))
-        if self._beginning is not None:
-            self._start_from(self._beginning.start(self.log, self._identity, self._known_epochs))
+        if self._start_finder is not None:
+            self._start_from(self._start_finder.start(self.log, self._identity, self._known_epochs))
         check_begin(self.log.name, begin, self._position)
         check_identity(self.log.name, IdentityRecord(self._identity, self._position), self._identity, end)
         if self._state.epoch > 0 and self._check_cluster_id(self._state, self._position):
@@ -207,9 +207,9 @@ class LogReplica:
         return self._identity
 
     @property
-    def founder(self) -> Founder | None:
+    def origin(self) -> ClusterOrigin | None:
         """The cluster's founder, after that entry is folded. None if the replica began with a later state."""
-        return self._founder
+        return self._origin
 
     @property
     def halted(self) -> Halt | None:
@@ -298,7 +298,7 @@ class LogReplica:
 
     def _restart_from_snapshot(self) -> bool:
         """Take a later snapshot, unless followers would miss records. Retry if the broker is away."""
-        begins = self._beginning
+        begins = self._start_finder
         try:
             start = None if begins is None else begins.start(self.log, self._identity, self._known_epochs)
         except LogUnavailable:
@@ -339,8 +339,8 @@ class LogReplica:
             self._gaps.check(made)
             if kind in _ALARMS:
                 self._alarm.warn("entry_" + kind.value, offset=offset, code=outcome.code, detail=outcome.detail)
-            if before.epoch == 0 and (founder := made.founder) is not None:
-                self._founder = founder
+            if before.epoch == 0 and (origin := made.origin) is not None:
+                self._origin = origin
                 if not self._check_cluster_id(after, offset):
                     return False
             if self._seen and not self._check_epochs(after, offset + 1):

@@ -50,9 +50,9 @@ class MemberCopy(CopyProgress):
     """A ``CopyProgress`` that stores the copy in a file. Thread-safe, except that ``run`` needs a dedicated thread.
 
     Args:
-        beginning: Selects the starting state when the copy must start again.
+        start_finder: Selects the starting state when the copy must start again.
         acknowledged: The newest epoch that the node has acknowledged.
-        news: Set when there may be something to acknowledge.
+        wakeup: Set when there may be something to acknowledge.
         stopping: Ends ``run``.
     """
 
@@ -61,16 +61,16 @@ class MemberCopy(CopyProgress):
         path: Path,
         node: str,
         replica: LogReplica,
-        beginning: StartPointFinder,
+        start_finder: StartPointFinder,
         acknowledged: Epoch,
-        news: threading.Event,
+        wakeup: threading.Event,
         stopping: threading.Event,
     ) -> None:
         super().__init__(node, acknowledged)
         self._path = path
         self._replica = replica
-        self._beginning = beginning
-        self._news = news
+        self._start_finder = start_finder
+        self._wakeup = wakeup
         self._stopping = stopping
         self._copy: CopyFile | None = None
         self._tail: LogTail | None = None
@@ -88,7 +88,7 @@ class MemberCopy(CopyProgress):
             OpenCopy: lambda _: self._open_copy(),
             AppendRecords: lambda effect: self._append_records(effect.timeout / 1e6),
             CloseCopy: lambda _: self._replace_copy(None),
-            MayAcknowledge: lambda _: self._news.set(),
+            MayAcknowledge: lambda _: self._wakeup.set(),
             Sleep: lambda effect: self._stopping.wait(effect.time / 1e6),
         }
 
@@ -114,7 +114,7 @@ class MemberCopy(CopyProgress):
 
     def _open_copy(self) -> bool:
         try:
-            copy = open_copy(self._path, self._replica.log, self._beginning)
+            copy = open_copy(self._path, self._replica.log, self._start_finder)
             # Replace the copy before opening the tail: peers are served from it even if the broker does not answer.
             self._replace_copy(copy)
             self._tail, self._poll_pauses = self._replica.log.tail(copy.state.next), PollBudget()
@@ -161,7 +161,7 @@ class CopyGatedRegisters:
         return self._registers.received(operation)
 
 
-def open_copy(path: Path, metadata: MetadataLog, beginning: StartPointFinder) -> CopyFile:
+def open_copy(path: Path, metadata: MetadataLog, start_finder: StartPointFinder) -> CopyFile:
     """Open the copy and check that this log continues it; otherwise start a new copy.
 
     Raises:
@@ -172,7 +172,7 @@ def open_copy(path: Path, metadata: MetadataLog, beginning: StartPointFinder) ->
     kept = _intact_copy(path)
     before = None if kept is None else kept.state
     held = continue_or_restart(
-        before, metadata, lambda: beginning.start(metadata, metadata.identity(), lambda _: ()), str(path)
+        before, metadata, lambda: start_finder.start(metadata, metadata.identity(), lambda _: ()), str(path)
     )
     if kept is not None and held is before:
         return kept

@@ -73,7 +73,7 @@ class PeerRequests:
         self._peers = peers
         self._stopping = stopping
         self._claims = PeerLogClaims(self._fold_entry)
-        self._seldom = RateLimitedWarnings(log)
+        self._warnings = RateLimitedWarnings(log)
         self.handlers: dict[type, Callable[[Any], Any]] = {
             AwaitBehind: lambda effect: self._await_claimed_epoch(effect.timeout / 1e6),
             AskLog: lambda effect: self._ask_log(effect.timeout / 1e6),
@@ -133,6 +133,6 @@ class PeerRequests:
     def _report_peer(self, effect: PeerAnswered) -> None:
         about = {"peer": effect.request.node, "after": effect.request.epoch}
         if effect.code:
-            self._seldom.warn("peer_asked_in_vain", code=effect.code, **about)
+            self._warnings.warn("peer_asked_in_vain", code=effect.code, **about)
         elif effect.newest_epoch > self._own.state.epoch:
             log.info("peer_is_ahead", newest_epoch=effect.newest_epoch, **about)

@@ -28,7 +28,7 @@ from ringlog.node.protocol.ack_schedule import AckContent, AckSchedule
 from ringlog.node.protocol.followers import RowGroupReplicas
 from ringlog.node.protocol.groups import REPORTS_MAX, Member
 from ringlog.node.rows.replica import RowReplica
-from ringlog.node.stream_attempts import StreamAttempts, newsworthy_counts
+from ringlog.node.stream_attempts import StreamAttempts, reportable_counts
 from ringlog.protocol.effects import FaultPoint, Now, Steps, WallClock
 from ringlog.wire.records import FailedTries, NodeAck
 
@@ -174,7 +174,7 @@ def _drafted(
         failed = tries.failed_tries()
         content = (
             tuple(report.operation for report in reports),
-            newsworthy_counts(failed, setting(state, "stream_tries_max")),
+            reportable_counts(failed, setting(state, "stream_tries_max")),
         )
         if not schedule.is_due(state, epoch, content, now):
             return None

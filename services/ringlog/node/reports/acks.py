@@ -43,7 +43,7 @@ class Acks:
         ends: Returns the end offsets of the mutations topic.
 
     Attributes:
-        news: Wakes the thread.
+        wakeup: Wakes the thread.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Acks:
         ends: Callable[[], Mapping[int, int] | None],
         stopping: threading.Event,
     ) -> None:
-        self.news = threading.Event()
+        self.wakeup = threading.Event()
         self._topic = topic_name(cluster, "acks")
         self._stopping = stopping
         self._bootstrap = bootstrap
@@ -70,9 +70,9 @@ class Acks:
         return Producer(producer_config(self._bootstrap, "node-acks", DELIVERY_S))
 
     def _await_news(self) -> None:
-        while not self.news.wait(POLL_S):
+        while not self.wakeup.wait(POLL_S):
             self._raise_if_stopped()
-        self.news.clear()
+        self.wakeup.clear()
         self._raise_if_stopped()
 
     def _raise_if_stopped(self) -> None:

@@ -17,7 +17,7 @@ from ringlog.node.log.member_copy import MemberCopy
 from ringlog.node.reports.health_view import BrokerClock, NodeView, health_of, samples_of
 from ringlog.node.rows.disk_rows import ROWS
 from ringlog.node.rows.replica import RowReplica
-from ringlog.node.servers.data_side import CELLS, DataSide
+from ringlog.node.servers.data_service import CELLS, DataService
 from ringlog.node.streams.mutation_tail import MutationsTail
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.monitoring.health import Health, StateSince
@@ -43,7 +43,7 @@ class NodeWatch:
         options: NodeOptions,
         folder: NodeFolder,
         row_replica: RowReplica,
-        data: DataSide,
+        data: DataService,
         replica: LogReplica,
         tail: MutationsTail,
         verdicts: Counter[str],

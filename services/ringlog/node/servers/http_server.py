@@ -20,7 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from ringlog.client.data.row_merge import LiveCell, LivePartition, LiveRow, merged
 from ringlog.kernel.values import Micros
 from ringlog.node.rows.replica import NotReady, NotServed, RowReplica
-from ringlog.node.servers.data_side import DataSide
+from ringlog.node.servers.data_service import DataService
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.monitoring.health import WatchedProcess
 from ringlog.runtime.monitoring.open_connections import BoundedListener, OpenConnections
@@ -98,7 +98,7 @@ def make_api(
     row_replica: RowReplica,
     name: str,
     clock: Clock,
-    data: DataSide | None = None,
+    data: DataService | None = None,
     hosts: Sequence[str] = ("127.0.0.1",),
     watched: WatchedProcess | None = None,
     trust: Callable[[], Trust] = current,
@@ -181,7 +181,7 @@ def _shown_cells(cells: tuple[LiveCell, ...]) -> dict[str, Any]:
     return {cell.column: {"value": cell.value.hex(), "timestamp": cell.timestamp} for cell in cells}
 
 
-def _about(data: DataSide) -> dict[str, Any]:
+def _about(data: DataService) -> dict[str, Any]:
     found = data.status()
     return {
         "data_port": data.port,

@@ -94,7 +94,7 @@ def _agents(agents: Sequence[AgentView]) -> Iterable[str]:
         if (one := by_role.get(role)) is None:
             yield f"no {role} has reported"
         elif not one.is_at_work:
-            yield f"the {role} is not at work: {one.standing}"
+            yield f"the {role} is not at work: {one.readiness}"
         elif one.why:
             yield f"{role}: {one.why}"
 

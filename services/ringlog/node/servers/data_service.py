@@ -50,7 +50,7 @@ ADOPT_PAUSE: Final[Micros] = 200_000
 RESTORE = "restore the folder, or replace this node by a new one"
 
 
-class DataSide:
+class DataService:
     """The registers of one node, and the server for registers and rows.
 
     Args:
@@ -108,7 +108,7 @@ class DataSide:
             urgent=self._poll_urgently,
         )
         self.port = self._server.port
-        folder.keep_data_port(self.port)
+        folder.store_data_port(self.port)
         self.tries = StreamAttempts()
         self._puller = Puller(self._host, self._peers, self.tries, clock, stopping)
         self._failure: BaseException | None = None
@@ -119,14 +119,14 @@ class DataSide:
         epoch, state_id = self._host.adopted
         return (KnownEpoch(epoch, state_id, str(self._cells)),) if state_id else ()
 
-    def start(self, news: threading.Event) -> None:
+    def start(self, wakeup: threading.Event) -> None:
         """Follow the log and serve requests.
 
         Args:
-            news: Set when there may be more to acknowledge.
+            wakeup: Set when there may be more to acknowledge.
         """
         reduce_gc()
-        self._thread = threading.Thread(target=self._follow, args=(news,), name="registers", daemon=True)
+        self._thread = threading.Thread(target=self._follow, args=(wakeup,), name="registers", daemon=True)
         self._thread.start()
         self._server.start()
 
@@ -188,7 +188,7 @@ class DataSide:
         if not changes_nothing(before, after):
             self._goes_on.set()
 
-    def _follow(self, news: threading.Event) -> None:
+    def _follow(self, wakeup: threading.Event) -> None:
         poll_pauses = PollBudget(pause=ADOPT_PAUSE)
         subscription = self._replica.subscribe(self._folded, self._replica.halt_on_defect)
         try:
@@ -198,7 +198,7 @@ class DataSide:
                 with contextlib.suppress(WaitTimedOut):
                     self._state = self._replica.wait_for(self._newer, POLL_INTERVAL_S, "a newer epoch")
                 self._host.adopt(self._state)
-                news.set()
+                wakeup.set()
                 self._puller.start()
                 self._rest(poll_pauses)
         except (LogError, NodeFailed) as failure:
