@@ -21,7 +21,10 @@ from ringlog_schemas import catalog
 from tests.cli.known_commands import unknown
 from tests.tidy.files import ROOT
 
-PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]*)(?:#([^)]*))?\)")
 
 
@@ -30,13 +33,18 @@ def names(path: Path) -> str:
 
 
 def shown_commands(text: str) -> list[list[str]]:
-    """The words of every command line of ``ringlog`` in indented text, up to a comment or another shell word."""
+    """The words of every command line of ``ringlog`` in ``sh`` blocks and indented text, up to a comment or another
+    shell word.
+    """
     found = []
-    for line in text.splitlines():
-        start = re.match(r"    (?:.*\| |\.venv/bin/)?(ringlog .*)", line)
+    typed = "\n".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).splitlines()
+    shown = [line[4:] for line in text.splitlines() if line.startswith("    ")]
+    for line in (*typed, *shown):
+        start = re.match(r"(?:.*\| |\.venv/bin/)?(ringlog .*)", line)
         if start:
-            words = shlex.split(start.group(1), comments=True)
-            found.append(words[: words.index("&")] if "&" in words else words)
+            words = shlex.split(start.group(1).removesuffix("\\"), comments=True)
+            ends = [words.index(word) for word in ("&", ">", "|", "<") if word in words]
+            found.append(words[: min(ends, default=len(words))])
     return found
 
 
@@ -48,7 +56,7 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
 def test_a_wrong_command_would_be_found() -> None:
     assert unknown(["ringlog", "stack", "upp"]) == "upp in ringlog stack upp"
     assert unknown(["ringlog", "stack", "up", "--fast"]) == "--fast of ringlog stack up --fast"
-    assert len(shown_commands((ROOT / "README.md").read_text(encoding="utf-8"))) > 10
+    assert len(shown_commands((ROOT / "docs/quick-start.md").read_text(encoding="utf-8"))) > 10
 
 
 def anchors(text: str) -> set[str]:
@@ -88,9 +96,10 @@ def test_python_that_is_shown_compiles_and_its_imports_exist(page: Path) -> None
         exec("\n".join(imports), {})
 
 
-def test_the_readme_begins_with_the_two_commands() -> None:
-    lines = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line]
-    assert [line.split("#")[0].strip() for line in lines[1:3]] == ["make demo", "make test"]
+def test_the_readme_shows_the_two_commands_and_is_short() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^```sh\n(.*?)\n```", text, re.MULTILINE | re.DOTALL) == ["make demo", "make test"]
+    assert len(text.splitlines()) <= 150
 
 
 def test_the_worked_example_is_one_that_is_tested() -> None:

@@ -1,4 +1,4 @@
-"""What of the lock has no wheel, for each system and Python that the README tells of: ``make wheels``.
+"""The packages of the lock without a wheel, for each system and Python of ``docs/install.md``: ``make wheels``.
 
 uv resolves for systems that are not here; nothing is installed. A package without a wheel is left out and named, and
 the rest looked at again. What is only source and pure Python is no obstacle anywhere (``PURE``).
