@@ -107,9 +107,9 @@ class Demo:
         return info
 
     def _found(self, context: ClusterContext) -> str:
-        self.screen.step("2. Found the cluster")
+        self.screen.step("2. Create the cluster")
         creation = create_cluster(context.bootstrap, context.cluster)
-        self.screen.say(f"cluster {creation.name}, id {creation.cluster_id}; its topics are made and checked")
+        self.screen.say(f"cluster {creation.name}, id {creation.cluster_id}; its topics exist and are checked")
         return creation.cluster_id
 
     def _agents(self, context: ClusterContext) -> None:
