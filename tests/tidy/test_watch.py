@@ -81,6 +81,12 @@ def test_every_alert_says_what_to_do_and_where_to_read_on() -> None:
         assert set(re.findall(r"\$labels\.([a-z_]+)", json.dumps(about))) <= labels | set(OF_PROCESSES), rule["alert"]
 
 
+def test_the_page_about_monitoring_lists_each_alert_with_its_severity() -> None:
+    page = (ROOT / "docs/operate/monitoring.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(Ringlog\w+)` \|.*\| (\w+) \|$", page, re.MULTILINE)
+    assert sorted(listed) == sorted((rule["alert"], rule["labels"]["severity"]) for rule in rules())
+
+
 def test_what_an_operator_must_hear_of_has_an_alert() -> None:
     alarmed = {name for rule in rules() for name in NAMES.findall(rule["expr"])}
     assert alarmed >= {
