@@ -127,10 +127,10 @@ Values are Avro single objects (see [schemas](schemas.md)); a record without val
 """
 
 _ABOUT_METRICS = """\
-What `/metrics` shows, in the text format of Prometheus; `/health` beside it says whether the process is ready ([how to
-watch a cluster](../guide/operators.md#watch-it)). Figures of an agent have the label `role`, those of a node the label
-`node`. Counters begin at zero with the process. A histogram has `_bucket`, `_sum` and `_count`. What a process does not
-know yet it does not show.
+`/metrics` serves these metrics in the text format of Prometheus, and `/health` the readiness of the process
+([monitoring](../operate/monitoring.md)). Metrics of an agent have the label `role`, those of a node the label `node`.
+Counters begin at zero when the process starts. A histogram has `_bucket`, `_sum` and `_count`. A process omits values
+that it does not know yet.
 """
 
 

@@ -35,8 +35,8 @@ from ringlog.wire.records import NodeAck, decode_node_ack
 POLL_S = 0.5
 COPIED = "use the folder that ran last, or replace this node by a new one"
 NO_CODE = (
-    ", in a record without a code by the node's ack.key. If this folder ran last, somebody else wrote that: have the "
-    "topic of acknowledgements made again (guide several-machines, a forged acknowledgement)"
+    ", in a record without a code by the node's ack.key. If this folder ran last, another client wrote the record: "
+    "delete the topic of acknowledgements, and run ringlog cluster repair-topics (docs/deploy/tls.md)"
 )
 
 log = get_logger("ringlog.node")

@@ -94,7 +94,9 @@ def make_certificates(
         if not _NAME.fullmatch(name) or name in ("ca", TOKENS, "acks") or names.count(name) > 1:
             raise CertificatesFailed(f"{name}: one name for each, of letters, digits, or - . _")
     if wanted and shutil.which("openssl") is None:
-        raise CertificatesFailed("there is no openssl in PATH: install it, or have your own authority sign (see guide)")
+        raise CertificatesFailed(
+            "there is no openssl in PATH: install it, or use your own authority (docs/deploy/tls.md)"
+        )
     _check_ids(keys)
     private_folder(folder, CA, MASTER, ours=True)
     if wanted and not (folder / CA).exists():
