@@ -1,4 +1,4 @@
-"""Rows of the CDC topic for readers in other languages to test with: ``tests/testdata/cdc-rows.json``.
+"""Rows of the CDC topic for readers in other languages to test with: ``docs/build/golden/cdc-rows.json``.
 
 ``python -m tests.cdc.golden_rows`` writes the file. Each write has its bytes, the bytes of its rows or of its dead
 letter, and what these say.
@@ -29,7 +29,7 @@ from tests.audit.memory_topics import MemoryCluster
 from tests.audit.test_lives import START, created
 from tests.kernel.entries import uuid
 
-FILE = Path(__file__).parent.parent / "testdata" / "cdc-rows.json"
+FILE = Path(__file__).parents[2] / "docs" / "build" / "golden" / "cdc-rows.json"
 ID = "00000000-0000-4000-8000-0000000000ff"
 ROW = ((5).to_bytes(4, "big"),)
 NOW = START + 1_000

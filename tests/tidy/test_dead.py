@@ -89,7 +89,8 @@ FOR_TESTS = {"decode_state": "the inverse of ``encode`` as a whole: parts of a s
 
 @cache
 def _guides() -> str:
-    pages = (path for path in files() if path.suffix == ".md" and path.is_relative_to(ROOT / "docs" / "guide"))
+    folders = [ROOT / "docs" / name for name in ("guide", "build")]
+    pages = (path for path in files() if path.suffix == ".md" and any(map(path.is_relative_to, folders)))
     return "\n".join(text(path) or "" for path in pages)
 
 

@@ -44,18 +44,18 @@ _NESTS: Final = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">":
 _DIGITS_MAX: Final = 18
 
 REASONS: Final[dict[str, str]] = {
-    "BATCH": "rows are written by mutations, see docs/guide/developers.md",
+    "BATCH": "rows are written by mutations, see docs/build/mutations.md",
     "CUSTOM": "an index is of a column and has no class here",
-    "DELETE": "rows are written by mutations, see docs/guide/developers.md",
+    "DELETE": "rows are written by mutations, see docs/build/mutations.md",
     "DESC": "rows lie in ascending order here",
     "GRANT": "rights are those of the broker, see ringlog cluster grant",
-    "INSERT": "rows are written by mutations, see docs/guide/developers.md",
+    "INSERT": "rows are written by mutations, see docs/build/mutations.md",
     "OR": "a function is dropped before it is made anew",
     "ROLE": "rights are those of the broker, see ringlog cluster grant",
     "SELECT": "rows are read from the nodes, see ringlog data",
     "TRIGGER": "there are no triggers here",
     "TRUNCATE": "a table is emptied by dropping it and making it anew",
-    "UPDATE": "rows are written by mutations, see docs/guide/developers.md",
+    "UPDATE": "rows are written by mutations, see docs/build/mutations.md",
     "USER": "rights are those of the broker, see ringlog cluster grant",
     "USING": "an index is of a column and has no class here",
 }
