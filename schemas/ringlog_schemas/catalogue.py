@@ -28,7 +28,7 @@ FAMILIES = ("log", "commands", "requests", "acks", "load", "agents", "snapshots"
 """The folders of the present schemas, in the order of the reference page."""
 
 VERSION = "ringlog.version"
-"""The attribute of a command's schema that tells its version."""
+"""The attribute with the version of a command's schema."""
 
 SUFFIX = ".avsc"
 
@@ -45,7 +45,7 @@ class CatalogueSchema:
 
     @property
     def family(self) -> str:
-        """The folder it lies in, e.g. ``commands``."""
+        """The folder of its file, such as ``commands``."""
         return self.full_name.split(".")[1]
 
     @property
@@ -60,7 +60,7 @@ class CatalogueSchema:
 
 
 def fingerprint_of(schema: Mapping[str, Any]) -> int:
-    """CRC-64-AVRO of the parsing canonical form; raises fastavro's ``SchemaParseException`` if it is no schema.
+    """Return the CRC-64-AVRO of the parsing canonical form. Raises fastavro's ``SchemaParseException``.
 
     Made with fastavro: ``avro`` 1.12.2 writes a fixed type out each time it is used where the specification (and Avro
     for Java) has its name from the second time on. A test compares fingerprints with those that Avro for Java

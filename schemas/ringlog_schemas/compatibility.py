@@ -1,12 +1,12 @@
 """May a schema follow an earlier one? FULL compatibility, and what Avro lets through although it changes the meaning.
 
-FULL: each can read what the other wrote (``avro.compatibility``, both ways). On top of that, a schema must not
+FULL: each schema reads data of the other (``avro.compatibility``, both ways). On top of that, a schema must not
 
 * take away, rename or reorder symbols of an enum (with a default symbol, Avro reads a missing one as the default);
 * exchange ``string`` and ``bytes`` (Avro reads either as the other);
 * have an enum without a default symbol, or a union whose first branch is not null;
-* change a command's schema or the envelope at all: no fingerprint travels with a payload, so a changed command is a new
-  version of its kind, beside the old one.
+* change a command's schema or the envelope: a payload carries no fingerprint, so a changed command is a new version of
+  its kind, in addition to the old one.
 
 ``problems`` compares two schemas, ``successor_problems`` two versions of one record of the catalogue.
 """
@@ -24,7 +24,7 @@ from ringlog_schemas.catalogue import VERSION, CatalogueSchema
 
 
 def problems(today: Mapping[str, Any], earlier: Mapping[str, Any]) -> tuple[str, ...]:
-    """What speaks against ``today`` as the successor of ``earlier``, one sentence each; empty if nothing does."""
+    """Return the reasons why ``today`` must not follow ``earlier``, one sentence each."""
     try:
         new, old = make_avsc_object(dict(today)), make_avsc_object(dict(earlier))
     except AvroException as error:

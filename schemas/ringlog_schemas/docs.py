@@ -1,7 +1,7 @@
 """The reference page of the schemas, made from the schemas by ``python -m ringlog_schemas.docs``.
 
-Its output is ``docs/reference/schemas.md``. The text comes from the ``doc`` attributes; a test keeps the committed page
-equal to what this prints.
+Its output is ``docs/reference/schemas.md``. The text comes from the ``doc`` attributes. A test compares the committed
+page with this output.
 """
 
 from __future__ import annotations

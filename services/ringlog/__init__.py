@@ -3,5 +3,4 @@
 __version__ = "0.1.0.dev0"
 
 FEATURES: tuple[str, ...] = ("tablets",)
-"""What this release can do that earlier ones could not; its nodes announce them (``kernel.commands.cluster.features``).
-"""
+"""Features that this release adds; its nodes announce them (``kernel.commands.cluster.features``)."""

@@ -33,7 +33,7 @@ class FileUnusable(OSError):
 
     @classmethod
     def of(cls, error: OSError, path: Path | None = None) -> Self:
-        """The error, at this path or its own."""
+        """Return the error with this path, or with its own."""
         return cls(error.errno, error.strerror or str(error), error.filename if path is None else str(path))
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class FolderUnusable(FileUnusable):
 
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What a write is refused for that does not say which file it was."""
+"""Errors of a write that do not name the file."""
 REFUSED = FULL | frozenset(
     {
         errno.EACCES,
@@ -63,12 +63,12 @@ REFUSED = FULL | frozenset(
         errno.EROFS,
     }
 )
-"""What the machine or its user has to mend. A file that is missing is not among them: where that can be, who opens
-it says what it means; anywhere else it is a defect, and shall show its trace."""
+"""Errors that the operator of the machine fixes. A missing file is not among them. If a file may be missing, the caller
+that opens it handles the error; everywhere else it is a defect and needs its trace."""
 
 
 def refused_by_files(error: OSError) -> FileUnusable | None:
-    """The error as one of the file system, with path and reason; None if it may be a defect."""
+    """Return the error with path and reason if the file system caused it; None if it may be a defect."""
     if isinstance(error, FileUnusable):
         return error
     if (error.errno in REFUSED and error.filename is not None) or error.errno in FULL:
@@ -77,15 +77,15 @@ def refused_by_files(error: OSError) -> FileUnusable | None:
 
 
 def private_process() -> None:
-    """Files of this process and its children are made with mode 0600, folders with 0700."""
+    """Create files of this process and its children with mode 0600, folders with 0700."""
     os.umask(OWNER_ONLY_MASK)
 
 
 def private_folder(path: Path, *marks: str, ours: bool = False) -> Path:
-    """Have the folder, closed to others. Raises FolderUnusable.
+    """Create a folder that only its owner can open. Raises FolderUnusable.
 
-    A folder that was there is closed only if it is ours to close: it is this user's, not one that everybody writes to
-    (a sticky bit, as ``/tmp`` has), and empty, with one of our files (``marks``) in it, or known to be ``ours``.
+    The mode of an existing folder changes only if this user owns it, it has no sticky bit (``/tmp`` has one), and it is
+    empty, contains one of the ``marks``, or is known to be ``ours``.
     """
     try:
         made = not path.exists()
@@ -117,9 +117,9 @@ def exposure(path: Path, mode: int, *, is_secret: bool) -> str:
 
 
 def replaceable(path: Path) -> Path:
-    """The path, where a file may take the place of what is there: of a file, or of nothing. Raises FileUnusable.
+    """Return the path if a new file may replace it: a plain file, or no file. Raises FileUnusable.
 
-    A device or a pipe (``/dev/stdout``) would be gone for everybody.
+    Replacing a device or a pipe (``/dev/stdout``) would remove it for all users.
     """
     try:
         mode = path.stat().st_mode
@@ -133,7 +133,7 @@ def replaceable(path: Path) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace the file in one step; nobody else can read it at any time. Raises FileUnusable."""
+    """Replace the file in one step; other users can never read it. Raises FileUnusable."""
     with private_draft(path) as file:
         file.write(text)
 
@@ -160,7 +160,7 @@ def private_draft(path: Path) -> Iterator[TextIO]:
 
 
 def replace_durably(path: Path, data: bytes, draft: Path) -> None:
-    """Have ``data`` in the file; ``draft``, in the same folder, is the caller's alone. Raises OSError."""
+    """Write ``data`` to the file durably, through ``draft`` in the same folder. Raises OSError."""
     with draft.open("wb") as file:
         file.write(data)
         file.flush()
@@ -170,7 +170,7 @@ def replace_durably(path: Path, data: bytes, draft: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names of a folder on the disk. Raises OSError."""
+    """Flush the entries of a folder to the disk. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -180,9 +180,9 @@ def sync_folder(folder: Path) -> None:
 
 STDIN: Final = Path("-")
 INPUT_BYTES_MAX: Final = 64 * 2**20
-"""Of a command, a plan, a script or a progress: far above any that can be carried out."""
+"""The most bytes of a command, plan, script or progress: far above all that can be executed."""
 PROPERTIES_BYTES_MAX: Final = 2**20
-"""Of options, a ``name=value`` line each."""
+"""The most bytes of a file of options, one ``name=value`` a line."""
 
 
 class InputTooLarge(OSError):
@@ -196,7 +196,7 @@ class InputTooLarge(OSError):
 
 
 def read_input(path: Path, bytes_max: int = INPUT_BYTES_MAX) -> bytes:
-    """The bytes of a file; ``-``: of standard input. Raises OSError, of which InputTooLarge is one."""
+    """Return the bytes of a file, or of standard input for ``-``. Raises OSError, also as InputTooLarge."""
     with _opened(path) as file:
         data = file.read(bytes_max + 1)
     if len(data) > bytes_max:
@@ -205,12 +205,12 @@ def read_input(path: Path, bytes_max: int = INPUT_BYTES_MAX) -> bytes:
 
 
 def read_text(path: Path, bytes_max: int = INPUT_BYTES_MAX) -> str:
-    """The same as text in UTF-8, lines ended by a line feed. Raises OSError, UnicodeDecodeError."""
+    """Return the text of a UTF-8 file, with line feeds as line ends. Raises OSError, UnicodeDecodeError."""
     return read_input(path, bytes_max).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_lines(path: Path, bytes_max: int = INPUT_BYTES_MAX) -> Iterator[bytes]:
-    """The lines of a file of any length; each has at most ``bytes_max`` bytes. Raises as ``read_input``."""
+    """Yield the lines of a file of any length, each of at most ``bytes_max`` bytes. Raises as ``read_input``."""
     with _opened(path) as file:
         while line := file.readline(bytes_max + 1):
             if len(line) > bytes_max:

@@ -4,12 +4,14 @@ Each value of the topic's row must be in its column or, as bytes, in ``cdc$undec
 other values. The lake's column type determines how to read the bytes; no schema is used. A text may show a uuid, a
 varint or a text, so each of these readings is accepted. This module shares no code with the writer of the lake.
 
-====================================== ============================================================================= the
-topic's row the lake's row ======================================
-============================================================================= a cell its column a part of the key its
-column, if the schema has the table, and else a numbered column ``deleted`` names a column ``cdc$deleted_<col>`` is true
-elements deleted from a column ``cdc$deleted_elements_<col>`` has their keys ======================================
-=============================================================================
+======================================  =============================================================================
+the topic's row                         the lake's row
+======================================  =============================================================================
+a cell                                  its column
+a part of the key                       its column, if the schema has the table, and else a numbered column
+``deleted`` names a column              ``cdc$deleted_<col>`` is true
+elements deleted from a column          ``cdc$deleted_elements_<col>`` has their keys
+======================================  =============================================================================
 """
 
 from __future__ import annotations

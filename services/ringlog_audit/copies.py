@@ -4,13 +4,15 @@ Log rows become facts (``compound``) on a heap that keeps all facts (``images``)
 than once. The heap shows a reader's view at any instant. A node has its own clock. So its copy is correct if it matches
 the view at any instant of a short interval.
 
-==================== ================================================================================================= a
-row of the log the facts ====================
-================================================================================================= insert, update cells,
-elements; for an insert also the row's marker ``deleted`` a dead cell; for an unfrozen collection, all its earlier
-elements are deleted ``deleted_elements`` dead elements deletes the row or the partition; a range after both of its ends
-have arrived images none, because they repeat facts of other rows ====================
-=================================================================================================
+====================  =================================================================================================
+row of the log        facts
+====================  =================================================================================================
+insert, update        cells, elements; for an insert also the row's marker
+``deleted``           a dead cell; for an unfrozen collection, all its earlier elements are deleted
+``deleted_elements``  dead elements
+deletes               the row or the partition; a range after both of its ends have arrived
+images                none, because they repeat facts of other rows
+====================  =================================================================================================
 """
 
 from __future__ import annotations

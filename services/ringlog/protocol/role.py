@@ -1,7 +1,7 @@
 """What all roles do first: find the cluster, read its log to the end, take the role over.
 
-Each instance serves one term. An instance that slept since its take-over would shut out the one that acts now; so a
-role that holds a transactional id confirms, by the log as it is now, that nobody has taken over before it takes the id.
+Each instance serves one term. An instance that slept since its take-over could fence the active one. So a role with
+a transactional id reads the log again, and initialises the id only if no other instance has taken over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CQL literals: a syntax check of a text. The meaning of a literal depends on a type and is not checked here.
 
 A literal is a word (text in quotes, a number, a blob, a UUID, ``true``, ``false``, ``null``) or a list, set, map, tuple
-or user type of literals: members in brackets, separated by commas, with a colon between a key and its value.
+or user type of literals. Brackets enclose the members, commas separate them, and a colon follows a key.
 """
 
 from __future__ import annotations
