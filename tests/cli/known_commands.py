@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
-from ringlog.cli.main import app
+from ringlog.cli.main import CONNECTION_OPTIONS, app
 
 OPTION = re.compile(r"--?[a-z][a-z-]*")
+OPENS_FILES = frozenset({"--kafka-config", "--trust-config"})
+"""Options whose files are read while a command line is parsed."""
+BEFORE = frozenset(f"--{name.replace('_', '-')}" for name in CONNECTION_OPTIONS)
+PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 def options_of(command: Any) -> dict[str, bool]:
@@ -37,4 +44,50 @@ def unknown(words: list[str]) -> str | None:
             if inner is None:
                 return f"{word} in {' '.join(words)}"
             command = inner
+    return None
+
+
+def parse(arguments: Sequence[str]) -> None:
+    """Parse a command line as the program does, and execute nothing. Raises TyperException for a wrong one."""
+    found: Any = typer.main.get_command(app)
+    context, rest = typer.Context(found, info_name="ringlog"), list(arguments)
+    while isinstance(found, TyperGroup) and (rest or not found.invoke_without_command):
+        name, found, rest = found.resolve_command(context, rest)
+        context = typer.Context(found, info_name=name, parent=context)
+    found.make_context(context.info_name, rest, parent=context.parent)
+
+
+def _without(options: frozenset[str], words: list[str]) -> list[str]:
+    """Return the words without these options and their values."""
+    left: list[str] = []
+    given = iter(words)
+    for word in given:
+        name, equals, _ = word.partition("=")
+        if name not in options:
+            left.append(word)
+        elif not equals:
+            next(given, None)
+    return left
+
+
+def wrong_use(words: list[str]) -> str | None:
+    """Return why the program refuses a command line that begins with its name; None if it accepts it.
+
+    A placeholder in capital letters (``NODE``) may be the value of any argument.
+    """
+    wrong = unknown(words)
+    if wrong is not None or "--help" in words or "--version" in words:
+        return wrong
+    rest = _without(OPENS_FILES, words[1:])
+    while rest and rest[0].partition("=")[0] in BEFORE:
+        rest = rest[1 if "=" in rest[0] else 2 :]
+    if not rest:
+        return None
+    try:
+        parse(rest)
+    except TyperException as error:
+        message = str(getattr(error, "message", "")) or str(error)
+        is_value = "Input should be" in message
+        if not (is_value and any(PLACEHOLDER.fullmatch(word) for word in rest)):
+            return f"{message} ({' '.join(words)})"
     return None

@@ -7,15 +7,13 @@ import subprocess
 from typing import Any
 
 import pytest
-import typer
 import yaml
-from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from ringlog.cli.main import app
 from ringlog.protocol.roles import ROLES
 from ringlog.stack import broker
 from ringlog.stack.layout import StackLayout, StackSettings
+from tests.cli.known_commands import parse
 from tests.tidy.files import ROOT
 
 COMPOSE = ROOT / "compose" / "compose.yaml"
@@ -33,16 +31,6 @@ def services() -> dict[str, Any]:
 def ours(services: dict[str, Any]) -> dict[str, list[str]]:
     """Commands of the services that run our image."""
     return {name: service["command"] for name, service in services.items() if service["image"] == "ringlog:local"}
-
-
-def parse(command: list[str]) -> None:
-    """Parses a command line as the program would, without running anything; raises on what it does not know."""
-    found: Any = typer.main.get_command(app)
-    context, rest = typer.Context(found, info_name="ringlog"), list(command)
-    while isinstance(found, TyperGroup):
-        name, found, rest = found.resolve_command(context, rest)
-        context = typer.Context(found, info_name=name, parent=context)
-    found.make_context(command[-1], rest, parent=context.parent)
 
 
 def test_every_command_is_one_that_the_program_knows(services: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ import pytest
 
 from ringlog.protocol.roles import ROLES
 from ringlog.stack.bootstrap import lock_blocks
+from tests.cli.known_commands import parse
 from tests.tidy.files import ROOT, files, shown, text
-from tests.tidy.test_compose import parse
 
 ADDRESS = re.compile(r"\bhttps?://|\bgit\+|--(?:extra-)?index-url|--find-links")
 

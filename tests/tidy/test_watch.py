@@ -17,8 +17,8 @@ from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.protocol.coordinator.waits import WAITS
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.monitoring.metrics import ALL_METRICS
-from tests.cli.test_docs import anchors
 from tests.tidy.files import ROOT
+from tests.tidy.markdown import anchors
 
 WATCH = ROOT / "compose" / "watch"
 NAMES = re.compile(r"\bringlog_[a-z_]+")

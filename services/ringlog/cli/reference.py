@@ -199,7 +199,7 @@ def _program_command(call: str, command: Any) -> Iterator[str]:
     parameters = [p for p in command.params if p.name not in ("help", "install_completion", "show_completion")]
     arguments = [p for p in parameters if p.param_type_name == "argument"]
     usage = " ".join([call, *(_argument(p) for p in arguments)])
-    yield from (f"## {call}", "", f"    {usage}", "", _prose(command.help), "")
+    yield from (f"## {call}", "", "```text", usage, "```", "", _prose(command.help), "")
     if parameters:
         rows = [(_names(p), _meaning(p)) for p in parameters]
         yield from _table(("argument or option", "meaning"), rows)
