@@ -8,7 +8,7 @@ the *fold* itself, the *publisher* (its change records, encoded), the *keeper* (
 (what it serves), the *digest*. The join has no data; milliseconds of processor time, the least of some rounds. The last
 line is no such epoch: of a join, which changes 720 ranges three times and describes all streams anew, what the dearest
 epoch takes of each. The second multiplies: no cluster of that size is built. It prints the table of
-``docs/guide/scale.md``.
+``docs/internals/performance.md``.
 """
 
 from __future__ import annotations

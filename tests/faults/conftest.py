@@ -1,6 +1,7 @@
-"""Faults on the real stack. ``make faults`` (or ``pytest tests/faults``) runs all of them; any other run only what is
-marked ``system``: the tests of the proxy. ``make faults TEST_FLAGS="--figures-into docs/guide/faults.md"`` renews the
-figures of the guide, if nothing failed.
+"""Faults on the real stack. ``make faults`` (or ``pytest tests/faults``) runs all of them.
+
+Any other run includes only tests marked ``system``: those of the proxy. To renew the figures of the page after a run
+without failures: ``make faults TEST_FLAGS="--figures-into docs/internals/faults.md"``.
 
 One stack and one cluster serve all faults that leave a cluster whole; what ends one founds its own. They end with the
 last test of this folder, not with the run: eight agents, nodes and a driver take half a core for as long as they live.
@@ -24,7 +25,7 @@ FIGURES = pytest.StashKey[Figures]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--figures-into", metavar="PAGE", help="write the figures of this run into a page of the guide")
+    parser.addoption("--figures-into", metavar="PAGE", help="write the figures of this run into a page")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""What each fault cost, as tables that end the run: the figures of the guide on faults."""
+"""What each fault cost, as tables at the end of the run: the figures of docs/internals/faults.md."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Figures:
         """Replace blocks of figures in a page of the guide; ``how``: of what run they are."""
         text = page.read_text(encoding="utf-8")
         for name, table in self.tables().items():
-            block = "\n".join((f"<!-- {name} figures: begin ({how}) -->", "```", *table, "```"))
+            block = "\n".join((f"<!-- {name} figures: begin ({how}) -->", "```text", *table, "```"))
             found = f"<!-- {name} figures: begin.*?(?=\n<!-- {name} figures: end -->)"
             text, count = re.subn(found, lambda _, block=block: block, text, flags=re.S)
             assert count == 1, f"{page} has no block of figures of {name}"

@@ -33,7 +33,7 @@ from tests.kernel.entries import NODES, TABLE, applied, entry, founded, node, uu
 from tests.tidy.files import ROOT
 
 MOST = 3
-GUIDE = ROOT / "docs" / "guide" / "growth.md"
+GUIDE = ROOT / "docs" / "internals" / "bounds.md"
 
 
 def table(number: int) -> CreateTable:

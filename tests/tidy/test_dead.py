@@ -89,8 +89,9 @@ FOR_TESTS = {"decode_state": "the inverse of ``encode`` as a whole: parts of a s
 
 @cache
 def _guides() -> str:
-    folders = [ROOT / "docs" / name for name in ("guide", "build")]
-    pages = (path for path in files() if path.suffix == ".md" and any(map(path.is_relative_to, folders)))
+    docs, apart = ROOT / "docs", (ROOT / "docs" / "reference", ROOT / "docs" / "decisions")
+    pages = (path for path in files() if path.suffix == ".md" and path.is_relative_to(docs))
+    pages = (path for path in pages if path.parent not in apart)
     return "\n".join(text(path) or "" for path in pages)
 
 

@@ -85,14 +85,14 @@ def test_what_is_gone_would_be_missed() -> None:
     assert list(missing(words)) == ["ringlog.kernel.nowhere", "tablets.groups.gone"]
 
 
-# The walk in docs/architecture.md names functions that are there, in their files.
+# The walk in docs/internals/architecture.md names functions that are there, in their files.
 
 
 STEP = re.compile(r"^\| (\d+) \| `([a-z_/]+\.py)` \| `(\w+)` \|", re.MULTILINE)
 
 
 def test_each_step_of_the_walk_is_a_function_of_its_file() -> None:
-    steps = STEP.findall((ROOT / "docs/architecture.md").read_text(encoding="utf-8"))
+    steps = STEP.findall((ROOT / "docs/internals/architecture.md").read_text(encoding="utf-8"))
     assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1))
     assert len(steps) > 20
     for _, path, name in steps:
@@ -124,7 +124,7 @@ def test_the_page_is_as_its_command_writes_it() -> None:
 # Each bound in the guide about growth names the test that shows it, and the test is there.
 
 
-GUIDE = ROOT / "docs" / "guide" / "growth.md"
+GUIDE = ROOT / "docs" / "internals" / "bounds.md"
 SECTIONS = "Topics", "The state", "Memory and files of processes"
 YOURS = {("Topics", "`dead-letters`"), ("Memory and files of processes", "node: registers")}
 """What is the user's own to bound."""

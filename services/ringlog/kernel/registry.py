@@ -104,7 +104,7 @@ _PROTOCOL: Final = {
     "request_expired": "The request was made before the oldest epoch still remembered: a copy would not be known.",
     "request_id_reused": "The request id belongs to another applied command.",
     "state_id_not_above": "The state id is not above the one that it follows.",
-    "too_many": "There are as many of them as there may be; see docs/guide/growth.md.",
+    "too_many": "The state contains the maximum number of them. See docs/limits.md.",
     "too_large": "What would follow is larger than its readers can carry.",
     "undecodable": "The payload of a known command could not be read.",
     "unknown_command": "This release does not know the command or its version.",

@@ -11,7 +11,7 @@ range whose members differ has nodes that gain it and nodes that lose it.
 Join, leave, move, replace and remove differ in M and N only. A change of a keyspace's replication compares two settings
 on one M. ``ownership.shifts`` finds the ranges that differ, and ``operations.sources`` the sources of gained rows.
 
-Source: CEP-21, and the rules of streaming in ``docs/architecture.md``.
+Source: CEP-21, and the rules of streaming in ``docs/internals/coordination.md``.
 """
 
 from __future__ import annotations
