@@ -167,15 +167,15 @@ class SimReplica:
     def _append(self, effect: Append) -> Step:
         yield from self.sim.broker.try_append(self.host, METADATA, [("", data) for data in effect.records])
 
-    def _until(self, effect: Until) -> Step:
+    def _until(self, effect: Until[Any]) -> Step:
         return (yield from wait_for(lambda: effect.found(self.state), self.changed, self.sim.world, effect.timeout))
 
-    def _exclusive(self, effect: Exclusive) -> Step:
+    def _exclusive(self, effect: Exclusive[Any]) -> Step:
         while self.busy:
             yield self.free
         self.busy = True
         try:
-            return (yield from self.perform(effect.steps))
+            return (yield from self.perform(effect.start()))
         finally:
             self.busy = False
             self.free.fire()

@@ -207,7 +207,7 @@ class Driven:
         self.world, self.submits = world, submits
         self.steps = steps_of(world)
         self._doing = self.steps.run()
-        self._effect: object = next(self._doing)
+        self._effect: object = self._doing.send(None)
         assert self.steps.resume(world.cluster.state, None)
 
     def rest(self) -> None:

@@ -298,7 +298,7 @@ class Node:
         self._read = reads_from(begin, self.row_replica.positions)
         ends = {number: len(records) for number, records in enumerate(self.world.topic)}
         self._steps = MutationLoop(self.row_replica, SeededDraw(bytes(16)), begin, ends).run()
-        self._asked: list[Steps[None]] = []
+        self._asked: list[Any] = []
         self._outcome: Any = None
         self._to_take()
         self.world.met["node begun"] += 1
@@ -309,8 +309,8 @@ class Node:
         """
         if late % 3:
             asked, self._asked = self._asked, []
-            for steps in asked:
-                self._finish(steps)
+            for start in asked:
+                self._finish(start())
         self._outcome = []
         for number, records in enumerate(self.world.topic):
             first = self._read[number]
@@ -338,7 +338,7 @@ class Node:
             case ReadAcknowledgedEpoch():
                 return 0
             case Spawn():
-                self._asked.append(effect.steps)
+                self._asked.append(effect.start)
             case MayAcknowledge():
                 self.row_replica.commit(sync=True)
             case SubmitCommand():

@@ -82,11 +82,11 @@ class Kept:
         found: Micros = state.writers[WRITER].horizon
         return found
 
-    def need(self, held: bool) -> Steps[None]:
-        yield Now()
+    async def need(self, held: bool) -> None:
+        await Now()
 
-    def says(self, state: ClusterState) -> Steps[bool]:
-        yield Now()
+    async def says(self, state: ClusterState) -> bool:
+        await Now()
         return True
 
 
@@ -177,7 +177,7 @@ class Job:
             case PutContext():
                 return self._chain.put_context(effect.context)
             case Locked():
-                return self._run_steps(effect.steps)
+                return self._run_steps(effect.start())
             case AppendPlan():
                 self._chain.append(effect.entry)
             case ReportHeld() | AwaitState():

@@ -242,7 +242,7 @@ def test_a_request_waits_for_the_turn_that_brings_its_position(replicas: Replica
     assert isinstance(asked.request, PartitionRequest)
     row_replica, request = replicas.holders[ONE], replace(message_of(asked), at=((0, 1),))
     steps = requests.answer_row_request(row_replica, request)
-    held = next(steps)
+    held = steps.send(None)
     assert isinstance(held, requests.WaitUntil)
     assert not held.over()
     replicas.judge(ONE, 1)

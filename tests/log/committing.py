@@ -75,19 +75,18 @@ def _fates_of(metadata: MetadataLog, replica: LogReplica, steps: Steps[tuple[Com
     return Committed(judged, replica.state.epoch)
 
 
-def settling(author: Author, chain: EntryChain, timeout: Micros = FOREVER) -> Steps[tuple[CommitOutcome, ...]]:
+async def settling(author: Author, chain: EntryChain, timeout: Micros = FOREVER) -> tuple[CommitOutcome, ...]:
     """Make every fate of the chain final without sending its entries again: a Noop takes the place of the first open
     one.
 
     Entries that got there first stay applied. Raises Undecided (of the Noop).
     """
-    deadline = (yield Now()) + timeout
+    deadline = await Now() + timeout
     while True:
-        state = yield Barrier(timeout)
+        state = await Barrier(timeout)
         judged = commit_outcomes(state, chain)
         if all_final(judged):
             return judged
         noop = author.entry(state, Noop())
         assert noop.entry.prev_state_id == open_entries(chain, judged)[0].entry.prev_state_id
-        left = max(deadline - (yield Now()), 0)
-        yield from protocol.commit(EntryChain(state.epoch, (noop,)), left)
+        await protocol.commit(EntryChain(state.epoch, (noop,)), max(deadline - await Now(), 0))

@@ -134,7 +134,7 @@ class GroupNode:
         self.steps: Steps[None] = acknowledge(
             self.row_replica, Here(), StreamAttempts(), str(self.lives), self.replicas
         )
-        self.effect: object = next(self.steps)
+        self.effect: object = self.steps.send(None)
 
     def adopt(self, state: ClusterState) -> None:
         self.row_replica.adopt(state)
@@ -154,7 +154,7 @@ class GroupNode:
         """Perform what there is to acknowledge."""
         assert isinstance(self.effect, News)
         try:
-            effect: object = next(self.steps)
+            effect: object = self.steps.send(None)
             while not isinstance(effect, News):
                 effect = self.steps.send(self._perform(effect))
             self.effect = effect

@@ -79,8 +79,8 @@ def test_an_acknowledgement_has_a_bounded_number_of_reports(monkeypatch: pytest.
     for count in (2, 6):
         row_replica.reports = {f"ks.t/{one}@9": StreamReport(node, f"ks.t/{one}@9", 1, "ab") for one in range(count)}
         steps = acks.acknowledge(row_replica, Here(), StreamAttempts(), "1", RowGroupReplicas(row_replica))
-        assert isinstance(next(steps), acks.News)
-        effect: object = next(steps)
+        assert isinstance(steps.send(None), acks.News)
+        effect: object = steps.send(None)
         while not isinstance(effect, acks.PublishAcknowledgement):
             effect = steps.send({} if isinstance(effect, acks.TopicEnds) else 1)
         reported = [one.operation for one in effect.ack.reports]
@@ -95,7 +95,7 @@ def test_an_acknowledgement_that_perhaps_was_published_is_never_followed_by_a_lo
     row_replica.adopt(state)
     row_replica.caught_up = True
     steps = acks.acknowledge(row_replica, registers, StreamAttempts(), "1", RowGroupReplicas(row_replica))
-    effect: object = next(steps)
+    effect: object = steps.send(None)
     published = []
     while len(published) < 3:
         answer: object = {} if isinstance(effect, acks.TopicEnds) else 1

@@ -93,8 +93,8 @@ class Notes:
             case Until(found, timeout, _):
                 self._now += timeout if found(self.world.state) is None else 0
                 return found(self.world.state)
-            case Exclusive(steps, _):
-                return run_steps(steps, self._perform)
+            case Exclusive(start, _):
+                return run_steps(start(), self._perform)
             case FaultPoint(moment):
                 self.seen[-1] = moment
                 return None

@@ -123,7 +123,7 @@ def unread(code: str) -> set[str]:
     it misses one whose name another module has, too.
     """
     tree = ast.parse(code)
-    defined = {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    defined = {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
     defined |= {
         one.id
         for line in tree.body

@@ -25,7 +25,7 @@ HERE = {
 def defined(module: str, tree: ast.Module) -> Iterator[tuple[Name, ast.stmt]]:
     """What a module defines and does not decorate."""
     for line in tree.body:
-        if isinstance(line, ast.FunctionDef | ast.ClassDef):
+        if isinstance(line, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if not line.decorator_list or isinstance(line, ast.ClassDef):
                 yield (module, line.name), line
         elif isinstance(line, ast.Assign | ast.AnnAssign):

@@ -96,9 +96,9 @@ def identifiers(tree: ast.AST) -> Iterator[str]:
     """The names that a module defines: classes, functions, arguments, variables."""
     for node in ast.walk(tree):
         match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
-            case ast.Name(id=name, ctx=ast.Store()):
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
                 yield name
 
 

@@ -163,7 +163,7 @@ class AgentApp:
 
             self._worker = self._make(acknowledge, ended)
             self._worker.start()
-            self.app.add_future(self._keep_up(number))
+            _future = self.app.add_future(self._keep_up(number))
 
     async def _keep_up(self, assignment: int) -> None:
         """Move faust to the newest answered record in each ``KEEP_UP_S``, so that the committed offset follows.

@@ -178,10 +178,12 @@ class NodeProcess:
         try:
             self._watched.copy = self._copy
             side = CopyGatedRegisters(self._data, self._copy, lambda: self._row_replica.state)
-            acks = acknowledge(self._row_replica, side, self._data.tries, self._folder.incarnation, self._replicas)
+            acks = partial(
+                acknowledge, self._row_replica, side, self._data.tries, self._folder.incarnation, self._replicas
+            )
             wish = None if join_tokens is None else partial(self._join_command, join_tokens)
             me = self._registration(release, features)
-            peers = self._data.asking.steps(self._draw)
+            peers = partial(self._data.asking.steps, self._draw)
             self._run_steps(
                 run_lifecycle(me, self._row_replica, self._draw, acks, peers, wish), self._lifecycle_handlers()
             )
@@ -230,8 +232,7 @@ class NodeProcess:
             capacity=1,
         )
 
-    def _join_command(self, tokens: int, state: ClusterState) -> Steps[Command]:
-        yield from ()
+    async def _join_command(self, tokens: int, state: ClusterState) -> Command:
         return join_with(state, self.node, tokens, self._draw)
 
     # ------------------------------------------------------------------------------------------- effects
@@ -264,7 +265,7 @@ class NodeProcess:
             OpenMutations: lambda _: self._open_mutations(),
             ReadMutations: lambda _: self._read_mutations(),
             BeginStream: lambda effect: self._begin("stream", partial(self._data.pull_rows, effect.fetch)),
-            Spawn: lambda effect: self._begin(effect.name, partial(self._run_steps, effect.steps)),
+            Spawn: lambda effect: self._begin(effect.name, lambda: self._run_steps(effect.start())),
             CountVerdicts: lambda effect: self._verdicts.update(effect.verdicts),
             ReadAcknowledgedEpoch: lambda _: self._folder.acknowledged,
             CaughtUp: lambda _: self._report_caught_up(),

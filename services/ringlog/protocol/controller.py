@@ -25,7 +25,7 @@ from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch
-from ringlog.protocol.effects import FOREVER, FaultPoint, Steps, Until
+from ringlog.protocol.effects import FOREVER, Effect, FaultPoint, Until
 from ringlog.protocol.role import CheckSuperseded, StartServing
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
 from ringlog.wire.commands import encode_command
@@ -81,14 +81,14 @@ class Wait(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(Effect[Submitted | None]):
     """Submit to the validator. Outcome: its final answer, or None if none arrived in time."""
 
     proposal: Proposal
 
 
 @dataclass(frozen=True, slots=True)
-class ReportRejections:
+class ReportRejections(Effect[None]):
     """Publish the rejections for operators."""
 
     found: tuple[Rejection, ...]
@@ -103,62 +103,61 @@ class Controller(ABC):
     fault_point: str
 
     @abstractmethod
-    def start(self) -> Steps[None]:
+    async def start(self) -> None:
         """Read the sources from their beginning."""
 
     @abstractmethod
-    def update(self, wait: Wait) -> Steps[None]:
+    async def update(self, wait: Wait) -> None:
         """Wait, and read new records of the sources."""
 
     @abstractmethod
-    def plan(self) -> Steps[RoundPlan | None]:
+    async def plan(self) -> RoundPlan | None:
         """Return the plan for the newest state; None if the inputs equal those of the previous plan."""
 
     @abstractmethod
     def forget_inputs(self) -> None:
         """Forget the inputs of the previous plan, so that equal inputs are planned again."""
 
-    def next_wait(self, plan: RoundPlan, /) -> Steps[Wait]:
+    async def next_wait(self, plan: RoundPlan, /) -> Wait:
         """Return the wait after a plan without rejections: none if the plan had proposals, because more may follow."""
-        yield from ()
         return Wait.NOTHING if plan.proposals else Wait.NEWS
 
 
-def control(controller: Controller) -> Steps[None]:
+async def control(controller: Controller) -> None:
     """Serve one term. Only an exception of the driver ends it."""
-    yield from controller.start()
-    yield StartServing()
+    await controller.start()
+    await StartServing()
     wait = Wait.NOTHING
     while True:
-        yield from controller.update(wait)
-        yield CheckSuperseded()
-        plan = yield from controller.plan()
+        await controller.update(wait)
+        await CheckSuperseded()
+        plan = await controller.plan()
         if plan is None:
             wait = Wait.NEWS
             continue
         rejected = []
         for proposal in plan.proposals:
-            yield FaultPoint(controller.fault_point)
-            rejection = yield from submit(proposal)
+            await FaultPoint(controller.fault_point)
+            rejection = await submit(proposal)
             if rejection is not None:
                 rejected.append(rejection)
-        yield ReportRejections((*plan.rejections, *rejected))
-        wait = yield from controller.next_wait(plan)
+        await ReportRejections((*plan.rejections, *rejected))
+        wait = await controller.next_wait(plan)
         if rejected:
             controller.forget_inputs()
             wait = Wait.PAUSE
 
 
-def submit(proposal: Proposal) -> Steps[Rejection | None]:
+async def submit(proposal: Proposal) -> Rejection | None:
     """Submit until there is an answer. Return None once the command is applied here."""
     kind = type(proposal.command).__name__
     answer: Submitted | None = None
     while answer is None:
-        yield CheckSuperseded()
-        answer = yield Submit(proposal)
+        await CheckSuperseded()
+        answer = await Submit(proposal)
     if isinstance(answer, AppliedResult):
         epoch = answer.epoch
-        yield Until(lambda state: state.epoch >= epoch or None, FOREVER, f"epoch {epoch}")
+        await Until(lambda state: state.epoch >= epoch or None, FOREVER, f"epoch {epoch}")
         return None
     if isinstance(answer, RejectedResult):
         return Rejection(proposal.subject, kind, answer.code, answer.detail)

@@ -1,51 +1,67 @@
-"""Effects: the requests of a protocol to its driver, as values. Each docstring names the outcome.
+"""Protocols as coroutines over typed effects: an effect is a request to the driver, and ``await`` returns its outcome.
 
-An effect is performed completely before the next one is requested. ``run_steps`` is the loop for drivers that may
-block. ``Draw`` is the port for random bits. Its sources are ``ringlog.runtime.draw`` and
-``ringlog_sim.devices.world``; both pass ``tests/runtime/test_draw_conformance.py``.
+``state = await Barrier(timeout)``: the coroutine passes the effect to its driver. The driver performs the effect
+completely and sends the outcome back. Each effect class names the type of its outcome; its docstring describes it.
+``run_steps`` is the loop for drivers that may block. A protocol awaits nothing but effects and other protocols, so it
+needs no event loop.
+
+``Draw`` is the port for random bits. Its sources are ``ringlog.runtime.draw`` and ``ringlog_sim.devices.world``; both
+pass ``tests/runtime/test_draw_conformance.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
 
 T = TypeVar("T")
-Steps = Generator[Any, Any, T]
-"""A running protocol: yields effects, receives their outcomes, returns its result."""
+
+
+class Effect(Generic[T]):
+    """A request of a protocol to its driver, a frozen dataclass. ``T``: the type of its outcome; None: no outcome."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Effect[Any], Any, T]:
+        outcome: T = yield self
+        return outcome
+
+
+Steps = Coroutine[Effect[Any], Any, T]
+"""A running protocol: awaits effects, and returns its result."""
 
 FOREVER: Micros = 1_000_000_000_000_000
 """Longer than any process lives: no deadline."""
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
+class Newest(Effect[ClusterState]):
     """Outcome: the newest folded state."""
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class Now(Effect[Micros]):
     """Outcome: microseconds of a monotonic clock. Only differences have a meaning."""
 
 
 @dataclass(frozen=True, slots=True)
-class WallClock:
+class WallClock(Effect[Micros]):
     """Outcome: this machine's time in microseconds since 1970. It may be wrong, so safety must not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class Append(Effect[None]):
     """Append records to the metadata log, once. No outcome: the log shows whether they arrived."""
 
     records: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Barrier:
+class Barrier(Effect[ClusterState]):
     """Outcome: a state that contains every entry that was in the log when this effect began.
 
     The driver raises after ``timeout``.
@@ -55,7 +71,7 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(Effect[int]):
     """Outcome: the present end offset of the metadata log.
 
     The driver retries until the broker answers, and raises after ``timeout``.
@@ -65,7 +81,7 @@ class LogEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadUpTo:
+class ReadUpTo(Effect[ClusterState]):
     """Wait until every entry before offset ``end`` is folded. Outcome: that state.
 
     The driver raises after ``timeout``.
@@ -76,52 +92,51 @@ class ReadUpTo:
 
 
 @dataclass(frozen=True, slots=True)
-class CatchUp:
+class CatchUp(Effect[ClusterState]):
     """A ``Barrier`` without a timeout, while the replica makes progress: a log of months takes minutes to replay."""
 
 
 @dataclass(frozen=True, slots=True)
-class Until:
+class Until(Effect[T | None], Generic[T]):
     """Wait for the first folded state with a result of ``found``. Outcome: that result, or None after ``timeout``.
 
     ``what`` completes the phrase "waited 3 s for".
     """
 
-    found: Callable[[ClusterState], Any]
+    found: Callable[[ClusterState], T | None]
     timeout: Micros
     what: str
 
 
 @dataclass(frozen=True, slots=True)
-class Exclusive:
-    """Perform ``steps`` under the decision lock of this process; outcome: their result. Not nested.
+class Exclusive(Effect[T], Generic[T]):
+    """Perform the steps that ``start`` returns under the decision lock of this process. Outcome: their result.
 
-    The driver raises if it does not get the lock within ``timeout``.
+    Not nested. The driver raises if it does not get the lock within ``timeout``.
     """
 
-    steps: Steps[Any]
+    start: Callable[[], Steps[T]]
     timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
-class FaultPoint:
+class FaultPoint(Effect[None]):
     """A named fault-injection point between two effects; a no-op in production."""
 
     moment: str
 
 
-def read_barrier(timeout: Micros) -> Steps[ClusterState]:
+async def read_barrier(timeout: Micros) -> ClusterState:
     """Perform ``Barrier``.
 
     The end offset is requested after the barrier begins, so every entry that was in the log by then is below it.
     """
-    deadline = (yield Now()) + timeout
-    end: int = yield LogEnd(timeout)
-    state: ClusterState = yield ReadUpTo(end, max(deadline - (yield Now()), 0))
-    return state
+    deadline = await Now() + timeout
+    end = await LogEnd(timeout)
+    return await ReadUpTo(end, max(deadline - await Now(), 0))
 
 
-def run_steps(steps: Steps[T], perform: Callable[[Any], Any]) -> T:
+def run_steps(steps: Steps[T], perform: Callable[[Effect[Any]], Any]) -> T:
     """Perform a protocol until it returns, and return its result. An exception of ``perform`` ends the protocol."""
     outcome: Any = None
     try:

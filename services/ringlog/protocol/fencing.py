@@ -18,23 +18,23 @@ from dataclasses import dataclass
 from ringlog.kernel.commands.cdc.writers import FenceCdcWriter
 from ringlog.kernel.model.state import CdcWriter
 from ringlog.kernel.values import Position
-from ringlog.protocol.effects import Steps
+from ringlog.protocol.effects import Effect
 
 
 @dataclass(frozen=True, slots=True)
-class RevokeWriteAccess:
+class RevokeWriteAccess(Effect[str]):
     """Make every leader reject the records of this writer's processes, permanently. Outcome: a text that says how."""
 
     writer: CdcWriter
 
 
 @dataclass(frozen=True, slots=True)
-class CdcEndOffsets:
+class CdcEndOffsets(Effect[tuple[Position, ...]]):
     """Outcome: the present end offset of each partition of the CDC topic."""
 
 
-def fence(writer: CdcWriter, reason: str) -> Steps[FenceCdcWriter]:
+async def fence(writer: CdcWriter, reason: str) -> FenceCdcWriter:
     """Perform steps 1 to 3, and return the command for step 4."""
-    how: str = yield RevokeWriteAccess(writer)
-    ends: tuple[Position, ...] = yield CdcEndOffsets()
+    how = await RevokeWriteAccess(writer)
+    ends = await CdcEndOffsets()
     return FenceCdcWriter(writer.name, writer.incarnation, ends, f"{reason}; {how}")

@@ -10,31 +10,31 @@ from dataclasses import dataclass
 
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.protocol.effects import FOREVER, CatchUp, FaultPoint, Steps, Until
+from ringlog.protocol.effects import FOREVER, CatchUp, Effect, FaultPoint, Until
 from ringlog.protocol.submission.direct import Direct
 
 
 @dataclass(frozen=True, slots=True)
-class BecomeActive:
+class BecomeActive(Effect[None]):
     """Start to be the active instance of the role, in ``term``."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
-class CheckSuperseded:
+class CheckSuperseded(Effect[None]):
     """Check that this instance may continue. The driver raises if the folded log names another active instance, or if
     a stop was requested.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class Initialise:
+class Initialise(Effect[None]):
     """Take the role's transactional id: its last holder publishes nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class StartServing:
+class StartServing(Effect[None]):
     """Start to handle requests and records: the preparations are over."""
 
 
@@ -46,19 +46,19 @@ def superseded(state: ClusterState, role: str, term: int) -> str | None:
     return f"term {acting.term} of {role} was taken by instance {acting.instance}"
 
 
-def take_role(direct: Direct, role: str, instance: str, timeout: Micros | None = None) -> Steps[int]:
+async def take_role(direct: Direct, role: str, instance: str, timeout: Micros | None = None) -> int:
     """Wait for the cluster, read all of its log, and take the role over; gives the term. Raises as ``take_over``."""
-    yield Until(lambda state: state.epoch > 0 or None, FOREVER, "the cluster to be founded")
-    yield CatchUp()
-    taken = yield from direct.take_over(role, instance, timeout)
-    yield BecomeActive(taken.term)
-    yield CheckSuperseded()
-    yield FaultPoint(f"took over {role}")
+    await Until(lambda state: state.epoch > 0 or None, FOREVER, "the cluster to be founded")
+    await CatchUp()
+    taken = await direct.take_over(role, instance, timeout)
+    await BecomeActive(taken.term)
+    await CheckSuperseded()
+    await FaultPoint(f"took over {role}")
     return taken.term
 
 
-def take_id() -> Steps[None]:
+async def take_id() -> None:
     """Take the role's transactional id, unless another instance acts by now."""
-    yield CatchUp()
-    yield CheckSuperseded()
-    yield Initialise()
+    await CatchUp()
+    await CheckSuperseded()
+    await Initialise()

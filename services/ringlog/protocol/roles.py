@@ -24,7 +24,7 @@ class Role:
     ``source``: the topic of the consumer group. The instance that gets its partition tries to become the active one.
     ``reset``: the start position of a new group. ``uses``: the other topics that the role cannot work without.
     ``is_optional``: a cluster works without the role, and a simulated cluster has it only if its script asks for it.
-    ``steps``: the name of the generator in ``ringlog.protocol.<name>.<name>``, for a role that needs no other code;
+    ``steps``: the name of the coroutine in ``ringlog.protocol.<name>.<name>``, for a role that needs no other code;
     else empty. ``stores``: the role stores snapshots, archives the log, and writes the cache. ``confirms``: the role
     compares each snapshot with its own fold.
     """
@@ -39,7 +39,7 @@ class Role:
     confirms: bool = False
 
     def protocol(self) -> Callable[[], Steps[None]]:
-        """Return the generator function of ``steps``. It serves one term."""
+        """Return the coroutine function of ``steps``. It serves one term."""
         assert self.steps, f"{self.name} has a shell"
         module = importlib.import_module(f"ringlog.protocol.{self.name}.{self.name}")
         made: Callable[[], Steps[None]] = getattr(module, self.steps)

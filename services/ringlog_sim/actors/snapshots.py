@@ -107,8 +107,11 @@ class SimSnapshots:
             AwaitHead: self._await_head,
             SubmitOnce: lambda effect: worker.direct.submit(effect.command),
         }
-        steps = perform(self._steps.run(), at_once, in_time)
-        self._process = sim.world.spawn(host, f"{worker.name}.snapshots", steps)
+
+        def work() -> Step:
+            yield from perform(self._steps.run(), at_once, in_time)
+
+        self._process = sim.world.spawn(host, f"{worker.name}.snapshots", work())
 
     def close(self) -> None:
         """Stop the tasks."""

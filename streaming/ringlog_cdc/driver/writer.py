@@ -147,11 +147,11 @@ class Writer:
         self._wake.clear()
         self._check()
 
-    def _locked(self, effect: Locked) -> Any:
+    def _locked(self, effect: Locked[T]) -> T:
         with self.lock:
-            return self.driver.run_steps(effect.steps)
+            return self.driver.run_steps(effect.start())
 
-    def _of(self, store: PlanStore, effect: OfChain) -> Any:
+    def _of(self, store: PlanStore, effect: OfChain[T]) -> T:
         with self.lock:
             return effect.read(store)
 

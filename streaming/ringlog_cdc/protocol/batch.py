@@ -16,21 +16,23 @@ Invariant: no offset is passed before its row or dead letter is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ringlog.kernel.commands.cdc.writers import held_source, source_owner
 from ringlog.kernel.generations.verdicts import widest_leeway
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
-from ringlog.protocol.effects import Barrier, FaultPoint, Newest, Now, Steps, WallClock
+from ringlog.protocol.effects import Barrier, Effect, FaultPoint, Newest, Now, WallClock
 from ringlog.protocol.role import CheckSuperseded
 from ringlog_cdc.errors import CdcError, ChainBroken, checkpoint_lost, source_in_use
 from ringlog_cdc.plan.chain import PlanChain
 from ringlog_cdc.plan.decisions import Draft, check_place, closed_for, decide, next_positions, still_known
 from ringlog_cdc.plan.plan import (
     OffsetRange,
+    PartitionFacts,
     PlanEntry,
     append_limits,
     at_most,
@@ -50,7 +52,7 @@ Context = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimCheckpoint:
+class ClaimCheckpoint(Effect[bool]):
     """Tie the checkpoint to the writer.
 
     Outcome: True if it is new. The driver raises CdcError if ``is_lost`` and it is.
@@ -61,7 +63,7 @@ class ClaimCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckCheckpoint:
+class CheckCheckpoint(Effect[bool]):
     """Check the checkpoint against ``state``. The driver raises CdcError if it is inconsistent.
 
     Outcome: True if the topics may have rows of an earlier checkpoint. That answer is stored durably.
@@ -71,12 +73,12 @@ class CheckCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUpClaim:
+class GiveUpClaim(Effect[None]):
     """Remove the claim. Nothing was done under it."""
 
 
 @dataclass(frozen=True, slots=True)
-class BeginLookUp:
+class BeginLookUp(Effect[None]):
     """Start to record the rows and letters of earlier checkpoints. Results of an earlier attempt are discarded.
 
     The driver raises CdcError if the source ends before ``settled``.
@@ -89,7 +91,7 @@ class BeginLookUp:
 
 
 @dataclass(frozen=True, slots=True)
-class NoteTopic:
+class NoteTopic(Effect[None]):
     """Record the current content of the CDC topic, or of the dead-letter topic if ``letters``.
 
     ``state`` is the current state.
@@ -100,12 +102,12 @@ class NoteTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class EndLookUp:
+class EndLookUp(Effect[None]):
     """Store the recorded rows and letters permanently. A result that another driver stored meanwhile stays."""
 
 
 @dataclass(frozen=True, slots=True)
-class AppendedSince:
+class AppendedSince(Effect[dict[int, int | None]]):
     """Ask for the first records since ``limit`` (milliseconds), for the current batch.
 
     The driver raises if the broker does not answer.
@@ -117,7 +119,7 @@ class AppendedSince:
 
 
 @dataclass(frozen=True, slots=True)
-class FactsOf:
+class FactsOf(Effect[Sequence[PartitionFacts]]):
     """Read the rows of the current batch from ``positions`` on. Outcome: their PartitionFacts."""
 
     positions: Mapping[int, int]
@@ -127,14 +129,14 @@ class FactsOf:
 
 
 @dataclass(frozen=True, slots=True)
-class PutContext:
+class PutContext(Effect[str]):
     """Store the context of a part. Outcome: its name."""
 
     context: Context
 
 
 @dataclass(frozen=True, slots=True)
-class ReportHeld:
+class ReportHeld(Effect[None]):
     """Report, now and then, that the batch is waiting.
 
     Attributes:
@@ -149,14 +151,14 @@ class ReportHeld:
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitState:
+class AwaitState(Effect[ClusterState]):
     """Wait briefly for a state after ``seen``. Outcome: the newest state."""
 
     seen: ClusterState
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Effect[None]):
     """Report that a part starts, or is skipped because it is done (``is_done``)."""
 
     entry: PlanEntry
@@ -164,7 +166,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteRows:
+class WriteRows(Effect[tuple[OffsetRange, ...]]):
     """Write the rows and letters of ``ranges`` of a part, each source partition in order.
 
     Outcome: the ranges left to write.
@@ -180,36 +182,36 @@ class WriteRows:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkDone:
+class MarkDone(Effect[None]):
     """Record durably that all rows of the entry are durable."""
 
     entry: PlanEntry
 
 
-def start(promises: Promises) -> Steps[Epoch]:
+async def start(promises: Promises) -> Epoch:
     """Prepare the checkpoint and register the writer. Return the epoch of the registration.
 
     Raises:
         CdcError: The checkpoint or the writer cannot be used.
     """
     name, source = promises.name, promises.source
-    state = yield Barrier(PATIENCE)
+    state = await Barrier(PATIENCE)
     other = source_owner(state, name, source)
     if other is not None:
         raise source_in_use(held_source(other, source))
     before = state.writers.get(name)
-    is_new = yield ClaimCheckpoint(state, is_lost(before))
-    undone = yield OfChain(PlanChain.undone)
+    is_new = await ClaimCheckpoint(state, is_lost(before))
+    undone = await OfChain(PlanChain.undone)
     if is_cut_off(undone, state):
         raise cut_off(name)
-    recovers = yield CheckCheckpoint(state)
+    recovers = await CheckCheckpoint(state)
     try:
-        epoch = yield from promises.register()
+        epoch = await promises.register()
     except CdcError as error:
         if is_new and error.code == "source_in_use":
-            yield GiveUpClaim()
+            await GiveUpClaim()
         raise
-    registered = yield Newest()
+    registered = await Newest()
     if is_cut_off(undone, registered):
         # A fence and a close happened after the check. From here on no generation closes without this writer.
         raise cut_off(name)
@@ -217,20 +219,20 @@ def start(promises: Promises) -> Steps[Epoch]:
     earlier = {*before.ended, before.incarnation} if before is not None else set()
     if is_new and not ended - earlier <= set(promises.tried):
         # Another driver claimed another empty checkpoint under this name at the same time, and registered first.
-        yield GiveUpClaim()
+        await GiveUpClaim()
         raise checkpoint_lost(name)
     if recovers:
-        yield from look_up(source)
+        await look_up(source)
     return epoch
 
 
-def look_up(source: str) -> Steps[None]:
+async def look_up(source: str) -> None:
     """Record the existing rows and letters for the mutations of ``source``. Only this writer may write meanwhile."""
-    state = yield Newest()
-    yield BeginLookUp(settled_of(state, source))
-    yield NoteTopic(state, letters=False)
-    yield NoteTopic(state, letters=True)
-    yield EndLookUp()
+    state = await Newest()
+    await BeginLookUp(settled_of(state, source))
+    await NoteTopic(state, letters=False)
+    await NoteTopic(state, letters=True)
+    await EndLookUp()
 
 
 class Batches:
@@ -266,76 +268,76 @@ class Batches:
         self._stored = stored
         self._ends = ends
 
-    def run(self, batch: int) -> Steps[None]:
+    async def run(self, batch: int) -> None:
         """Process a batch.
 
         Raises:
             CdcError: The job must stop.
         """
         ends = self._ends(batch)
-        parts, head = yield OfChain(lambda chain: (chain.parts(batch), chain.head))
+        parts, head = await OfChain(lambda chain: (chain.parts(batch), chain.head))
         before = {} if parts or not batch else self._ends(batch - 1)
         check_place(batch, parts, head, ends, before)
         for entry in parts:
-            yield from self._carry_out(entry, ends)
+            await self._carry_out(entry, ends)
         while not parts or not parts[-1].last:
-            entry = yield from self.plan(batch, len(parts), ends)
-            yield from self._carry_out(entry, ends)
+            entry = await self.plan(batch, len(parts), ends)
+            await self._carry_out(entry, ends)
             parts = (*parts, entry)
-        yield from self._promises.need(held=False)
+        await self._promises.need(held=False)
 
     # ---------------------------------------------------------------------------------------------- plans
 
-    def plan(self, batch: int, part: int, ends: Mapping[int, int]) -> Steps[PlanEntry]:
+    async def plan(self, batch: int, part: int, ends: Mapping[int, int]) -> PlanEntry:
         """Make and store the next part of a batch. Waits while no row may be routed."""
         since: Micros | None = None
         while True:
-            yield CheckSuperseded()
-            state = yield Barrier(PATIENCE)
-            yield from self._until_said(batch, part, state)
+            await CheckSuperseded()
+            state = await Barrier(PATIENCE)
+            await self._until_said(batch, part, state)
             horizon = self._promises.horizon(state)
-            yield from self._promises.need(held=since is not None)
-            positions = next_positions(self._starts, ends, (yield OfChain(chain_head)))
+            await self._promises.need(held=since is not None)
+            positions = next_positions(self._starts, ends, await OfChain(chain_head))
             leeway = widest_leeway(state)
-            greatest = yield from _most_used(ends, horizon, leeway)
-            yield FaultPoint("asked")
-            found = () if greatest is not None else (yield FactsOf(positions, ends, horizon, leeway))
+            greatest = await _most_used(ends, horizon, leeway)
+            await FaultPoint("asked")
+            found = () if greatest is not None else await FactsOf(positions, ends, horizon, leeway)
             ranges, complete = at_most(*next_ranges(found, positions, ends), self.limit)
             if not ranges and not complete:
-                since = yield from self._hold(batch, part, horizon, since)
+                since = await self._hold(batch, part, horizon, since)
                 continue
             used = used_by(found, horizon) if greatest is None else greatest
             draft = Draft(batch, part, complete, ranges, horizon, used if ranges else 0, positions)
             context = self._context(state)
-            name = yield PutContext(context)
-            entry: PlanEntry | None = yield Locked(self._decide(draft, context, name))
+            name = await PutContext(context)
+            entry = await Locked(partial(self._decide, draft, context, name))
             if entry is not None:
-                yield from self._promises.need(held=False)
+                await self._promises.need(held=False)
                 return entry
 
-    def _until_said(self, batch: int, part: int, state: ClusterState) -> Steps[None]:
+    async def _until_said(self, batch: int, part: int, state: ClusterState) -> None:
         """Before planning under changed tables, wait until the log has all decisions so far."""
-        before = (yield OfChain(chain_head)).context
+        before = (await OfChain(chain_head)).context
         if not before or not may_revive(self._stored(before), self._context(state)):
             return
-        since, state = (yield Now()), (yield Newest())
-        while not (yield from self._promises.says(state)):
-            yield ReportHeld(batch, part, None, since)
-            yield CheckSuperseded()
-            state = yield AwaitState(state)
+        since, state = await Now(), await Newest()
+        while not await self._promises.says(state):
+            await ReportHeld(batch, part, None, since)
+            await CheckSuperseded()
+            state = await AwaitState(state)
 
-    def _hold(self, batch: int, part: int, horizon: Micros, since: Micros | None) -> Steps[Micros]:
+    async def _hold(self, batch: int, part: int, horizon: Micros, since: Micros | None) -> Micros:
         """Wait until the horizon changes. Return the start of the wait."""
-        began: Micros = (yield Now()) if since is None else since
-        yield from self._promises.need(held=True)
-        state = yield Newest()
+        began = await Now() if since is None else since
+        await self._promises.need(held=True)
+        state = await Newest()
         while self._promises.horizon(state) == horizon:
-            yield ReportHeld(batch, part, horizon, began)
-            yield CheckSuperseded()
-            state = yield AwaitState(state)
+            await ReportHeld(batch, part, horizon, began)
+            await CheckSuperseded()
+            state = await AwaitState(state)
         return began
 
-    def _decide(self, draft: Draft, context: Context, name: str) -> Steps[PlanEntry | None]:
+    async def _decide(self, draft: Draft, context: Context, name: str) -> PlanEntry | None:
         """Store a part decided under ``context``.
 
         Return None if the log has changed in between, and the part must be planned again.
@@ -344,43 +346,43 @@ class Batches:
         a generation committed above it, and the horizon raised again. Under the lock no lowering can start. A later one
         stays above the use of all stored plans.
         """
-        now = yield Newest()
+        now = await Newest()
         if self._context(now) != context:
-            yield FaultPoint("decided anew")
+            await FaultPoint("decided anew")
             return None
-        head, horizon = (yield OfChain(chain_head)), self._promises.horizon(now)
+        head, horizon = await OfChain(chain_head), self._promises.horizon(now)
         entry = decide(draft, head, now, horizon, context=name, incarnation=self._promises.incarnation)
         if entry is not None:
-            yield AppendPlan(entry)
+            await AppendPlan(entry)
         return entry
 
     # ------------------------------------------------------------------------------------------ execution
 
-    def _carry_out(self, entry: PlanEntry, ends: Mapping[int, int]) -> Steps[None]:
+    async def _carry_out(self, entry: PlanEntry, ends: Mapping[int, int]) -> None:
         """Write the rows of a part, unless they are durable already."""
         if any(item.end > ends.get(item.partition, item.end) for item in entry.ranges):
             raise ChainBroken(f"plan {entry.sequence} goes beyond the end of batch {entry.batch}")
-        is_done = yield OfChain(lambda chain: chain.is_done(entry))
-        yield Begin(entry, is_done)
+        is_done = await OfChain(lambda chain: chain.is_done(entry))
+        await Begin(entry, is_done)
         if is_done:
             return
         left = entry.ranges
         while left:
-            state = yield Newest()
+            state = await Newest()
             # Another incarnation may have executed the part and closed its generation, so these rows are not late. This
             # incarnation must stop instead.
             self._promises.mine(state)
             context = still_known(self._stored(entry.context), state, entry.used)
-            left = yield WriteRows(entry, left, context, closed_for(entry, state), state)
-        yield MarkDone(entry)
+            left = await WriteRows(entry, left, context, closed_for(entry, state), state)
+        await MarkDone(entry)
 
 
-def _most_used(ends: Mapping[int, int], horizon: Micros, leeway: Micros) -> Steps[Micros | None]:
+async def _most_used(ends: Mapping[int, int], horizon: Micros, leeway: Micros) -> Micros | None:
     """Return the largest time that routing the batch uses, if the broker can prove that it is below the horizon.
 
     Else None.
     """
-    for limit in append_limits((yield WallClock()), horizon, leeway):
-        if is_before((yield AppendedSince(limit)), ends):
+    for limit in append_limits(await WallClock(), horizon, leeway):
+        if is_before(await AppendedSince(limit), ends):
             return most_used(limit, leeway)
     return None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 from ringlog.kernel.values import Micros
-from ringlog.protocol.effects import Steps
+from ringlog.protocol.effects import Effect, Steps
 from ringlog_cdc.plan.chain import PlanChain
 from ringlog_cdc.plan.plan import PlanEntry
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
-class Woken:
+class Woken(Effect[None]):
     """Wait for an epoch or a ``Wake`` since the last wait, at most ``timeout`` microseconds.
 
     The driver raises if the job was asked to stop.
@@ -23,29 +25,29 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(Effect[None]):
     """End the current or next wait of the writer's process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Locked:
-    """Perform ``steps`` while no other ``Locked`` steps run. The outcome is their result. Not nested.
+class Locked(Effect[T], Generic[T]):
+    """Perform the steps that ``start`` returns, one at a time. The outcome is their result. Not nested.
 
     Under this lock a plan is checked against the horizon and stored, and a lowering of the horizon starts and ends.
     """
 
-    steps: Steps[Any]
+    start: Callable[[], Steps[T]]
 
 
 @dataclass(frozen=True, slots=True)
-class OfChain:
+class OfChain(Effect[T], Generic[T]):
     """Evaluate ``read`` on the plan chain, which does not change meanwhile. The outcome is its result."""
 
-    read: Callable[[PlanChain], Any]
+    read: Callable[[PlanChain], T]
 
 
 @dataclass(frozen=True, slots=True)
-class AppendPlan:
+class AppendPlan(Effect[None]):
     """Store the next entry of the chain.
 
     Only while ``Locked``. The driver raises ChainMoved if its sequence number is in use.
@@ -55,7 +57,7 @@ class AppendPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class EndsOf:
+class EndsOf(Effect[dict[int, int] | None]):
     """Ask for the ends of a topic.
 
     Outcome: partition to the offset of its next record, or None if the broker does not answer.
@@ -65,7 +67,7 @@ class EndsOf:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstSince:
+class FirstSince(Effect[dict[int, int | None] | None]):
     """Ask for the first records since a time.
 
     Outcome: partition to the first offset appended at ``limit`` (microseconds) or later, or to None if there are no

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.model.settings import leeway_at, setting
 from ringlog.kernel.model.state import CdcWriter, ClusterState
 from ringlog.kernel.values import Epoch, Micros, Position
-from ringlog.protocol.effects import FOREVER, Barrier, Draw, FaultPoint, Newest, Now, Steps, Until, WallClock
+from ringlog.protocol.effects import FOREVER, Barrier, Draw, FaultPoint, Newest, Now, Until, WallClock
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.protocol.submission.submission import submit_until_answered
 from ringlog_cdc.errors import CdcError, WriterReplaced, source_in_use
@@ -116,25 +117,25 @@ class Promises:
         """
         return binding(min(self.mine(state).horizon, state.settled.until), self._bound)
 
-    def need(self, held: bool) -> Steps[None]:
+    async def need(self, held: bool) -> None:
         """Note that rows are being planned, and whether they wait for a higher horizon (``held``)."""
-        state = yield Newest()
+        state = await Newest()
         self._held = held
-        self._active_until = (yield Now()) + _lead(state)
+        self._active_until = await Now() + _lead(state)
         if held:
-            yield Wake()
+            await Wake()
 
-    def says(self, state: ClusterState) -> Steps[bool]:
+    async def says(self, state: ClusterState) -> bool:
         """Return True if the log of ``state`` has all decisions so far. Otherwise request that they are reported."""
-        if has_said(self.mine(state), (yield OfChain(PlanChain.durable_positions))):
+        if has_said(self.mine(state), await OfChain(PlanChain.durable_positions)):
             return True
         self._is_asked = True
-        yield Wake()
+        await Wake()
         return False
 
     # -------------------------------------------------------------------------------------------- asking
 
-    def register(self) -> Steps[Epoch]:
+    async def register(self) -> Epoch:
         """Register this incarnation and fold its entry. Return the epoch.
 
         Raises:
@@ -143,7 +144,7 @@ class Promises:
         """
         while True:
             self.tried.append(self.incarnation)
-            answer = yield from submit_until_answered(
+            answer = await submit_until_answered(
                 RegisterCdcWriter(self.name, self.incarnation, self.source), self._draw
             )
             if isinstance(answer, RejectedResult) and answer.code == "source_in_use":
@@ -151,50 +152,50 @@ class Promises:
             if isinstance(answer, RejectedResult):
                 raise CdcError("not_registered", f"{answer.code}: {answer.detail}")
             if isinstance(answer, AppliedResult):
-                self.mine((yield from _folded(answer.epoch)))
+                self.mine(await _folded(answer.epoch))
                 return answer.epoch
             # The expired request may have had an effect. A new incarnation ends the old one in both cases.
             self.incarnation = self._draw.take(INCARNATION_BYTES).hex()
 
-    def keep(self) -> Steps[None]:
+    async def keep(self) -> None:
         """Keep the promises until an error ends it: WriterReplaced or another CdcError.
 
         The first extension is requested at once, while the first batch is still being read.
         """
-        yield from self.need(held=False)
+        await self.need(held=False)
         while True:
-            yield Woken(self._times.look)
-            yield from self.step()
+            await Woken(self._times.look)
+            await self.step()
 
-    def step(self) -> Steps[None]:
+    async def step(self) -> None:
         """Make the promises needed now, and close and claim generations if possible."""
-        state = yield Newest()
+        state = await Newest()
         mine = self.mine(state)
-        now = yield WallClock()
-        horizon: Micros | None = yield Locked(self._wish(state, mine, now))
+        now = await WallClock()
+        horizon = await Locked(partial(self._wish, state, mine, now))
         if horizon is not None or self._is_asked:
             self._is_asked = False
             if horizon is not None and horizon < mine.horizon:
-                yield FaultPoint("lowering")
-            yield from self.advance(mine.horizon if horizon is None else horizon, mine.low_watermark, ())
+                await FaultPoint("lowering")
+            await self.advance(mine.horizon if horizon is None else horizon, mine.low_watermark, ())
         if self._held:
-            yield from self._settle()
-        tick = yield Now()
+            await self._settle()
+        tick = await Now()
         if tick >= self._close_at:
             self._close_at = tick + self._times.close_look
-            state = yield Newest()
-            yield from self._claim(state, self.mine(state), now)
+            state = await Newest()
+            await self._claim(state, self.mine(state), now)
 
-    def _wish(self, state: ClusterState, mine: CdcWriter, now: Micros) -> Steps[Micros | None]:
+    async def _wish(self, state: ClusterState, mine: CdcWriter, now: Micros) -> Micros | None:
         """Return the horizon to request, or None to keep the current one. A lowering applies from here on."""
-        head = yield OfChain(chain_head)
+        head = await OfChain(chain_head)
         standing = WriterStanding(
             horizon=mine.horizon,
             floor=mine.floor,
             low_watermark=mine.low_watermark,
             used=head.used,
             prepared=state.prepared is not None,
-            active=(yield Now()) < self._active_until,
+            active=await Now() < self._active_until,
             held=self._held,
         )
         horizon = next_horizon(standing, now, _lead(state))
@@ -202,80 +203,80 @@ class Promises:
             self._bound = horizon
         return horizon
 
-    def _settle(self) -> Steps[None]:
+    async def _settle(self) -> None:
         """Request the first validation watermark of the cluster, as nodes do. From then on each horizon raises it."""
-        state = yield Newest()
+        state = await Newest()
         horizon = self.mine(state).horizon
         if state.settled.until or not horizon:
             return
-        answer = yield from submit_until_answered(SettleVerdicts(horizon), self._draw)
+        answer = await submit_until_answered(SettleVerdicts(horizon), self._draw)
         if isinstance(answer, AppliedResult):
-            yield from _folded(answer.epoch)
+            await _folded(answer.epoch)
 
-    def _claim(self, state: ClusterState, mine: CdcWriter, now: Micros) -> Steps[None]:
+    async def _claim(self, state: ClusterState, mine: CdcWriter, now: Micros) -> None:
         """Close generations if possible, and claim the low-watermark that the chain allows."""
-        claimed, durable = yield OfChain(lambda chain: (chain.head.low_watermark, chain.durable_positions()))
+        claimed, durable = await OfChain(lambda chain: (chain.head.low_watermark, chain.durable_positions()))
         if closes_before_nothing(state.generations, claimed, mine.low_watermark):
             raise withdrawn(self.name, claimed)
         following = next_closing(state.generations, max(claimed, mine.low_watermark))
         if following is not None:
             limit = following.timestamp + leeway_at(state, following)
-            if (yield from self._is_passed(limit, durable, now > limit + self._times.clock_margin)):
+            if await self._is_passed(limit, durable, now > limit + self._times.clock_margin):
                 claimed = following.timestamp
-                yield Locked(self._close(state, claimed))
-                yield FaultPoint("closing")
-        claim = next_claim(mine, claimed, (yield OfChain(PlanChain.is_closing_durable)))
+                await Locked(partial(self._close, state, claimed))
+                await FaultPoint("closing")
+        claim = next_claim(mine, claimed, await OfChain(PlanChain.is_closing_durable))
         if claim is Claim.RAISE_HORIZON:
-            yield from self.need(held=self._held)
+            await self.need(held=self._held)
         if claim is Claim.SUBMIT:
-            ends = yield EndsOf(self._sink)
+            ends = await EndsOf(self._sink)
             if ends is not None:
-                yield from self.advance(mine.horizon, claimed, places(ends))
+                await self.advance(mine.horizon, claimed, places(ends))
 
-    def _close(self, state: ClusterState, low_watermark: Micros) -> Steps[None]:
+    async def _close(self, state: ClusterState, low_watermark: Micros) -> None:
         """Append a closing to the chain."""
-        head = yield OfChain(chain_head)
+        head = await OfChain(chain_head)
         closed = closed_before(state.generations, low_watermark)
         epoch, mine = state.epoch, self.incarnation
-        yield AppendPlan(
+        await AppendPlan(
             close_entry(head, generations=closed, low_watermark=low_watermark, epoch=epoch, incarnation=mine)
         )
 
-    def _is_passed(self, limit: Micros, durable: Mapping[int, int], clock_is_past: bool) -> Steps[bool]:
+    async def _is_passed(self, limit: Micros, durable: Mapping[int, int], clock_is_past: bool) -> bool:
         """Return True if everything appended below ``limit`` is durable.
 
         The ends are read first: any record after them is covered by ``later`` or by the clock.
         """
-        ends = yield EndsOf(self.source)
-        later = None if ends is None else (yield FirstSince(self.source, limit))
+        ends = await EndsOf(self.source)
+        if ends is None:
+            return False
+        later = await FirstSince(self.source, limit)
         return later is not None and covers(durable, later, ends, clock_is_past)
 
-    def advance(self, horizon: Micros, low_watermark: Micros, positions: tuple[Position, ...]) -> Steps[None]:
+    async def advance(self, horizon: Micros, low_watermark: Micros, positions: tuple[Position, ...]) -> None:
         """Make one promise and wait until its outcome is final and folded. A lowering applies until then."""
-        decided = places((yield OfChain(PlanChain.durable_positions)))
-        answer = yield from submit_until_answered(
+        decided = places(await OfChain(PlanChain.durable_positions))
+        answer = await submit_until_answered(
             AdvanceCdcWriter(self.name, self.incarnation, horizon, low_watermark, positions, decided), self._draw
         )
         if isinstance(answer, AppliedResult):
-            yield from _folded(answer.epoch)
+            await _folded(answer.epoch)
         elif is_replaced(answer):
             raise WriterReplaced(self.name, self.incarnation, "")
         else:
-            yield Barrier(self._times.timeout)
-        yield Locked(self._unbind())
+            await Barrier(self._times.timeout)
+        await Locked(self._unbind)
 
-    def _unbind(self) -> Steps[None]:
+    async def _unbind(self) -> None:
         """End the effect of a lowering, which is folded by now or void."""
         self._bound = None
-        yield from ()
 
 
-def _folded(epoch: Epoch) -> Steps[ClusterState]:
+async def _folded(epoch: Epoch) -> ClusterState:
     """Wait until the epoch is folded."""
-    state: ClusterState = yield Until(
-        lambda state: state if state.epoch >= epoch else None, FOREVER, f"epoch {epoch} to be folded"
-    )
-    return state
+    found = await Until(lambda state: state if state.epoch >= epoch else None, FOREVER, f"epoch {epoch} to be folded")
+    assert found is not None, "the wait has no timeout"
+    return found
 
 
 def _lead(state: ClusterState) -> Micros:

@@ -39,7 +39,7 @@ from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.folding import Start
 from ringlog.log.replicas.start_point import SnapshotTopic
-from ringlog.protocol.effects import FaultPoint, Newest, Steps, run_steps
+from ringlog.protocol.effects import Effect, FaultPoint, Newest, run_steps
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.records import SnapshotConfirmation, StoredSnapshot
@@ -58,7 +58,7 @@ MEND: Final = "mend the place"
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitSnapshotWork:
+class AwaitSnapshotWork(Effect[None]):
     """Wait for work. If failed work is left, wait for one rest at most."""
 
 
@@ -99,7 +99,7 @@ class PendingArchive:
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitHead:
+class AwaitHead(Effect[StoredSnapshot | None]):
     """Wait for the head of that epoch, unless there is a later snapshot. Outcome: the head; None if it is missing."""
 
     topic: SnapshotTopic
@@ -107,7 +107,7 @@ class AwaitHead:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitOnce:
+class SubmitOnce(Effect[None]):
     """Submit the command once. The driver logs a failure."""
 
     command: Command
@@ -201,19 +201,19 @@ class SnapshotSteps:
                 self._due = due
             self._ordered = ordered or self._ordered
 
-    def run(self) -> Steps[None]:
+    async def run(self) -> None:
         """Perform the work, forever."""
         topic: SnapshotTopic | None = None
         try:
             while True:
-                yield AwaitSnapshotWork()
-                yield FaultPoint("snapshots")
-                topic = yield from self._perform_due(topic)
+                await AwaitSnapshotWork()
+                await FaultPoint("snapshots")
+                topic = await self._perform_due(topic)
         finally:
             if topic is not None:
                 topic.close()
 
-    def _perform_due(self, topic: SnapshotTopic | None) -> Steps[SnapshotTopic | None]:
+    async def _perform_due(self, topic: SnapshotTopic | None) -> SnapshotTopic | None:
         """Perform the present work. Whole states are released at its end."""
         with self._lock:
             start, ordered, self._due = self._due, self._ordered, None
@@ -222,9 +222,11 @@ class SnapshotSteps:
         try:
             topic = topic or self._open()
             if start is not None:
-                stores = self._role in STORE
-                yield from self._store(topic, start, is_left) if stores else self._confirm(topic, start)
-            yield from self._archive()
+                if self._role in STORE:
+                    await self._store(topic, start, is_left)
+                else:
+                    await self._confirm(topic, start)
+            await self._archive()
             if ordered is not None:
                 self._truncate(ordered)
         except LogError as error:
@@ -246,7 +248,7 @@ class SnapshotSteps:
             if self._ordered is ordered:
                 self._ordered = None
 
-    def _store(self, topic: SnapshotTopic, start: Start, is_left: bool) -> Steps[None]:
+    async def _store(self, topic: SnapshotTopic, start: Start, is_left: bool) -> None:
         """Store a snapshot, and plan its archive.
 
         ``is_left``: it was requested before the take-over, so the previous instance may have stored it.
@@ -256,13 +258,13 @@ class SnapshotSteps:
             head = topic.store(start, self._identity(), self._role, self._now(), self._new_id(), begin)
             size = sum(part.size for part in head.parts)
             self._say("stored", head.epoch, bytes=size, chunks=len(head.chunks), digest=head.digest)
-            yield FaultPoint("snapshots")
+            await FaultPoint("snapshots")
         if self._ends is not None:
             earlier = self._behind or PendingArchive(0, str)
             wanted = partial(digest, start.state)
             self._behind = replace(earlier, epoch=start.state.epoch, wanted=wanted, rests=0)
 
-    def _archive(self) -> Steps[None]:
+    async def _archive(self) -> None:
         """Extend the archive to the newest stored or confirmed snapshot, or count one rest if it is too early."""
         behind = self._behind
         if behind is None or self._ends is None:
@@ -276,8 +278,8 @@ class SnapshotSteps:
             self._waits_on(behind, error)
             return
         if grown is not None:
-            yield from self._submit(grown)
-            if not is_known((yield Newest()), grown):
+            await self._submit(grown)
+            if not is_known(await Newest(), grown):
                 self._waits_on(behind, LogUnavailable(f"the log has not heard of the archive up to {grown.epoch}"))
                 return
         self._behind = None
@@ -291,25 +293,25 @@ class SnapshotSteps:
         mine = self._identity(), start.state.state_id, digest(start.state)
         return any(mine == (one.head.topic_id, one.head.state_id, one.head.digest) for one in topic.listed())
 
-    def _confirm(self, topic: SnapshotTopic, start: Start) -> Steps[None]:
+    async def _confirm(self, topic: SnapshotTopic, start: Start) -> None:
         """Compare the stored snapshot with this role's fold, publish the result, and record an agreement in the log."""
         epoch = start.state.epoch
-        head: StoredSnapshot | None = yield AwaitHead(topic, epoch)
+        head = await AwaitHead(topic, epoch)
         if head is None:
             return
         said, confirms = compared(start, head, self._identity(), self._role, self._now())
         topic.confirm(said)
         if confirms is not None:
             self._say("confirmed", epoch)
-            yield from self._submit(confirms)
+            await self._submit(confirms)
         else:
             self._say("disputed", epoch, digest=said.digest, stored=head.digest)
 
-    def _submit(self, command: Command) -> Steps[None]:
+    async def _submit(self, command: Command) -> None:
         """Submit a command unless the log contains it already."""
-        yield FaultPoint("snapshots")
-        if not is_known((yield Newest()), command):
-            yield SubmitOnce(command)
+        await FaultPoint("snapshots")
+        if not is_known(await Newest(), command):
+            await SubmitOnce(command)
 
 
 class SnapshotThread:

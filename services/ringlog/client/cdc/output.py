@@ -35,7 +35,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ringlog import __version__
-from ringlog.client.cdc.row_changes import Bound, Effect, effects
+from ringlog.client.cdc.row_changes import Bound, RowEffect, effects
 from ringlog.client.cdc.rows import CdcChange
 from ringlog.kernel.values import Micros
 from ringlog.wire.avro.mapping import uuid_text
@@ -106,7 +106,7 @@ def debezium(change: CdcChange, cluster: str, now_us: Micros) -> list[tuple[Json
     return [(json_names(found.key), _envelope(change, found, cluster, now_us)) for found in effects(change)]
 
 
-def _envelope(change: CdcChange, effect: Effect, cluster: str, now_us: Micros) -> Json:
+def _envelope(change: CdcChange, effect: RowEffect, cluster: str, now_us: Micros) -> Json:
     envelope: Json = {
         "source": _source(change, effect, cluster),
         "transaction": None,
@@ -121,13 +121,13 @@ def _envelope(change: CdcChange, effect: Effect, cluster: str, now_us: Micros) -
     return {"before": _before(effect), "after": _after(effect)} | envelope
 
 
-def _before(effect: Effect) -> Json | None:
+def _before(effect: RowEffect) -> Json | None:
     if effect.before is not None:
         return json_names(effect.before)
     return json_names(effect.key) if effect.operation.endswith("delete") else None
 
 
-def _after(effect: Effect) -> Json | None:
+def _after(effect: RowEffect) -> Json | None:
     if effect.operation.endswith("delete"):
         return None
     if effect.after is not None:
@@ -135,7 +135,7 @@ def _after(effect: Effect) -> Json | None:
     return json_names(effect.key) | dict.fromkeys(effect.deleted) | json_names(effect.values)
 
 
-def _source(change: CdcChange, effect: Effect, cluster: str) -> Json:
+def _source(change: CdcChange, effect: RowEffect, cluster: str) -> Json:
     return {
         "version": __version__,
         "connector": "ringlog",
@@ -155,7 +155,7 @@ def _source(change: CdcChange, effect: Effect, cluster: str) -> Json:
     } | _undecoded(effect)
 
 
-def _undecoded(effect: Effect) -> Json:
+def _undecoded(effect: RowEffect) -> Json:
     """Return the field for undecoded values, or nothing. Regular records keep exactly Debezium's shape."""
     return {"undecoded": json_names(effect.undecoded)} if effect.undecoded else {}
 
@@ -180,7 +180,7 @@ def cloudevents(change: CdcChange, cluster: str) -> list[Json]:
     ]
 
 
-def _data(change: CdcChange, effect: Effect) -> Json:
+def _data(change: CdcChange, effect: RowEffect) -> Json:
     found: Json = {"table": change.name, "timestamp": change.timestamp, "key": json_names(effect.key)}
     found |= _undecoded(effect)
     if effect.operation == "range_delete":
@@ -194,7 +194,7 @@ def _data(change: CdcChange, effect: Effect) -> Json:
     }
 
 
-def _bounds(effect: Effect) -> Json:
+def _bounds(effect: RowEffect) -> Json:
     assert effect.start is not None, "a range has a start"
     assert effect.end is not None, "a range has an end"
     return {"start": _bound(effect.start), "end": _bound(effect.end)}

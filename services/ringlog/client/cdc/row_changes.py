@@ -1,8 +1,8 @@
 """Effects of a write: the log rows that refer to the same table row, combined.
 
-The log splits a write by time to live and operation, and adds images as separate rows. An ``Effect`` describes one row
-of the table (or its static row, a range of rows, the partition). It contains the columns that were set and deleted, and
-the images if the table keeps them.
+The log splits a write by time to live and operation, and adds images as separate rows. A ``RowEffect`` describes one
+row of the table (or its static row, a range of rows, the partition). It contains the columns that were set and
+deleted, and the images if the table keeps them.
 
 Invariant: every row of the write is part of an effect. Range and partition deletes are separate effects.
 """
@@ -37,7 +37,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class RowEffect:
     """The effect of a write on one row, range or partition.
 
     ``operation``: insert, update, row_delete, partition_delete or range_delete. ``number``: number of its first row in
@@ -59,7 +59,7 @@ class Effect:
     undecoded: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def effects(change: CdcChange) -> tuple[Effect, ...]:
+def effects(change: CdcChange) -> tuple[RowEffect, ...]:
     """Return the effects of a write in the order of the log."""
     images: dict[int, dict[str, Names]] = {PREIMAGE: {}, POSTIMAGE: {}}
     undecoded: dict[str, dict[str, bytes]] = {}
@@ -94,23 +94,23 @@ def _name(row: LogRow) -> str:
     return repr(dict(row.key))
 
 
-def _effect(rows: list[LogRow], images: dict[int, dict[str, Names]], by_key: Mapping[str, list[LogRow]]) -> Effect:
+def _effect(rows: list[LogRow], images: dict[int, dict[str, Names]], by_key: Mapping[str, list[LogRow]]) -> RowEffect:
     first, last = rows[0], rows[-1]
     if first.code in RANGE_STARTS:
         start = Bound(first.key, RANGE_STARTS[first.code])
         end = Bound(last.key, RANGE_ENDS.get(last.code, True))
         shared = {name: value for name, value in first.key.items() if name in last.key and last.key[name] == value}
-        return Effect("range_delete", first.batch_seq_no, shared, start=start, end=end)
+        return RowEffect("range_delete", first.batch_seq_no, shared, start=start, end=end)
     before, after = images[PREIMAGE].get(_name(first)), images[POSTIMAGE].get(_name(first))
     if first.code in PARTITION_DELETES:
         # The static row also has the key of the partition. An image beside a change of static columns belongs to that
         # change.
         own = None if _name(first) in by_key else before
-        return Effect("partition_delete", first.batch_seq_no, first.key, before=own)
+        return RowEffect("partition_delete", first.batch_seq_no, first.key, before=own)
     if first.code in ROW_DELETES:
-        return Effect("row_delete", first.batch_seq_no, first.key, before=before)
+        return RowEffect("row_delete", first.batch_seq_no, first.key, before=before)
     values = {name: value for row in rows for name, value in row.values.items()}
     elements = {name: keys for row in rows for name, keys in row.deleted_elements.items()}
     operation = "insert" if any(row.code == INSERT for row in rows) else "update"
     deleted = tuple(dict.fromkeys(name for row in rows for name in row.deleted))
-    return Effect(operation, first.batch_seq_no, first.key, values, deleted, elements, before, after)
+    return RowEffect(operation, first.batch_seq_no, first.key, values, deleted, elements, before, after)

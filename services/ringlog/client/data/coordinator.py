@@ -208,7 +208,7 @@ class Coordinator:
             with self._lock:
                 self._mailboxes.discard(mailbox)
 
-    def _until(self, effect: Until) -> Any:
+    def _until(self, effect: Until[T]) -> T | None:
         try:
             return self._replica.wait_for(effect.found, effect.timeout / 1e6, effect.what)
         except WaitTimedOut:

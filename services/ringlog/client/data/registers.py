@@ -1,4 +1,4 @@
-"""Reads and writes of registers: the protocol of a request coordinator, as steps that yield effects.
+"""Reads and writes of registers: the protocol of a request coordinator, as steps over effects.
 
 Each request is planned on the newest state (``ringlog.client.data.plans``) and sent to replicas. Its answers are
 evaluated on the newest state before it counts as a success. If the plan can no longer succeed, a new plan is made,
@@ -39,7 +39,7 @@ from ringlog.client.errors import RequestImpossible, RequestTimedOut
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId
-from ringlog.protocol.effects import Newest, Now, Steps, Until
+from ringlog.protocol.effects import Effect, Newest, Now, Until
 from ringlog.wire.data import BEHIND, Key, ReadReply, RegisterCell, WriteReply, digest_of, rank
 
 RESEND: Micros = 300_000
@@ -110,8 +110,11 @@ class FoundCell(FoundAnswer):
     digest: bytes = b""
 
 
+F = TypeVar("F", bound=FoundAnswer)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class AskReplica:
+class AskReplica(Effect[None]):
     """Effect: send ``request``, planned on ``planned``, to ``node`` once. Has no outcome.
 
     ``AwaitReplies`` returns the reply, or None if there is none within ``timeout``. ``is_digest``: the reply may omit
@@ -138,7 +141,7 @@ class AskReplica:
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitReplies:
+class AwaitReplies(Effect[Sequence[tuple[AskReplica, F | None]]], Generic[F]):
     """Effect: wait for replies or a newer state, at most ``timeout``.
 
     Outcome: the replies since the last wait, each with its request.
@@ -147,11 +150,8 @@ class AwaitReplies:
     timeout: Micros
 
 
-F = TypeVar("F", bound=FoundAnswer)
-
-
 @dataclass(frozen=True, slots=True)
-class ReadNewest:
+class ReadNewest(Effect[bool]):
     """Effect: a read barrier. Outcome: False if it did not succeed within ``timeout``."""
 
     timeout: Micros
@@ -202,22 +202,22 @@ class Success(Generic[F]):
 # ---------------------------------------------------------------------------------------------------- requests
 
 
-def write(key: Key, cell: RegisterCell, level: Level, datacenter: str, timeout: Micros) -> Steps[RegisterResult]:
+async def write(key: Key, cell: RegisterCell, level: Level, datacenter: str, timeout: Micros) -> RegisterResult:
     """Write ``cell``. Raises RequestTimedOut (a later read may or may not return it), RequestImpossible."""
     wanted = plans.request_of(key, Access.WRITE, level, datacenter)
-    deadline = (yield Now()) + timeout
-    done: Success[FoundCell] = yield from succeed(RegisterRequest(wanted, key, "Write", timeout, deadline, cell))
+    deadline = await Now() + timeout
+    done: Success[FoundCell] = await succeed(RegisterRequest(wanted, key, "Write", timeout, deadline, cell))
     return _result(done, key, cell)
 
 
-def read(key: Key, level: Level, datacenter: str, timeout: Micros) -> Steps[RegisterResult]:
+async def read(key: Key, level: Level, datacenter: str, timeout: Micros) -> RegisterResult:
     """Read a register. Raises RequestTimedOut, RequestImpossible."""
     wanted = plans.request_of(key, Access.READ, level, datacenter)
-    deadline = (yield Now()) + timeout
+    deadline = await Now() + timeout
     request = RegisterRequest(wanted, key, "Read", timeout, deadline, is_lean=True)
-    done: Success[FoundCell] = yield from succeed(request)
+    done: Success[FoundCell] = await succeed(request)
     if _differ(done.good):
-        whole: Success[FoundCell] = yield from succeed(replace(request, is_lean=False))
+        whole: Success[FoundCell] = await succeed(replace(request, is_lean=False))
         done = replace(whole, attempts=done.attempts + whole.attempts)
     cells = (found.cell for found in done.good if found.cell is not None and not found.digest)
     best = max(cells, key=rank, default=None)
@@ -230,7 +230,7 @@ def read(key: Key, level: Level, datacenter: str, timeout: Micros) -> Steps[Regi
         raise RequestImpossible(f"repair of {key.keyspace}", repair.code, repair.detail)
     if repair is not None:
         write_back = RegisterRequest(repair.request, key, "Repair", timeout, deadline, best)
-        yield from succeed(write_back, [FoundCell(answer) for answer in holders])
+        await succeed(write_back, [FoundCell(answer) for answer in holders])
     return _result(done, key, best, repair)
 
 
@@ -259,17 +259,17 @@ def _digest(found: FoundCell) -> bytes:
 # ---------------------------------------------------------------------------------------------------- plans
 
 
-def succeed(request: ReplicaRequest, kept: Sequence[F] = ()) -> Steps[Success[F]]:
+async def succeed(request: ReplicaRequest, kept: Sequence[F] = ()) -> Success[F]:
     """Plan and ask until a plan succeeds or the deadline passes. ``kept``: answers that already count."""
     attempts, has_looked = 0, False
     waited_for: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     while True:
-        state: ClusterState = yield Newest()
+        state = await Newest()
         made = request.planned(state)
         if isinstance(made, RequestPlan):
             attempts += 1
-            judged = yield from _Attempt(request, state, made, kept).run()
+            judged = await _Attempt(request, state, made, kept).run()
             outcome, refused = judged.outcome, _refusals(judged) or refused
             if isinstance(outcome, Satisfied):
                 return Success(made, judged.state, _good(judged), attempts)
@@ -281,13 +281,13 @@ def succeed(request: ReplicaRequest, kept: Sequence[F] = ()) -> Steps[Success[F]
         elif has_looked:
             raise RequestImpossible(str(request), made.code, made.detail)
         else:
-            has_looked = yield ReadNewest(max(request.deadline - (yield Now()), BARRIER_LEAST))
+            has_looked = await ReadNewest(max(request.deadline - await Now(), BARRIER_LEAST))
             waited_for = () if has_looked else ("the metadata log",)
-        left = request.deadline - (yield Now())
+        left = request.deadline - await Now()
         if left <= 0:
-            epoch = (yield Newest()).epoch
+            epoch = (await Newest()).epoch
             raise RequestTimedOut(str(request), request.timeout / 1e6, waited_for, epoch, refused)
-        yield Until(_later_than(state), min(BACKOFF, max(left, WAIT_LEAST)), "a newer epoch")
+        await Until(_later_than(state), min(BACKOFF, max(left, WAIT_LEAST)), "a newer epoch")
 
 
 def _good(judged: JudgedAttempt[F]) -> tuple[F, ...]:
@@ -325,34 +325,34 @@ class _Attempt(Generic[F]):
         self._asking: dict[AskReplica, Micros] = {}
         self._asked: set[NodeId] = set()
 
-    def run(self) -> Steps[JudgedAttempt[F]]:
+    async def run(self) -> JudgedAttempt[F]:
         """Ask replicas until the answers decide or the deadline passes. The outcome is then AwaitedAnswers."""
         deadline = self._request.deadline
-        again: Micros = yield Now()
+        again = await Now()
         while True:
-            state: ClusterState = yield Newest()
+            state = await Newest()
             # Drop answers of another history, so that their nodes are asked again.
             self._found = [found for found in self._found if plans.is_of_this_log(found.answer, state)]
             outcome = plans.count(self._made, [found.answer for found in self._found], state)
-            now: Micros = yield Now()
+            now = await Now()
             if not isinstance(outcome, AwaitedAnswers) or now >= deadline:
                 return JudgedAttempt(self._made, outcome, tuple(self._found), state)
             silent = self._silent()
             if silent and now >= again:
                 again = now + RESEND
                 for node in silent:
-                    yield self._ask(node, now)
+                    await self._ask(node, now)
                 silent = []
             until = min(again, deadline) if silent else deadline
-            replies: Sequence[tuple[AskReplica, F | None]] = yield AwaitReplies(max(until - now, WAIT_LEAST))
+            replies: Sequence[tuple[AskReplica, F | None]] = await AwaitReplies(max(until - now, WAIT_LEAST))
             for asked, reply in replies:
                 sent = self._asking.pop(asked, None)
                 if sent is None or reply is None:
                     continue
                 if reply.answer.refused != BEHIND:
                     self._found.append(reply)
-                elif sent + HELD <= (now := (yield Now())) < deadline:
-                    yield self._ask(asked.node, now)
+                elif sent + HELD <= (now := await Now()) < deadline:
+                    await self._ask(asked.node, now)
 
     def _silent(self) -> list[NodeId]:
         """Return the nodes of the plan that have not answered and are not being asked."""

@@ -1,4 +1,4 @@
-"""Reads of rows: the protocol of a request coordinator for partitions, as steps that yield effects.
+"""Reads of rows: the protocol of a request coordinator for partitions, as steps over effects.
 
 Writes of rows have no coordinator. Each replica reads the mutations topic, and all replicas make the same decisions. So
 a replica that has processed a partition of the topic up to a position has every accepted write of its ranges below that
@@ -45,7 +45,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.rows.partition import PartitionState
 from ringlog.kernel.values import Epoch, Micros, NodeId
-from ringlog.protocol.effects import Newest, Now, Steps
+from ringlog.protocol.effects import Effect, Newest, Now
 from ringlog.wire.data import ReadRequest, ReadRowsReply, ReadRowsRequest, WriteRequest, digest_of_writes
 from ringlog.wire.records import decode_mutation
 
@@ -98,7 +98,7 @@ class FoundRows(FoundAnswer):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadEnds:
+class ReadEnds(Effect[Positions | None]):
     """Effect: read the ends of the mutations topic. Outcome: Positions, or None if unknown within ``timeout``."""
 
     timeout: Micros
@@ -125,22 +125,22 @@ class FoundPartition:
     lacking: tuple[NodeId, ...] = ()
 
 
-def read(
+async def read(
     table: str, partition_key: bytes, at: Positions, level: Level, datacenter: str, timeout: Micros
-) -> Steps[FoundPartition]:
+) -> FoundPartition:
     """Read a partition of ``table`` (``keyspace.table``). Raises RequestTimedOut, RequestImpossible."""
-    deadline = (yield Now()) + timeout
+    deadline = await Now() + timeout
     keyspace, _, name = table.partition(".")
     wanted = ClientRequest(keyspace, token_of(partition_key), Access.READ, level, datacenter, name)
-    table_id = yield from _id_of(table, timeout)
+    table_id = await _id_of(table, timeout)
     request = PartitionRequest(wanted, table_id, partition_key, timeout, deadline, tuple(sorted(at.items())))
-    done = yield from _found(request)
+    done = await _found(request)
     attempts, lacking, writes = done.attempts, tuple[NodeId, ...](), _union(done.good)
     states = _States(done.state, table)
     if _differ(done.good, states):
         # Distinguish a replica that is behind from one that has lost writes: ask all at positions above every found
         # write.
-        again = yield from _found_at_ends(request)
+        again = await _found_at_ends(request)
         if again is not None:
             states = _States(again.state, table)
             lacking = tuple(sorted(one.answer.node for one in again.good if not states.has_all(one, writes)))
@@ -154,7 +154,7 @@ def read(
         raise RequestImpossible(f"repair of {table}", repair.code, repair.detail)
     if repair is not None:
         wait = replace(request, wanted=repair.request, at=tuple(sorted(reached.items())), is_position=True)
-        yield from succeed(wait, holders)
+        await succeed(wait, holders)
     answers = tuple(found.answer for found in done.good)
     found = tuple(sorted(writes))
     return FoundPartition(
@@ -183,12 +183,12 @@ def found_rows(reply: ReadRowsReply) -> FoundRows:
 # -------------------------------------------------------------------------------------------------- internals
 
 
-def _id_of(table: str, timeout: Micros) -> Steps[str]:
+async def _id_of(table: str, timeout: Micros) -> str:
     """Return the id of the table with this name. An unknown name is looked up again after a read barrier."""
-    state: ClusterState = yield Newest()
+    state = await Newest()
     if table not in state.tables:
-        yield ReadNewest(max(timeout, BARRIER_LEAST))
-        state = yield Newest()
+        await ReadNewest(max(timeout, BARRIER_LEAST))
+        state = await Newest()
     found = state.tables.get(table)
     if found is None:
         missing = _no_table(state, table)
@@ -200,23 +200,23 @@ def _no_table(state: ClusterState, table: str) -> Failed:
     return Failed("unknown_table", f"epoch {state.epoch} has no table {table}, or another one than was asked for")
 
 
-def _found(request: PartitionRequest) -> Steps[Success[FoundRows]]:
+async def _found(request: PartitionRequest) -> Success[FoundRows]:
     """Read the versions of the replicas: digests first, from all but one replica."""
-    lean: Success[FoundRows] = yield from succeed(replace(request, is_lean=True))
+    lean: Success[FoundRows] = await succeed(replace(request, is_lean=True))
     if len({_digest(found) for found in lean.good}) == 1 and not all(found.digest for found in lean.good):
         return lean
-    whole: Success[FoundRows] = yield from succeed(request)
+    whole: Success[FoundRows] = await succeed(request)
     return replace(whole, attempts=lean.attempts + whole.attempts)
 
 
-def _found_at_ends(request: PartitionRequest) -> Steps[Success[FoundRows] | None]:
+async def _found_at_ends(request: PartitionRequest) -> Success[FoundRows] | None:
     """Read the versions at the current ends of the topic. Return None if the replicas do not reach them in time."""
-    left = request.deadline - (yield Now())
-    ends: Positions | None = yield ReadEnds(max(left, BARRIER_LEAST))
+    left = request.deadline - await Now()
+    ends = await ReadEnds(max(left, BARRIER_LEAST))
     if ends is None:
         return None
     try:
-        found: Success[FoundRows] = yield from succeed(replace(request, at=tuple(sorted(ends.items()))))
+        found: Success[FoundRows] = await succeed(replace(request, at=tuple(sorted(ends.items()))))
     except RequestTimedOut:
         return None
     return found

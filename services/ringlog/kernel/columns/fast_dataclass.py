@@ -64,7 +64,7 @@ def _names(frozen: type[Any], given: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 def _is_bare(base: type[Any]) -> bool:
     """Return True if the base adds nothing to its instances."""
-    return base is object or (base.__bases__ == (object,) and base.__dict__.get("__slots__") == ())
+    return base is object or (base.__dict__.get("__slots__") == () and all(map(_is_bare, base.__bases__)))
 
 
 def is_plain(frozen: type[Any]) -> bool:

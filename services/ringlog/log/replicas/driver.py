@@ -21,6 +21,7 @@ from ringlog.protocol.effects import (
     Append,
     Barrier,
     CatchUp,
+    Effect,
     Exclusive,
     FaultPoint,
     Newest,
@@ -101,7 +102,7 @@ class LogDriver:
         """Run a protocol to its end. Raises LogError, and the protocol's own errors."""
         return run_steps(steps, self._perform)
 
-    def _perform(self, effect: Any) -> Any:
+    def _perform(self, effect: Effect[Any]) -> Any:
         return self.handlers[type(effect)](effect)
 
     def _append(self, effect: Append) -> None:
@@ -111,7 +112,7 @@ class LogDriver:
         with self._replica.poll_policy.urgent():
             return self._replica.read_barrier(effect.timeout / 1e6)
 
-    def _until(self, effect: Until) -> Any:
+    def _until(self, effect: Until[T]) -> T | None:
         """Wait for the effect's condition, or return None at its timeout.
 
         The log may show the appended records before the broker's answer arrives, so this does not wait for the answer.
@@ -155,11 +156,11 @@ class LogDriver:
             raise error
         return True
 
-    def _run_exclusively(self, effect: Exclusive) -> Any:
+    def _run_exclusively(self, effect: Exclusive[T]) -> T:
         started = time.monotonic()
         if not self._replica.decisions.acquire(timeout=effect.timeout / 1e6):
             raise WaitTimedOut("another decision of this process", time.monotonic() - started, "nothing was sent")
         try:
-            return self.run_steps(effect.steps)
+            return self.run_steps(effect.start())
         finally:
             self._replica.decisions.release()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ringlog.kernel.balance.model import READS, WRITES
 from ringlog.kernel.model.state import ClusterState
@@ -29,7 +29,7 @@ from ringlog.node.registers.image import Image
 from ringlog.node.registers.journal import COMPACT_BYTES, Journal
 from ringlog.node.registers.registers import Behind, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.registers.served import ServedRequests
-from ringlog.protocol.effects import Steps, run_steps
+from ringlog.protocol.effects import Effect, Steps, run_steps
 from ringlog.wire.data import Cells, JournalRecord, Key, ReadRequest, StatusReply, WriteRequest
 
 T = TypeVar("T")
@@ -44,7 +44,8 @@ def run_request_steps(changed: threading.Condition, steps: Steps[T], check: Call
         check: Called periodically during a wait, and may raise.
     """
 
-    def wait(effect: WaitUntil) -> None:
+    def wait(effect: Effect[Any]) -> None:
+        assert isinstance(effect, WaitUntil), effect
         until = time.monotonic() + effect.timeout / 1e6
         while not changed.wait_for(effect.over, min(max(until - time.monotonic(), 0), POLL_INTERVAL_S)):
             check()

@@ -29,7 +29,7 @@ from ringlog.node.protocol.followers import RowGroupReplicas
 from ringlog.node.protocol.groups import REPORTS_MAX, Member
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.stream_attempts import StreamAttempts, reportable_counts
-from ringlog.protocol.effects import FaultPoint, Now, Steps, WallClock
+from ringlog.protocol.effects import Effect, FaultPoint, Now, WallClock
 from ringlog.wire.records import FailedTries, NodeAck
 
 
@@ -44,12 +44,12 @@ class RegisterSide(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class News(Effect[None]):
     """Wait until there may be something to acknowledge."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Effect[None]):
     """Write the acknowledged epoch to disk. A lower epoch than the stored one changes nothing."""
 
     cluster_id: str
@@ -58,19 +58,19 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskFailed:
+class DiskFailed(Effect[None]):
     """Report that the disk rejects rows. The driver ends the node."""
 
     why: RowsDamaged
 
 
 @dataclass(frozen=True, slots=True)
-class TopicEnds:
+class TopicEnds(Effect[Mapping[int, int] | None]):
     """Read the end offsets of the mutations topic. Outcome: offsets by partition, or None without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class PublishAcknowledgement:
+class PublishAcknowledgement(Effect[bool]):
     """Publish the acknowledgement. Outcome: True if the broker has confirmed it.
 
     Before an outcome of False that would repeat immediately, the driver waits.
@@ -94,24 +94,24 @@ class AcknowledgementDraft:
     content: AckContent
 
 
-def acknowledge(
+async def acknowledge(
     row_replica: RowReplica,
     registers: RegisterSide,
     tries: StreamAttempts,
     incarnation: str,
     replicas: RowGroupReplicas,
-) -> Steps[None]:
+) -> None:
     """Acknowledge epochs on schedule, until the node's replicas fail. ``incarnation``: identifies this start."""
     schedule, member, last = AckSchedule(row_replica.node), Member(row_replica.node, replicas), None
     while True:
-        yield News()
+        await News()
         while row_replica.caught_up and replicas.failure() is None:
-            now = yield Now()
+            now = await Now()
             draft = _drafted(row_replica, registers, tries, member, schedule, now)
             if steps := replicas.steps_without_start():
                 # A zone step begins at the topic's current end, so that the replica has all writes from before the
                 # step. The draft is built again, because the steps may follow at once.
-                ends: Mapping[int, int] | None = yield TopicEnds()
+                ends = await TopicEnds()
                 if ends is not None:
                     replicas.set_start(steps, ends)
                     continue
@@ -123,12 +123,12 @@ def acknowledge(
                 row_replica.commit(sync=True)
             except RowsDamaged as damaged:
                 replicas.fail(damaged.code)
-                yield DiskFailed(damaged)
+                await DiskFailed(damaged)
                 break
-            yield keep
+            await keep
             # From here on the record may reach the topic, so a later acknowledgement must not name a lower epoch.
             schedule.attempted(keep.epoch)
-            at = yield WallClock()
+            at = await WallClock()
             ack = NodeAck(
                 keep.cluster_id,
                 row_replica.node,
@@ -141,9 +141,9 @@ def acknowledge(
                 draft.tries,
                 keep.state_id,
             )
-            yield FaultPoint("acknowledging")
+            await FaultPoint("acknowledging")
             last = ack  # The broker may have the record even if it did not answer.
-            if (yield PublishAcknowledgement(ack)):
+            if await PublishAcknowledgement(ack):
                 schedule.sent(keep.epoch, draft.content, now)
         if replicas.failure() is not None:
             break
@@ -151,8 +151,8 @@ def acknowledge(
         # The final acknowledgement lets operators cancel steps that wait for this node.
         failures = member.reports(row_replica.state, 0)
     if last is not None:
-        at = yield WallClock()
-        yield PublishAcknowledgement(replace(last, reports=failures, rows=0, at=at, tries=()))
+        at = await WallClock()
+        await PublishAcknowledgement(replace(last, reports=failures, rows=0, at=at, tries=()))
 
 
 def _drafted(

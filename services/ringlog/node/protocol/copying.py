@@ -22,7 +22,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId
 from ringlog.node.identity import EPOCH_MAX
 from ringlog.node.protocol.mutation_loop import MayAcknowledge, Sleep
-from ringlog.protocol.effects import Steps
+from ringlog.protocol.effects import Effect
 
 POLL_INTERVAL: Final[Micros] = 200_000
 """The longest wait for records, and the pause after a failure, in microseconds."""
@@ -54,12 +54,12 @@ class CopyProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitMember:
+class AwaitMember(Effect[None]):
     """Wait until the node is a member."""
 
 
 @dataclass(frozen=True, slots=True)
-class OpenCopy:
+class OpenCopy(Effect[bool]):
     """Open the copy that continues this log, and replace the open one.
 
     Outcome: False if the log cannot be read now; the previous copy then stays open. The driver raises if the copy
@@ -68,7 +68,7 @@ class OpenCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class AppendRecords:
+class AppendRecords(Effect[Epoch | None]):
     """Write new log records to the copy on disk, and wait at most ``timeout`` for them.
 
     Outcome: the newest epoch of the copy, or None if the log does not continue it now.
@@ -78,26 +78,26 @@ class AppendRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseCopy:
+class CloseCopy(Effect[None]):
     """Close the copy. It is no longer extended and no longer serves peers."""
 
 
-def keep_copy(side: CopyProgress, own: Callable[[], ClusterState]) -> Steps[None]:
+async def keep_copy(side: CopyProgress, own: Callable[[], ClusterState]) -> None:
     """Maintain the copy, without end.
 
     Args:
         own: Returns the newest state that the node folded from the log.
     """
     while True:
-        yield AwaitMember()
-        if (yield OpenCopy()):
+        await AwaitMember()
+        if await OpenCopy():
             while side.is_member(own()):
-                epoch: Epoch | None = yield AppendRecords(POLL_INTERVAL)
+                epoch = await AppendRecords(POLL_INTERVAL)
                 if epoch is None:
                     break
                 if side.record_copied(epoch):
-                    yield MayAcknowledge()
+                    await MayAcknowledge()
         if side.is_member(own()):
-            yield Sleep(POLL_INTERVAL)
+            await Sleep(POLL_INTERVAL)
         else:
-            yield CloseCopy()
+            await CloseCopy()

@@ -16,7 +16,7 @@ from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.model.state import ClusterState, Node
 from ringlog.kernel.values import Command, Epoch, NodeId
 from ringlog.node.errors import NodeFailed
-from ringlog.protocol.effects import CatchUp, Draw, Newest, Steps
+from ringlog.protocol.effects import CatchUp, Draw, Effect, Newest, Steps
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted, describe
 from ringlog.protocol.submission.submission import submit_until_answered
 from ringlog.protocol.validator.values import FORGOTTEN
@@ -34,7 +34,7 @@ JOIN_RETRIED = (
 
 
 @dataclass(frozen=True, slots=True)
-class ReportAnswer:
+class ReportAnswer(Effect[None]):
     """Report the answer to a request of the node."""
 
     command: Command
@@ -42,19 +42,19 @@ class ReportAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitEpochAfter:
+class AwaitEpochAfter(Effect[None]):
     """Wait for an epoch after this one. The driver may end the wait earlier."""
 
     epoch: Epoch
 
 
-def register(me: RegisterNode, draw: Draw) -> Steps[None]:
+async def register(me: RegisterNode, draw: Draw) -> None:
     """Register the node, its release and its features. Raises NodeFailed.
 
     Expects that the newest state contains everything that the log had when the process began.
     """
     while True:
-        state: ClusterState = yield Newest()
+        state = await Newest()
         found = state.nodes.get(me.id)
         if found is not None and found.address != me.address:
             raise NodeFailed(
@@ -73,13 +73,13 @@ def register(me: RegisterNode, draw: Draw) -> Steps[None]:
         command = _registration_command(me, found)
         if command is None:
             return
-        answer = yield from _answered(command, draw)
+        answer = await _answered(command, draw)
         # A rejection does not matter if another change has made the request unnecessary.
         if (
             isinstance(answer, RejectedResult)
-            and _registration_command(me, (yield Newest()).nodes.get(me.id)) == command
+            and _registration_command(me, (await Newest()).nodes.get(me.id)) == command
         ):
-            yield from _wait(command, answer)
+            await _wait(command, answer)
 
 
 def _registration_command(me: RegisterNode, found: Node | None) -> RegisterNode | UpdateNode | None:
@@ -91,34 +91,34 @@ def _registration_command(me: RegisterNode, found: Node | None) -> RegisterNode 
     return UpdateNode(me.id, release=me.release, features=me.features)
 
 
-def join(node: NodeId, wish: Callable[[ClusterState], Steps[Command]], draw: Draw) -> Steps[None]:
+async def join(node: NodeId, wish: Callable[[ClusterState], Steps[Command]], draw: Draw) -> None:
     """Submit the node's join until it is admitted. Raises NodeFailed.
 
     Args:
         wish: Builds the command from the newest state.
     """
     while True:
-        state: ClusterState = yield CatchUp()
+        state = await CatchUp()
         if state.nodes[node].state != "none":
             return
-        command = yield from wish(state)
-        answer = yield from _answered(command, draw)
+        command = await wish(state)
+        answer = await _answered(command, draw)
         if isinstance(answer, AppliedResult):
             return
         if isinstance(answer, RejectedResult):
-            yield from _wait(command, answer)
+            await _wait(command, answer)
 
 
-def _answered(command: Command, draw: Draw) -> Steps[Submitted]:
-    answer: Submitted = yield from submit_until_answered(command, draw)
-    yield ReportAnswer(command, answer)
+async def _answered(command: Command, draw: Draw) -> Submitted:
+    answer = await submit_until_answered(command, draw)
+    await ReportAnswer(command, answer)
     return answer
 
 
-def _wait(command: Command, answer: RejectedResult) -> Steps[None]:
+async def _wait(command: Command, answer: RejectedResult) -> None:
     """Wait before another attempt. Raises NodeFailed if retrying cannot help."""
     if answer.code == FORGOTTEN:
         return  # The validator has forgotten the request and decided nothing. The next attempt is a new request.
     if answer.code not in JOIN_RETRIED:
         raise NodeFailed(f"{type(command).__name__}: {describe(answer)}")
-    yield AwaitEpochAfter(answer.epoch)
+    await AwaitEpochAfter(answer.epoch)

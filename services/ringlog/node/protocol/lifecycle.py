@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.model.state import ClusterState
@@ -27,17 +28,17 @@ from ringlog.node.protocol.joining import join, register
 from ringlog.node.protocol.mutation_loop import MutationLoop, Spawn
 from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.balancer.load_reports import Amounts, LoadReportSchedule, Own, load_of
-from ringlog.protocol.effects import Draw, Now, Steps, WallClock
+from ringlog.protocol.effects import Draw, Effect, Now, Steps, WallClock
 from ringlog.wire.records import NodeLoad
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitLoads:
+class AwaitLoads(Effect[None]):
     """Wait until a report may be due. The driver may end the wait earlier."""
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureTablets:
+class MeasureTablets(Effect[Amounts]):
     """Measure the tablets of this node under ``state``. Outcome: bytes of each tablet in ``own``."""
 
     state: ClusterState
@@ -45,26 +46,26 @@ class MeasureTablets:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishLoad:
+class PublishLoad(Effect[None]):
     """Publish a report, without retries. No outcome."""
 
     load: NodeLoad
 
 
-def report_loads(row_replica: RowReplica) -> Steps[None]:
+async def report_loads(row_replica: RowReplica) -> None:
     """Publish load reports on schedule, without end."""
     schedule = LoadReportSchedule(row_replica.node)
     while True:
-        yield AwaitLoads()
-        state, now = row_replica.state, (yield Now())
+        await AwaitLoads()
+        state, now = row_replica.state, await Now()
         own = schedule.due(state, now) if row_replica.caught_up else None
         if own is not None:
-            sizes: Amounts = yield MeasureTablets(state, own)
+            sizes = await MeasureTablets(state, own)
             schedule.sent(own, now)
             rates = row_replica.served.rates(state, now)
             with row_replica.lock:
                 judged = dict(row_replica.positions)
-            yield PublishLoad(load_of(state, row_replica.node, own, sizes, (yield WallClock()), rates, judged))
+            await PublishLoad(load_of(state, row_replica.node, own, sizes, await WallClock(), rates, judged))
 
 
 PEERS = "peers"
@@ -72,12 +73,12 @@ PEERS = "peers"
 
 
 @dataclass(frozen=True, slots=True)
-class FollowLog:
+class FollowLog(Effect[ClusterState]):
     """Start to fold the log. Outcome: a state that contains all entries that the log had."""
 
 
 @dataclass(frozen=True, slots=True)
-class CompareDisk:
+class CompareDisk(Effect[None]):
     """Compare the disk with ``state``, which is everything that the log has.
 
     The driver raises if the disk has entries that the log lacks, or if the folder is an older copy.
@@ -87,7 +88,7 @@ class CompareDisk:
 
 
 @dataclass(frozen=True, slots=True)
-class ServeRegisters:
+class ServeRegisters(Effect[None]):
     """Serve registers and let them follow the log, concurrently with these steps."""
 
 
@@ -100,33 +101,33 @@ class OpenedMutations:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenMutations:
+class OpenMutations(Effect[OpenedMutations]):
     """Read the mutations topic from the end of the node's rows. Outcome: OpenedMutations."""
 
 
-def run_lifecycle(
+async def run_lifecycle(
     me: RegisterNode,
     row_replica: RowReplica,
     draw: Draw,
-    acks: Steps[None],
-    peers: Steps[None],
+    acks: Callable[[], Steps[None]],
+    peers: Callable[[], Steps[None]],
     wish: Callable[[ClusterState], Steps[Command]] | None,
-) -> Steps[None]:
+) -> None:
     """Run a node from its start, without end. Raises NodeFailed.
 
     Args:
-        acks: The steps of ``acks.acknowledge``.
-        peers: The steps of ``peers.ask_peers``.
+        acks: Starts ``acks.acknowledge``.
+        peers: Starts ``peers.ask_peers``.
         wish: Builds the join command, or None if the node is not to join.
     """
     # Compare before anything is registered or served: an outdated folder or log must not become visible to other nodes.
-    yield CompareDisk((yield FollowLog()))
-    yield from register(me, draw)
-    yield ServeRegisters()
-    opened: OpenedMutations = yield OpenMutations()
-    yield Spawn("acks", acks)
-    yield Spawn("load", report_loads(row_replica))
-    yield Spawn(PEERS, peers)
+    await CompareDisk(await FollowLog())
+    await register(me, draw)
+    await ServeRegisters()
+    opened = await OpenMutations()
+    await Spawn("acks", acks)
+    await Spawn("load", partial(report_loads, row_replica))
+    await Spawn(PEERS, peers)
     if wish is not None:
-        yield Spawn("join", join(me.id, wish, draw))
-    yield from MutationLoop(row_replica, draw, opened.begin, opened.ends).run()
+        await Spawn("join", partial(join, me.id, wish, draw))
+    await MutationLoop(row_replica, draw, opened.begin, opened.ends).run()

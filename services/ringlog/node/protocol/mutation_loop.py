@@ -13,8 +13,9 @@ Each iteration ends with a commit of the validated records.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.generations.acceptance import append_time_us
@@ -25,7 +26,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.rows.replica import HELD, RowFetch, RowReplica
 from ringlog.node.rows.store import reads_from
 from ringlog.node.rows.watermark_requests import WAITING_MAX, WaitingRecords, next_watermark_request
-from ringlog.protocol.effects import CatchUp, Draw, FaultPoint, Newest, Steps, WallClock
+from ringlog.protocol.effects import CatchUp, Draw, Effect, FaultPoint, Newest, Steps, WallClock
 from ringlog.protocol.submission.results import RejectedResult
 from ringlog.protocol.submission.submission import request_for
 
@@ -51,7 +52,7 @@ class TailItem:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadMutations:
+class ReadMutations(Effect[Sequence[TailItem]]):
     """Read the mutations topic. Outcome: the new items (TailItem), in order within each partition.
 
     The driver waits a moment if there is nothing new. It raises if the node is to end.
@@ -59,40 +60,40 @@ class ReadMutations:
 
 
 @dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(Effect[None]):
     """Wait for this time."""
 
     time: Micros
 
 
 @dataclass(frozen=True, slots=True)
-class BeginStream:
+class BeginStream(Effect[None]):
     """Start to fetch the stream, concurrently with these steps: ``ringlog.node.protocol.stream``."""
 
     fetch: RowFetch
 
 
 @dataclass(frozen=True, slots=True)
-class Spawn:
-    """Run ``steps`` concurrently with these steps.
+class Spawn(Effect[None]):
+    """Run the steps that ``start`` returns, concurrently with these steps.
 
     Attributes:
         name: The name of the steps in logs and metrics.
     """
 
     name: str
-    steps: Steps[None]
+    start: Callable[[], Steps[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class CountVerdicts:
+class CountVerdicts(Effect[None]):
     """Count the records of this iteration by their decision."""
 
     verdicts: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
-class WatermarkRequestFailed:
+class WatermarkRequestFailed(Effect[None]):
     """Report that the request for a later watermark failed, so that writes have to wait.
 
     Attributes:
@@ -103,17 +104,17 @@ class WatermarkRequestFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadAcknowledgedEpoch:
+class ReadAcknowledgedEpoch(Effect[Epoch]):
     """Outcome: the newest epoch that this node has acknowledged, according to its disk."""
 
 
 @dataclass(frozen=True, slots=True)
-class CaughtUp:
+class CaughtUp(Effect[None]):
     """Report that the node has its earlier state again. From now on it answers reads and acknowledges epochs."""
 
 
 @dataclass(frozen=True, slots=True)
-class MayAcknowledge:
+class MayAcknowledge(Effect[None]):
     """Wake ``ringlog.node.protocol.acks``, because there may be something to acknowledge."""
 
 
@@ -139,22 +140,22 @@ class MutationLoop:
         self._is_requesting = False
         self._active_until: Micros = 0
 
-    def run(self) -> Steps[None]:
+    async def run(self) -> None:
         """Run iterations without end. Raises NodeFailed if the node's rows have become incomplete."""
         row_replica = self._row_replica
         row_replica.positions.update(self._begin)
         while True:
             taken: Sequence[TailItem] = ()
             if len(self._waiting) < WAITING_MAX:
-                taken = yield ReadMutations()
+                taken = await ReadMutations()
             else:
-                yield Sleep(BACKLOG)
+                await Sleep(BACKLOG)
             if taken:
-                yield FaultPoint("judging")
+                await FaultPoint("judging")
             # A read barrier is needed only if there are records to validate.
-            state: ClusterState = yield CatchUp() if taken else Newest()
+            state = await (CatchUp() if taken else Newest())
             for fetch in row_replica.adopt(state):
-                yield BeginStream(fetch)
+                await BeginStream(fetch)
             self._waiting.add((item.partition, item) for item in taken)
             held = self._waiting.process(self._apply)
             # With a gap it is not yet known whether the node may continue. A commit would hide the gap from the next
@@ -164,10 +165,10 @@ class MutationLoop:
                 row_replica.compact()
             if self._verdicts:
                 judged, self._verdicts = self._verdicts, Counter()
-                yield CountVerdicts(judged)
-            yield from self._advance_watermark(state, held, any(item.value is not None for item in taken))
-            if row_replica.caught_up or (yield from self._check_caught_up()):
-                yield MayAcknowledge()
+                await CountVerdicts(judged)
+            await self._advance_watermark(state, held, any(item.value is not None for item in taken))
+            if row_replica.caught_up or await self._check_caught_up():
+                await MayAcknowledge()
 
     def _apply(self, partition: int, item: TailItem) -> bool:
         """Validate one item. Return False if it has to wait."""
@@ -184,12 +185,12 @@ class MutationLoop:
         row_replica.advance_position(partition, item.offset + 1)
         return True
 
-    def _check_caught_up(self) -> Steps[bool]:
+    async def _check_caught_up(self) -> bool:
         """Return True once the node has its earlier rows and knows its last acknowledged epoch."""
         row_replica = self._row_replica
         if any(row_replica.positions[partition] < end for partition, end in self._ends.items()):
             return False
-        acknowledged: Epoch = yield ReadAcknowledgedEpoch()
+        acknowledged = await ReadAcknowledgedEpoch()
         if row_replica.state.epoch < max(acknowledged, 1):
             return False
         # The node would serve less than it acknowledged: the writes in the gap are neither in its rows nor in the
@@ -200,12 +201,12 @@ class MutationLoop:
                 "more; replace the node by a new one"
             )
         row_replica.caught_up = True
-        yield CaughtUp()
+        await CaughtUp()
         return True
 
-    def _advance_watermark(self, state: ClusterState, held: Sequence[TailItem], has_come: bool) -> Steps[None]:
+    async def _advance_watermark(self, state: ClusterState, held: Sequence[TailItem], has_come: bool) -> None:
         """Request a later watermark if one is needed, or will be soon."""
-        now = yield WallClock()
+        now = await WallClock()
         if has_come:
             self._active_until = now + setting(state, "verdicts_lead_us")
         needs = [
@@ -218,16 +219,17 @@ class MutationLoop:
         )
         if wanted is not None and not self._is_requesting:
             self._is_requesting = True
-            yield Spawn("settle", self._request_watermark(wanted))
+            await Spawn("settle", partial(self._request_watermark, wanted))
 
-    def _request_watermark(self, wanted: SettleVerdicts) -> Steps[None]:
+    async def _request_watermark(self, wanted: SettleVerdicts) -> None:
         """Request a later watermark once. If it is still needed after the answer, the loop requests it again."""
         try:
-            answer = yield (yield from request_for(wanted, self._draw))
+            request = await request_for(wanted, self._draw)
+            answer = await request
             refused = answer if isinstance(answer, RejectedResult) and answer.code != "already_settled" else None
             if answer is None or refused is not None:
-                yield WatermarkRequestFailed(refused)
+                await WatermarkRequestFailed(refused)
             if refused is not None:
-                yield Sleep(REFUSED)
+                await Sleep(REFUSED)
         finally:
             self._is_requesting = False

@@ -28,7 +28,7 @@ from ringlog.kernel.service import read_group
 from ringlog.kernel.values import Epoch, Micros, NodeId
 from ringlog.node.protocol.mutation_loop import Sleep
 from ringlog.node.protocol.peer_log_claims import EntryAt, PeerLogClaims
-from ringlog.protocol.effects import Draw, Steps
+from ringlog.protocol.effects import Draw, Effect
 from ringlog.wire.data import OTHER_HISTORY, EntriesReply, EntriesRequest
 
 POLL_INTERVAL: Final[Micros] = 2_000_000
@@ -45,28 +45,28 @@ UNANSWERED: Final = "unanswered"
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitBehind:
+class AwaitBehind(Effect[Epoch]):
     """Wait until a message names an epoch that the node does not have. Outcome: the greatest one, or 0 if none came."""
 
     timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
-class AskLog:
+class AskLog(Effect[ClusterState | None]):
     """Read the log up to its present end. Outcome: the resulting state, or None after ``timeout``."""
 
     timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
-class AskPeer:
+class AskPeer(Effect[EntriesReply | None]):
     """Send a request to a peer. Outcome: its reply, or None."""
 
     request: EntriesRequest
 
 
 @dataclass(frozen=True, slots=True)
-class PeerAnswered:
+class PeerAnswered(Effect[None]):
     """Report the result of a request to a peer.
 
     Attributes:
@@ -81,15 +81,15 @@ class PeerAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerRefuted:
+class PeerRefuted(Effect[None]):
     """Report a peer whose claim contradicts the log."""
 
     peer: NodeId
 
 
-def ask_peers(
+async def ask_peers(
     node: NodeId, own: Callable[[], ClusterState], claims: PeerLogClaims, entry_at: EntryAt, draw: Draw
-) -> Steps[None]:
+) -> None:
     """Ask peers for log entries whenever the node is behind, without end.
 
     Args:
@@ -98,39 +98,39 @@ def ask_peers(
     """
     rest, next_check = REST, POLL_INTERVAL
     while True:
-        wanted: Epoch = yield AwaitBehind(next_check)
+        wanted = await AwaitBehind(next_check)
         if wanted:
-            yield Sleep(REST)  # Usually the node's own log delivers the epoch during this pause.
+            await Sleep(REST)  # Usually the node's own log delivers the epoch during this pause.
             if wanted <= own().epoch:
                 continue
-        yield from _compared(claims, own(), entry_at)
-        seen: ClusterState | None = yield AskLog(LOG_TIMEOUT)
+        await _compared(claims, own(), entry_at)
+        seen = await AskLog(LOG_TIMEOUT)
         if seen is not None:
-            yield from _compared(claims, seen, entry_at, ended=True)
+            await _compared(claims, seen, entry_at, ended=True)
             rest, next_check = REST, POLL_INTERVAL
             continue
         # The log does not answer: only now are peers asked.
         before = claims.newest(own()).epoch
         if not wanted or wanted > before:
-            yield from _round(node, own, claims, entry_at, draw, wanted)
+            await _round(node, own, claims, entry_at, draw, wanted)
         rest = REST if claims.newest(own()).epoch > before else min(2 * rest, REST_MAX)
-        yield Sleep(rest)
+        await Sleep(rest)
         next_check = rest
 
 
-def _round(
+async def _round(
     node: NodeId, own: Callable[[], ClusterState], claims: PeerLogClaims, entry_at: EntryAt, draw: Draw, wanted: Epoch
-) -> Steps[None]:
+) -> None:
     for peer in order_of(own(), node, claims.refuted, draw)[:PEERS_MAX]:
         for _ in range(PAGES_MAX):
-            yield from _compared(claims, own(), entry_at)
+            await _compared(claims, own(), entry_at)
             if claims.is_full:
                 return
             state = own()
             request = claims.request(peer, state)
-            reply: EntriesReply | None = yield AskPeer(request)
+            reply = await AskPeer(request)
             code = UNANSWERED if reply is None else claims.take(peer, reply)
-            yield PeerAnswered(request, reply, code, claims.newest_epoch)
+            await PeerAnswered(request, reply, code, claims.newest_epoch)
             if code == OTHER_HISTORY and request.epoch > state.epoch:
                 # Two peers disagree. Drop the claims and ask this peer for everything after the node's own log.
                 claims.forget()
@@ -141,9 +141,9 @@ def _round(
             return
 
 
-def _compared(claims: PeerLogClaims, own: ClusterState, entry_at: EntryAt, ended: bool = False) -> Steps[None]:
+async def _compared(claims: PeerLogClaims, own: ClusterState, entry_at: EntryAt, ended: bool = False) -> None:
     if refuted := claims.compare(own, entry_at, ended):
-        yield PeerRefuted(refuted)
+        await PeerRefuted(refuted)
 
 
 def order_of(state: ClusterState, node: NodeId, refuted: set[NodeId], draw: Draw) -> list[NodeId]:

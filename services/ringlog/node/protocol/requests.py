@@ -19,7 +19,7 @@ from ringlog.node.protocol.registers import DurableRegisters
 from ringlog.node.registers.registers import Admission
 from ringlog.node.rows import row_reads
 from ringlog.node.rows.replica import RowReplica
-from ringlog.protocol.effects import FOREVER, Steps
+from ringlog.protocol.effects import FOREVER, Effect
 from ringlog.wire.data import ReadRequest, ReadRowsReply, ReadRowsRequest, WriteRequest
 
 CATCH_UP: Final[Micros] = 200_000
@@ -34,31 +34,29 @@ def is_within_reach(own: Epoch, named: Epoch) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(Effect[None]):
     """Wait until ``over`` returns True, at most ``timeout``. No outcome."""
 
     over: Callable[[], bool]
     timeout: Micros
 
 
-def admit_register_request(
+async def admit_register_request(
     registers: DurableRegisters, request: WriteRequest | ReadRequest, may_wait: bool = True
-) -> Steps[Admission]:
+) -> Admission:
     """Admit a request for a register, after a wait if the node is behind.
 
     Args:
         may_wait: False if too many other requests wait already.
     """
     if may_wait and is_within_reach(registers.value.state.epoch, request.epoch):
-        yield WaitUntil(lambda: registers.value.state.epoch >= request.epoch, CATCH_UP)
+        await WaitUntil(lambda: registers.value.state.epoch >= request.epoch, CATCH_UP)
     if registers.is_adopting:
-        yield WaitUntil(lambda: not registers.is_adopting, FOREVER)
+        await WaitUntil(lambda: not registers.is_adopting, FOREVER)
     return registers.admit(request)
 
 
-def answer_row_request(
-    row_replica: RowReplica, request: ReadRowsRequest, may_wait: bool = True
-) -> Steps[ReadRowsReply]:
+async def answer_row_request(row_replica: RowReplica, request: ReadRowsRequest, may_wait: bool = True) -> ReadRowsReply:
     """Return the answer to a well-formed request for rows, after a wait if the node is behind.
 
     Args:
@@ -66,5 +64,5 @@ def answer_row_request(
     """
     is_near = request.epoch <= row_replica.state.epoch + AHEAD_MAX
     if may_wait and is_near and row_reads.is_behind(row_replica, request):
-        yield WaitUntil(lambda: not row_reads.is_behind(row_replica, request), CATCH_UP)
+        await WaitUntil(lambda: not row_reads.is_behind(row_replica, request), CATCH_UP)
     return row_reads.answered(row_replica, request)

@@ -16,7 +16,7 @@ from ringlog.node.registers import registers
 from ringlog.node.rows import replica as row_replica
 from ringlog.node.rows.store import VersionsSum
 from ringlog.node.stream_attempts import StreamAttempts
-from ringlog.protocol.effects import FaultPoint, Steps, WallClock
+from ringlog.protocol.effects import Effect, FaultPoint, WallClock
 from ringlog.wire.data import Rows, RowVersion
 
 
@@ -33,7 +33,7 @@ class StreamInterrupted:
 
 
 @dataclass(frozen=True, slots=True)
-class NextPage:
+class NextPage(Effect[Any]):
     """Fetch the next page. If ``is_first``, begin a new call after the last kept page.
 
     Outcome: the page, an empty page at the end of the stream, or StreamInterrupted.
@@ -43,19 +43,19 @@ class NextPage:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepPage:
+class KeepPage(Effect[bool]):
     """Store a page together with the position that it reaches. Outcome: False if the page is not wanted."""
 
     page: Any
 
 
 @dataclass(frozen=True, slots=True)
-class EndPages:
+class EndPages(Effect[None]):
     """Complete the stream. No outcome: the completion of a late stream is refused."""
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitRetry:
+class AwaitRetry(Effect[None]):
     """Wait before the next attempt.
 
     Attributes:
@@ -67,12 +67,12 @@ class AwaitRetry:
     why: str = ""
 
 
-def stream(
+async def stream(
     fetch: row_replica.RowFetch | registers.RegisterFetch,
     tries: StreamAttempts,
     wanted: Callable[[], bool],
     state: Callable[[], ClusterState],
-) -> Steps[None]:
+) -> None:
     """Fetch the stream that ``fetch`` describes, while it is wanted.
 
     Args:
@@ -80,33 +80,33 @@ def stream(
         state: Returns the newest adopted state.
     """
     while wanted():
-        yield FaultPoint("streaming")
+        await FaultPoint("streaming")
         if not tries.may_try(fetch, fetch.operation, state()):
-            yield AwaitRetry(None)
+            await AwaitRetry(None)
             continue
-        broken: StreamInterrupted | None = yield from _called()
+        broken = await _called()
         if broken is None:
             break
         # A call that reached its deadline after some progress is not a failed attempt: large streams need many calls.
         if not broken.is_late and wanted():
-            now = yield WallClock()
+            now = await WallClock()
             again = tries.record_failure(fetch, fetch.operation, fetch.source, state(), broken.why, now)
-            yield AwaitRetry(again, broken.why)
+            await AwaitRetry(again, broken.why)
     tries.forget(fetch)
 
 
-def _called() -> Steps[StreamInterrupted | None]:
+async def _called() -> StreamInterrupted | None:
     """Perform one call. Return None if it completed the stream. A late call without progress counts as failed."""
     has_kept = False
-    page = yield NextPage(is_first=True)
+    page = await NextPage(is_first=True)
     while not isinstance(page, StreamInterrupted):
         if not page:
-            yield EndPages()
+            await EndPages()
             return None
-        if not (yield KeepPage(page)):
+        if not await KeepPage(page):
             return StreamInterrupted("nobody wants it any more, or what came was not asked for")
         has_kept = True
-        page = yield NextPage(is_first=False)
+        page = await NextPage(is_first=False)
     return replace(page, is_late=page.is_late and has_kept)
 
 

@@ -29,7 +29,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, NodeId
 from ringlog.protocol.balancer.load_book import ReceivedLoad, ignored, measured, take
 from ringlog.protocol.controller import TABLETS, Controller, Proposal, Rejection, RoundPlan, Wait, control, proposal_of
-from ringlog.protocol.effects import Newest, Steps
+from ringlog.protocol.effects import Effect, Newest, Steps
 
 ROLE: Final = BALANCER
 _PARTS: Final = ("settings", "nodes", "keyspaces", "tables", "table_ids", "operations", "tablets", "pauses")
@@ -41,12 +41,12 @@ REPORTED_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLoads:
+class ReadLoads(Effect[Sequence[ReceivedLoad]]):
     """Outcome: each record of the topic ``load``, from its beginning, as ``load_book.ReceivedLoad``."""
 
 
 @dataclass(frozen=True, slots=True)
-class NewLoads:
+class NewLoads(Effect[Sequence[ReceivedLoad]]):
     """Wait. Outcome: the new records of the topic. A report or an epoch is news."""
 
     wait: Wait
@@ -68,18 +68,18 @@ class BalancerController(Controller):
         self._loads: dict[NodeId, MeasuredLoads] = {}
         self._fresh = 0
 
-    def start(self) -> Steps[None]:
+    async def start(self) -> None:
         """Read all load reports."""
-        records: Sequence[ReceivedLoad] = yield ReadLoads()
-        self._reports = take(self._reports, records, (yield Newest()))
+        records = await ReadLoads()
+        self._reports = take(self._reports, records, await Newest())
 
-    def update(self, wait: Wait) -> Steps[None]:
+    async def update(self, wait: Wait) -> None:
         """Read new load reports."""
-        self._came: Sequence[ReceivedLoad] = yield NewLoads(wait)
+        self._came = await NewLoads(wait)
 
-    def plan(self) -> Steps[RoundPlan | None]:
+    async def plan(self) -> RoundPlan | None:
         """Return the next decisions and migrations."""
-        state: ClusterState = yield Newest()
+        state = await Newest()
         self._reports = take(self._reports, self._came, state)
         self._fresh += len(self._came)
         parts = tuple(state.changed.get(part, 0) for part in _PARTS)

@@ -22,7 +22,7 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import NodeId
 from ringlog.protocol.controller import Wait
-from ringlog.protocol.effects import Steps
+from ringlog.protocol.effects import Effect
 from ringlog.wire.acks import ReceivedAck, ack_order, incarnation_order
 from ringlog.wire.records import NodeAck
 
@@ -40,12 +40,12 @@ without this bound the memory would grow.
 
 
 @dataclass(frozen=True, slots=True)
-class ReadAcks:
+class ReadAcks(Effect[Iterable[ReceivedAck]]):
     """Outcome: (offset, acknowledgement) of each record of the topic, from its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
-class NewAcks:
+class NewAcks(Effect[Iterable[ReceivedAck] | None]):
     """Wait. Outcome: (offset, acknowledgement) of each new record; None if the keys changed, so that all records must
     be read and checked again.
     """
@@ -124,18 +124,18 @@ class AckBook:
         return found
 
 
-def read_acks() -> Steps[AckBook]:
+async def read_acks() -> AckBook:
     """Return all acknowledgements of the topic."""
     acks = AckBook()
-    _take(acks, (yield ReadAcks()))
+    _take(acks, await ReadAcks())
     return acks
 
 
-def update_acks(acks: AckBook, wait: Wait) -> Steps[AckBook]:
+async def update_acks(acks: AckBook, wait: Wait) -> AckBook:
     """Return the book with new acknowledgements, or a new book if the keys have changed."""
-    records: Iterable[ReceivedAck] | None = yield NewAcks(wait)
+    records = await NewAcks(wait)
     if records is None:
-        return (yield from read_acks())
+        return await read_acks()
     _take(acks, records)
     return acks
 

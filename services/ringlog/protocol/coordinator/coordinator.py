@@ -13,23 +13,23 @@ from ringlog.kernel.values import Epoch, GenerationId, Micros, NodeId
 from ringlog.protocol.controller import Controller, RoundPlan, Wait, control
 from ringlog.protocol.coordinator.ack_book import AckBook, read_acks, update_acks
 from ringlog.protocol.coordinator.core import CoordinatorView, awaits_publication, prepared_in_full, propose, rejections
-from ringlog.protocol.effects import Newest, Steps, WallClock
+from ringlog.protocol.effects import Effect, Newest, Steps, WallClock
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteAcks:
+class DeleteAcks(Effect[None]):
     """Delete the acknowledgements of nodes that have left. Node ids are never used again."""
 
     nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedEpoch:
+class PublishedEpoch(Effect[Epoch]):
     """Outcome: the last published epoch that is known here, 0 if none. Does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
-class UnstoredBytes:
+class UnstoredBytes(Effect[int]):
     """Outcome: bytes of the entries applied since the newest mark of a snapshot. Does not wait."""
 
 
@@ -42,21 +42,21 @@ class CoordinatorController(Controller):
         self._acks = AckBook()
         self._complete: tuple[GenerationId | None, Micros] = (None, 0)
 
-    def start(self) -> Steps[None]:
+    async def start(self) -> None:
         """Read all acknowledgements, and delete those of nodes that have left."""
-        self._acks = yield from read_acks()
-        yield DeleteAcks(_left(self._acks, (yield Newest())))
+        self._acks = await read_acks()
+        await DeleteAcks(_left(self._acks, await Newest()))
 
-    def update(self, wait: Wait) -> Steps[None]:
+    async def update(self, wait: Wait) -> None:
         """Read new acknowledgements."""
-        self._acks = yield from update_acks(self._acks, wait)
+        self._acks = await update_acks(self._acks, wait)
 
-    def plan(self) -> Steps[RoundPlan]:
+    async def plan(self) -> RoundPlan:
         """Return the next steps of operations, generations, tablets, service members and snapshots."""
-        published: Epoch = yield PublishedEpoch()
-        state: ClusterState = yield Newest()
-        unstored: int = yield UnstoredBytes()
-        now: Micros = yield WallClock()
+        published = await PublishedEpoch()
+        state = await Newest()
+        unstored = await UnstoredBytes()
+        now = await WallClock()
         generation = prepared_in_full(state)
         if generation != self._complete[0]:
             self._complete = (generation, now)
@@ -67,9 +67,9 @@ class CoordinatorController(Controller):
     def forget_inputs(self) -> None:
         """Do nothing: no input is remembered."""
 
-    def next_wait(self, _plan: RoundPlan, /) -> Steps[Wait]:
+    async def next_wait(self, _plan: RoundPlan, /) -> Wait:
         """Poll for the publication of a committed generation: no record announces it."""
-        return Wait.PUBLICATION if awaits_publication((yield Newest())) else Wait.NEWS
+        return Wait.PUBLICATION if awaits_publication(await Newest()) else Wait.NEWS
 
 
 def coordinate() -> Steps[None]:

@@ -19,7 +19,7 @@ from ringlog.cache.port import WriteOutcome
 from ringlog.cache.projection import CacheDelta, FullProjection, Stamp, delta, full_projection
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.protocol.effects import Barrier, FaultPoint, Newest, Steps, WallClock
+from ringlog.protocol.effects import Barrier, Effect, FaultPoint, Newest, WallClock
 from ringlog.protocol.role import CheckSuperseded, StartServing
 from ringlog.protocol.submission.direct import Direct
 
@@ -39,12 +39,12 @@ class CacheWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class NextOffset:
+class NextOffset(Effect[int]):
     """Outcome: the next offset that the replica will fold. A state that is read later contains everything before it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class Store(Effect[WriteOutcome | None]):
     """Write to the cache, so that it contains ``state``. Outcome: the result, or None if the cache does not answer.
 
     ``state``: the log's state at ``confirmed_at``, before offset ``position``.
@@ -57,12 +57,12 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredStamp:
+class StoredStamp(Effect[Stamp | None]):
     """Outcome: the stamp of the state in the cache; None if there is none, or the cache does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitNewer:
+class AwaitNewer(Effect[None]):
     """Wait for a state newer than ``stored``, or for the next confirmation. Without an answer from the cache, pause.
 
     The driver raises as for ``CheckSuperseded``.
@@ -72,25 +72,25 @@ class AwaitNewer:
     answered: bool
 
 
-def maintain_cache(direct: Direct) -> Steps[None]:
+async def maintain_cache(direct: Direct) -> None:
     """Serve one term of the cache writer. Only an exception of the driver ends it."""
     writer = CacheWriter()
-    yield StartServing()
+    await StartServing()
     while True:
-        confirmed_at = yield WallClock()
-        yield Barrier(direct.timeout)
-        position = yield NextOffset()
-        state = yield Newest()
-        yield FaultPoint("caching")
-        written = yield Store(next_write(writer, state), state, position, confirmed_at)
+        confirmed_at = await WallClock()
+        await Barrier(direct.timeout)
+        position = await NextOffset()
+        state = await Newest()
+        await FaultPoint("caching")
+        written = await Store(next_write(writer, state), state, position, confirmed_at)
         # The cache has another state than the base of the difference, or none. Write the whole state at once.
         if written is WriteOutcome.BASE_MISSING:
-            written = yield Store(next_write(CacheWriter(), state), state, position, confirmed_at)
+            written = await Store(next_write(CacheWriter(), state), state, position, confirmed_at)
         writer = after_write(state, written)
         if written is WriteOutcome.LATER_STORED:
-            writer = CacheWriter(later=(yield StoredStamp()))
-        yield AwaitNewer(writer.stored, written is not None)
-        yield CheckSuperseded()
+            writer = CacheWriter(later=await StoredStamp())
+        await AwaitNewer(writer.stored, written is not None)
+        await CheckSuperseded()
 
 
 def next_write(writer: CacheWriter, state: ClusterState) -> CacheDelta | FullProjection:

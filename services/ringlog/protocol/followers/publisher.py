@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from ringlog.kernel.changes import EPOCHS, PUBLICATIONS, ChangeRecord, EpochChange, diff
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Epoch
-from ringlog.protocol.effects import Barrier, FaultPoint, Steps
+from ringlog.protocol.effects import Barrier, Effect, FaultPoint
 from ringlog.protocol.role import CheckSuperseded, StartServing, take_id
 from ringlog.protocol.submission.direct import Direct
 from ringlog.wire.changes import content_digest, encode_change
@@ -35,38 +35,38 @@ COMPARED_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class LastPublished:
+class LastPublished(Effect[EpochChange | None]):
     """Outcome: the newest committed record of ``epochs``, or None."""
 
 
 @dataclass(frozen=True, slots=True)
-class HaltDiverged:
+class HaltDiverged(Effect[NoReturn]):
     """End permanently: the published changes cannot come from this log. The driver raises."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class StartFollowing:
+class StartFollowing(Effect[ClusterState]):
     """Start to follow the log, from the state that was published ``last`` or earlier. Outcome: that start state."""
 
     last: EpochChange | None
 
 
 @dataclass(frozen=True, slots=True)
-class NextStates:
+class NextStates(Effect[Iterable[tuple[ClusterState, ClusterState]]]):
     """Outcome: (state before, state after) of each record since the last call, possibly none. Waits a while for one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Restore:
+class Restore(Effect[None]):
     """Repair the change topics so that they match ``state``, which was published last (``restoration_of``)."""
 
     state: ClusterState
 
 
 @dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(Effect[None]):
     """Write the differences of one or more epochs in one transaction, under the role's transactional id.
 
     ``changes``: results of ``difference``. ``epoch``: the last of the epochs.
@@ -79,56 +79,56 @@ class Announce:
 Difference = Callable[[ClusterState, ClusterState], Sequence[Any]]
 
 
-def publish(direct: Direct, difference: Difference = diff) -> Steps[None]:
+async def publish(direct: Direct, difference: Difference = diff) -> None:
     """Serve one term of the publisher. Only an exception of the driver ends it.
 
     Args:
         difference: ``diff``, or the same in the form that the driver writes.
     """
-    yield from take_id()
-    last: EpochChange | None = yield LastPublished()
-    why = divergence(last, (yield Barrier(direct.timeout)))
+    await take_id()
+    last = await LastPublished()
+    why = divergence(last, await Barrier(direct.timeout))
     if why is not None:
-        yield HaltDiverged(why)
-    yield CheckSuperseded()
-    start: ClusterState = yield StartFollowing(last)
+        await HaltDiverged(why)
+    await CheckSuperseded()
+    start = await StartFollowing(last)
     is_resumed = last is None
     if last is None:
-        yield StartServing()
+        await StartServing()
     else:
-        is_resumed = yield from _resume(last, start)
+        is_resumed = await _resume(last, start)
     while True:
-        states: Iterable[tuple[ClusterState, ClusterState]] = yield NextStates()
+        states = await NextStates()
         waiting: list[Any] = []
         for before, after in states:
-            yield CheckSuperseded()
+            await CheckSuperseded()
             if not is_resumed:
-                is_resumed = yield from _resume(last, after)
+                is_resumed = await _resume(last, after)
             elif after is not before:
                 changes = difference(before, after)
                 if waiting and len(waiting) + len(changes) > TOGETHER:
-                    yield from _announce(waiting, before.epoch)
+                    await _announce(waiting, before.epoch)
                     waiting = []
                 waiting += changes
                 newest = after.epoch
         if waiting:
-            yield from _announce(waiting, newest)
+            await _announce(waiting, newest)
 
 
-def _announce(changes: Sequence[Any], epoch: Epoch) -> Steps[None]:
-    yield FaultPoint("announcing")
-    yield Announce(changes, epoch)
+async def _announce(changes: Sequence[Any], epoch: Epoch) -> None:
+    await FaultPoint("announcing")
+    await Announce(changes, epoch)
 
 
-def _resume(last: EpochChange | None, state: ClusterState) -> Steps[bool]:
+async def _resume(last: EpochChange | None, state: ClusterState) -> bool:
     """Restore the topics and return True if ``state`` was published last. Newer epochs are then published."""
     try:
         if not starts_from(last, state):
             return False
     except ValueError as error:
-        yield HaltDiverged(str(error))
-    yield Restore(state)
-    yield StartServing()
+        await HaltDiverged(str(error))
+    await Restore(state)
+    await StartServing()
     return True
 
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros
 from ringlog.protocol.controller import Controller, RoundPlan, Wait, control
 from ringlog.protocol.coordinator.ack_book import AckBook, read_acks, update_acks
 from ringlog.protocol.effects import Newest, Steps, WallClock
@@ -39,18 +37,18 @@ class RebalancerController(Controller):
         self._timers, self._idle = Timers(), NO_IDLE_ZONES
         self._seen: tuple[object, ...] = ()
 
-    def start(self) -> Steps[None]:
+    async def start(self) -> None:
         """Read all acknowledgements."""
-        self._acks = yield from read_acks()
+        self._acks = await read_acks()
 
-    def update(self, wait: Wait) -> Steps[None]:
+    async def update(self, wait: Wait) -> None:
         """Read new acknowledgements."""
-        self._acks = yield from update_acks(self._acks, wait)
+        self._acks = await update_acks(self._acks, wait)
 
-    def plan(self) -> Steps[RoundPlan | None]:
+    async def plan(self) -> RoundPlan | None:
         """Return the next steps of zone partitions, and data nodes with an expired timer."""
-        state: ClusterState = yield Newest()
-        now: Micros = yield WallClock()
+        state = await Newest()
+        now = await WallClock()
         self._timers = updated_timers(self._timers, state)
         reports = session_reports(state, self._acks.newest(state))
         view = RebalancerView(state, reports, new_data_nodes(self._timers, state, now), self._idle)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.protocol.effects import FOREVER, Append, Newest, Now, Steps, Until
+from ringlog.protocol.effects import FOREVER, Append, Newest, Now, Until
 from ringlog.protocol.submission.results import (
     CommitOutcome,
     EntryChain,
@@ -32,9 +32,9 @@ class Undecided(Exception):
         self.judged = judged
 
 
-def commit(
+async def commit(
     chain: EntryChain, timeout: Micros = FOREVER, resend: Micros = RESEND, already_sent: int = 0
-) -> Steps[tuple[CommitOutcome, ...]]:
+) -> tuple[CommitOutcome, ...]:
     """Append the chain until its outcomes are final, and return them.
 
     Args:
@@ -43,8 +43,8 @@ def commit(
 
     Raises Undecided.
     """
-    deadline = (yield Now()) + timeout
-    judged = commit_outcomes((yield Newest()), chain)
+    deadline = await Now() + timeout
+    judged = commit_outcomes(await Newest(), chain)
 
     def final(state: ClusterState) -> tuple[CommitOutcome, ...] | None:
         found = commit_outcomes(state, chain)
@@ -54,12 +54,12 @@ def commit(
     while not all_final(judged):
         unsent = open_entries(chain, judged, already_sent)
         if unsent:
-            yield Append(tuple(encoded.data for encoded in unsent))
+            await Append(tuple(encoded.data for encoded in unsent))
         # The handed entries may be lost, too. Later rounds send them again.
         already_sent = 0
-        left = deadline - (yield Now())
-        seen = yield Until(final, min(pause, left), "the fates of entries")
-        judged = commit_outcomes((yield Newest()), chain) if seen is None else seen
+        left = deadline - await Now()
+        seen = await Until(final, min(pause, left), "the fates of entries")
+        judged = commit_outcomes(await Newest(), chain) if seen is None else seen
         if left <= pause and not all_final(judged):
             raise Undecided(chain, judged)
         pause = min(2 * pause, PAUSES_MAX * resend)

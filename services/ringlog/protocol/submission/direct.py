@@ -18,6 +18,7 @@ A request that also went to the validator may be reported as rejected only after
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from ringlog.kernel.commands.cluster.cluster import Noop, TakeOver
@@ -28,7 +29,7 @@ from ringlog.kernel.model.modes import Term
 from ringlog.kernel.model.outcome import Folded, OutcomeKind
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch, Micros
-from ringlog.protocol.effects import FOREVER, Barrier, Exclusive, Newest, Now, Steps
+from ringlog.protocol.effects import FOREVER, Barrier, Exclusive, Newest, Now
 from ringlog.protocol.submission.commit import commit
 from ringlog.protocol.submission.results import (
     AppliedResult,
@@ -90,61 +91,59 @@ class Direct:
         self._author = author
         self._folding = folding
 
-    def submit(
+    async def submit(
         self,
         command: Command,
         request_id: str | None = None,
         since_epoch: Epoch | None = None,
         timeout: Micros | None = None,
-    ) -> Steps[Submitted]:
+    ) -> Submitted:
         """Apply the command, or return why it was not. Raises Undecided, NoCluster, AheadOfLog."""
         asked = request_id if request_id is not None else self._author.new_request_id()
         timeout = self.timeout if timeout is None else timeout
-        deadline = (yield Now()) + timeout
-        answer: Submitted = yield Exclusive(self._submit(command, asked, since_epoch, deadline), timeout)
+        deadline = await Now() + timeout
+        answer = await Exclusive(partial(self._submit, command, asked, since_epoch, deadline), timeout)
         return answer
 
-    def _submit(self, command: Command, asked: str, since: Epoch | None, deadline: Micros) -> Steps[Submitted]:
+    async def _submit(self, command: Command, asked: str, since: Epoch | None, deadline: Micros) -> Submitted:
         """Decide and append under the decision lock, until the answer is final."""
-        state: ClusterState = yield Newest()
+        state = await Newest()
         is_fresh = False
         # This replica has not folded the initial entry, or the epoch that the request was made at. It may only be
         # behind.
         if state.epoch < max(since or 0, 1):
-            state, is_fresh = (yield Barrier(max(deadline - (yield Now()), 0))), True
+            state, is_fresh = (await Barrier(max(deadline - await Now(), 0))), True
         since = state.epoch if since is None else since
         while True:
             encoded = self._author.entry(state, command, request_id=asked, since_epoch=since)
             answer = decided(state, encoded, self._folding)
             if answer is None:
-                judged = yield from commit(EntryChain(state.epoch, (encoded,)), max(deadline - (yield Now()), 0))
+                judged = await commit(EntryChain(state.epoch, (encoded,)), max(deadline - await Now(), 0))
                 if judged[0] is CommitOutcome.APPLIED:
                     return AppliedResult(asked, state.epoch + 1)
             elif is_fresh or not isinstance(answer, RejectedResult):
                 return answer
-            state, is_fresh = (yield Barrier(max(deadline - (yield Now()), 0))), True
+            state, is_fresh = (await Barrier(max(deadline - await Now(), 0))), True
 
-    def withdraw(
+    async def withdraw(
         self, request_id: str, since_epoch: Epoch, timeout: Micros | None = None
-    ) -> Steps[WithdrawnResult | AppliedResult | ExpiredResult]:
+    ) -> WithdrawnResult | AppliedResult | ExpiredResult:
         """End a request. A Noop under its id makes every other entry with the id a duplicate.
 
         If the request itself is a Noop, it counts as withdrawn even if it was applied. Returns AppliedResult if the
         request's command was applied first. Raises as ``submit``.
         """
         timeout = self.timeout if timeout is None else timeout
-        deadline = (yield Now()) + timeout
-        ended: WithdrawnResult | AppliedResult | ExpiredResult = yield Exclusive(
-            self._withdraw(request_id, since_epoch, deadline), timeout
-        )
+        deadline = await Now() + timeout
+        ended = await Exclusive(partial(self._withdraw, request_id, since_epoch, deadline), timeout)
         return ended
 
-    def _withdraw(
+    async def _withdraw(
         self, request_id: str, since_epoch: Epoch, deadline: Micros
-    ) -> Steps[WithdrawnResult | AppliedResult | ExpiredResult]:
+    ) -> WithdrawnResult | AppliedResult | ExpiredResult:
         noop = command_digest(*encode_command(Noop()))
         while True:
-            state = yield Barrier(max(deadline - (yield Now()), 0))
+            state = await Barrier(max(deadline - await Now(), 0))
             if (found := find_request(state, request_id)) is not None:
                 ended = WithdrawnResult if found.digest == noop else AppliedResult
                 return ended(request_id, found.epoch)
@@ -152,19 +151,19 @@ class Direct:
             if is_expired(state, since_epoch):
                 return ExpiredResult(request_id, since_epoch)
             encoded = self._author.entry(state, Noop(), request_id=request_id, since_epoch=since_epoch)
-            yield from commit(EntryChain(state.epoch, (encoded,)), max(deadline - (yield Now()), 0))
+            await commit(EntryChain(state.epoch, (encoded,)), max(deadline - await Now(), 0))
 
-    def take_over(self, role: str, instance: str, timeout: Micros | None = None) -> Steps[Term]:
+    async def take_over(self, role: str, instance: str, timeout: Micros | None = None) -> Term:
         """Make ``instance`` the active instance of ``role``: submit TakeOver with a higher term until it is applied.
 
         Raises RoleRefused, and as ``submit``.
         """
-        deadline = (yield Now()) + (self.timeout if timeout is None else timeout)
+        deadline = await Now() + (self.timeout if timeout is None else timeout)
         while True:
-            state = yield Barrier(max(deadline - (yield Now()), 0))
+            state = await Barrier(max(deadline - await Now(), 0))
             term = state.terms[role].term + 1 if role in state.terms else 1
-            left = max(deadline - (yield Now()), 0)
-            answer = yield from self.submit(TakeOver(role, instance, term), timeout=left)
+            left = max(deadline - await Now(), 0)
+            answer = await self.submit(TakeOver(role, instance, term), timeout=left)
             if isinstance(answer, AppliedResult):
                 return Term(role, instance, term, answer.epoch)
             if isinstance(answer, RejectedResult) and answer.code != "stale_term":

@@ -15,14 +15,14 @@ later requests would never be answered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.history import find_request, is_expired
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch, Micros
-from ringlog.protocol.effects import Draw, Newest, Now, Steps, WallClock
+from ringlog.protocol.effects import Draw, Effect, Newest, Now, WallClock
 from ringlog.protocol.submission.commit import PAUSES_MAX
 from ringlog.protocol.submission.direct import Direct
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
@@ -65,7 +65,7 @@ class EncodedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class Send(Effect[None]):
     """Append the request to the topic, once, when the producer is free (``request_records``).
 
     No outcome: the answer shows its arrival. ``alone``: in a separate record. Repeated requests are sent this way. An
@@ -85,7 +85,7 @@ class RequestRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitAnswer:
+class AwaitAnswer(Effect[Iterable[Result]]):
     """Wait for possible answers, at most until ``until``. Outcome: the results since the last call that ``may_answer``.
 
     The wait ends at once for such a result, or for an applied entry of this request, since the last call.
@@ -96,7 +96,7 @@ class AwaitAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class TryBarrier:
+class TryBarrier(Effect[ClusterState | None]):
     """As ``Barrier``. Outcome None: the log's end could not be read in time, or another result arrived."""
 
     key: RequestKey
@@ -104,7 +104,7 @@ class TryBarrier:
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitCommand:
+class SubmitCommand(Effect[Submitted | None]):
     """Request a command under this request id. Outcome: the final answer, or None after the driver's timeout.
 
     The driver raises if the process must stop.
@@ -135,46 +135,46 @@ def encoded_request(command: Command, request_id: str, since_epoch: Epoch, submi
     return _new_encoded(_new_key(request_id, since_epoch, digest), kind, data)
 
 
-def submit_request(request: EncodedRequest, timeout: Micros, resend: Micros = RESEND) -> Steps[Submitted]:
+async def submit_request(request: EncodedRequest, timeout: Micros, resend: Micros = RESEND) -> Submitted:
     """Return the final answer. Raises NoAnswer."""
     key = request.key
-    again = yield Now()
+    again = await Now()
     deadline = again + timeout
     is_sent, pause = False, resend
     results: tuple[Result, ...] = ()
     while True:
-        answer = answer_of_log((yield Newest()), key)
+        answer = answer_of_log(await Newest(), key)
         if answer is None and results:
             # A later validator may have decided otherwise, so results are judged only on a state that is newer than
             # they are.
-            state = yield TryBarrier(key, max(deadline - (yield Now()), 0))
+            state = await TryBarrier(key, max(deadline - await Now(), 0))
             if state is not None:
                 answer, results = answer_of_results(state, key, results), ()
         if answer is not None:
             return answer
-        now = yield Now()
+        now = await Now()
         if now >= deadline:
             raise NoAnswer(key)
         if now >= again:
             again = now + pause
-            yield _new_send(request, is_sent)
+            await _new_send(request, is_sent)
             is_sent, pause = True, min(2 * pause, PAUSES_MAX * resend)
         until = min(again, deadline)
-        results += tuple((yield _new_await(key, min(until, now + BARRIER_RETRY) if results else until)))
+        results += tuple(await _new_await(key, min(until, now + BARRIER_RETRY) if results else until))
 
 
-def request_for(command: Command, draw: Draw) -> Steps[SubmitCommand]:
+async def request_for(command: Command, draw: Draw) -> SubmitCommand:
     """Return the request for a command, with a new request id and the newest epoch."""
-    request_id = new_request_id((yield WallClock()), draw.take(ENTROPY_BYTES))
-    return SubmitCommand(command, request_id, (yield Newest()).epoch)
+    request_id = new_request_id(await WallClock(), draw.take(ENTROPY_BYTES))
+    return SubmitCommand(command, request_id, (await Newest()).epoch)
 
 
-def submit_until_answered(command: Command, draw: Draw) -> Steps[Submitted]:
+async def submit_until_answered(command: Command, draw: Draw) -> Submitted:
     """Return the final answer, after any number of retries under the same id. The command is applied at most once."""
-    request = yield from request_for(command, draw)
+    request = await request_for(command, draw)
     answer: Submitted | None = None
     while answer is None:
-        answer = yield request
+        answer = await request
     return answer
 
 
@@ -198,19 +198,19 @@ def _request_record(group: Sequence[Send]) -> RequestRecord:
     return RequestRecord(tuple(group), parts[0] if len(parts) == 1 else encode_request_batch(parts))
 
 
-def fall_back_to_direct(
+async def fall_back_to_direct(
     direct: Direct, command: Command, request_id: str, since_epoch: Epoch, timeout: Micros
-) -> Steps[Submitted]:
+) -> Submitted:
     """Decide a request that the validator did not answer. A rejection counts only after the request is withdrawn.
 
     Raises as ``Direct.submit``.
     """
-    deadline = (yield Now()) + timeout
-    answer = yield from direct.submit(command, request_id, since_epoch, timeout)
+    deadline = await Now() + timeout
+    answer = await direct.submit(command, request_id, since_epoch, timeout)
     if not isinstance(answer, RejectedResult) or answer.code == "request_id_reused":
         return answer
-    left = max(deadline - (yield Now()), 0)
-    ended = yield from direct.withdraw(request_id, since_epoch, left)
+    left = max(deadline - await Now(), 0)
+    ended = await direct.withdraw(request_id, since_epoch, left)
     return answer if isinstance(ended, WithdrawnResult) else ended
 
 

@@ -53,7 +53,6 @@ from ringlog.protocol.validator.values import (
     Batch,
     CommitChain,
     DecideAfterBarrier,
-    Effect,
     Folding,
     NextStep,
     NoteApplied,
@@ -62,6 +61,7 @@ from ringlog.protocol.validator.values import (
     SendEntries,
     StopInstance,
     Validator,
+    ValidatorEffect,
     WaitingRequest,
     folded,
 )
@@ -240,7 +240,7 @@ def _release_answers(validator: Validator, batch: Batch, applied: int) -> NextSt
         validator = add_rejections(validator, (mark,))
         results += (mark,)
     step = _acknowledge(replaced(validator, batch=None, waiting=again + validator.waiting))
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[ValidatorEffect, ...] = ()
     if results:
         effects += (Publish(results),)
     if shown:

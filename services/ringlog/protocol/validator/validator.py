@@ -29,11 +29,11 @@ from ringlog.protocol.effects import (
     Append,
     Barrier,
     Draw,
+    Effect,
     Exclusive,
     FaultPoint,
     Newest,
     Now,
-    Steps,
     WallClock,
 )
 from ringlog.protocol.submission.commit import commit
@@ -72,12 +72,12 @@ WAITING_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ReadResults:
+class ReadResults(Effect[Iterable[Result]]):
     """Outcome: all published results, in the order of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class Requests(Effect[Sequence[Arrived]]):
     """Outcome: the records that arrived since the last call.
 
     ``wait``: wait for a while if there are none. The driver raises as for ``CheckSuperseded``.
@@ -87,7 +87,7 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestsDuringCommit:
+class RequestsDuringCommit(Effect[Sequence[Arrived]]):
     """Outcome: the first records that arrive while a batch is in progress; none once ``is_over``, or after ``timeout``.
 
     The driver raises as for ``CheckSuperseded``.
@@ -98,7 +98,7 @@ class RequestsDuringCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Trim:
+class Trim(Effect[None]):
     """Delete the results before the first one that is needed while the history begins at ``oldest``."""
 
     oldest: Epoch
@@ -113,7 +113,7 @@ def is_needed(result: Result, oldest: Epoch) -> bool:
     return result.outcome == REJECTED and result.since_epoch >= oldest
 
 
-def answer_requests(
+async def answer_requests(
     instance: str,
     term: int,
     direct: Direct,
@@ -121,37 +121,37 @@ def answer_requests(
     folding: Folding = folded,
     answers_max: int = ANSWERS_MAX,
     part: int = PART_ENTRIES,
-) -> Steps[None]:
+) -> None:
     """Serve one term of the validator. Only an exception of the driver ends it."""
     decision = _Decision(direct, draw, folding, part)
-    yield from role.take_id()
+    await role.take_id()
     # A rejected or expired Noop proves nothing. Only an applied one follows the entries of the previous instance.
     is_final = False
     while not is_final:
-        answer = yield from direct.submit(Noop())
-        yield role.CheckSuperseded()
+        answer = await direct.submit(Noop())
+        await role.CheckSuperseded()
         is_final = isinstance(answer, AppliedResult)
-    oldest = (yield Newest()).history.oldest
-    results: Iterable[Result] = yield ReadResults()
+    oldest = (await Newest()).history.oldest
+    results = await ReadResults()
     validator = add_rejections(
         Validator(instance, term, pruned=oldest, answers_max=answers_max),
         (result for result in results if is_needed(result, oldest)),
     )
-    yield Trim(oldest)
+    await Trim(oldest)
     trimmed = (validator.pruned, validator.floor)
-    yield role.StartServing()
+    await role.StartServing()
     while True:
         records: Sequence[Arrived] = ()
         # Requests above the limit stay in the topic, so a burst of them does not grow this process.
         if _has_room(validator.waiting):
-            records = yield Requests(wait=not validator.waiting)
-        validator = yield from decision.perform(add_requests(validator, records))
+            records = await Requests(wait=not validator.waiting)
+        validator = await decision.perform(add_requests(validator, records))
         if validator.waiting:
             # Direct submissions of this process decide on the same replica, so they take turns.
-            validator = yield Exclusive(decision.decide(validator), FOREVER)
+            validator = await Exclusive(partial(decision.decide, validator), FOREVER)
         if (validator.pruned, validator.floor) != trimmed:
             trimmed = (validator.pruned, validator.floor)
-            yield Trim(validator.pruned)
+            await Trim(validator.pruned)
 
 
 def _has_room(waiting: Sequence[WaitingRequest]) -> bool:
@@ -167,45 +167,46 @@ class _Decision:
     folding: Folding
     part: int
 
-    def decide(self, validator: Validator) -> Steps[Validator]:
+    async def decide(self, validator: Validator) -> Validator:
         """Decide one batch, from its first request to the last of its answers."""
-        state, now = (yield Newest()), (yield WallClock())
+        state, now = await Newest(), await WallClock()
         step = begin_batch(validator, state, now, self.draw, self.folding, is_fresh=False, part=self.part)
         if step.effects == (DecideAfterBarrier(),):
-            state = yield Barrier(self.direct.timeout)
-            step = begin_batch(validator, state, (yield WallClock()), self.draw, self.folding, part=self.part)
-        return (yield from self.perform(step))
+            state = await Barrier(self.direct.timeout)
+            step = begin_batch(validator, state, await WallClock(), self.draw, self.folding, part=self.part)
+        return await self.perform(step)
 
-    def perform(self, step: NextStep) -> Steps[Validator]:
+    async def perform(self, step: NextStep) -> Validator:
         """Perform the effects in order, with those that they lead to. Return the validator afterwards."""
         validator, effects = step.validator, deque(step.effects)
-        closes = (yield Now()) + OPEN
+        closes = await Now() + OPEN
         while effects:
             effect = effects.popleft()
             if isinstance(effect, SendEntries | CommitChain):
-                yield FaultPoint("decided")
+                await FaultPoint("decided")
                 if isinstance(effect, SendEntries):
-                    yield Append(tuple(encoded.data for encoded in effect.entries))
-                    step = extend_batch(validator, (yield WallClock()), self.draw, self.folding)
+                    await Append(tuple(encoded.data for encoded in effect.entries))
+                    step = extend_batch(validator, await WallClock(), self.draw, self.folding)
                 else:
-                    step = yield from self._committed(validator, effect, closes)
+                    step = await self._committed(validator, effect, closes)
                 validator = step.validator
                 # The effects of the next step come first, in their order.
                 effects.extendleft(reversed(step.effects))
                 continue
+            assert not isinstance(effect, DecideAfterBarrier), "only the first decision of a batch waits for a barrier"
             if isinstance(effect, Publish):
-                yield FaultPoint("publishing")
-            yield effect
+                await FaultPoint("publishing")
+            await effect
         return validator
 
-    def _committed(self, validator: Validator, effect: CommitChain, closes: Micros) -> Steps[NextStep]:
+    async def _committed(self, validator: Validator, effect: CommitChain, closes: Micros) -> NextStep:
         """Settle the batch; or, while it is open, decide requests that arrived meanwhile."""
         chain, already_sent = effect.chain, effect.already_sent
-        if effect.accepts_more and (yield Now()) < closes:
+        if effect.accepts_more and await Now() < closes:
             if already_sent < len(chain.entries):
-                yield Append(tuple(encoded.data for encoded in chain.entries[already_sent:]))
+                await Append(tuple(encoded.data for encoded in chain.entries[already_sent:]))
             already_sent = len(chain.entries)
-            records: Sequence[Arrived] = yield RequestsDuringCommit(partial(is_over, chain), closes - (yield Now()))
+            records = await RequestsDuringCommit(partial(is_over, chain), closes - await Now())
             if records:
-                return join_batch(validator, records, (yield WallClock()), self.draw, self.folding, self.part)
-        return settle_batch(validator, (yield from commit(chain, self.direct.timeout, already_sent=already_sent)))
+                return join_batch(validator, records, await WallClock(), self.draw, self.folding, self.part)
+        return settle_batch(validator, await commit(chain, self.direct.timeout, already_sent=already_sent))

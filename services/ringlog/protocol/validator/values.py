@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from immutables import Map
 
@@ -11,6 +12,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Folded
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
+from ringlog.protocol.effects import Effect
 from ringlog.protocol.submission.results import EntryChain
 from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.records import CommandRequest, Result
@@ -96,34 +98,34 @@ class CommitChain:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Effect[None]):
     """Write these results in one transaction, under the role's transactional id."""
 
     results: tuple[Result, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NoteApplied:
+class NoteApplied(Effect[None]):
     """Note that these requests are applied. Nothing is written: their clients learn it from the log."""
 
     results: tuple[Result, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(Effect[None]):
     """Acknowledge all requests up to this offset, inclusive."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class StopInstance:
+class StopInstance(Effect[NoReturn]):
     """End this instance: another one has taken over."""
 
     detail: str
 
 
-Effect = DecideAfterBarrier | SendEntries | CommitChain | Publish | NoteApplied | Ack | StopInstance
+ValidatorEffect = DecideAfterBarrier | SendEntries | CommitChain | Publish | NoteApplied | Ack | StopInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class NextStep:
     """The next memory, and the effects to perform in this order."""
 
     validator: Validator
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[ValidatorEffect, ...] = ()
 
 
 Arrived = tuple[int, tuple[CommandRequest, ...]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.values import Micros
 from ringlog.protocol.submission.submission import NoAnswer, SubmitCommand
@@ -75,12 +75,12 @@ class SimWriter:
             yield self._wake, effect.timeout
         self._woken = False
 
-    def _lock(self, effect: Locked) -> Step:
+    def _lock(self, effect: Locked[Any]) -> Step:
         while self._locked:
             yield self._unlocked
         self._locked = True
         try:
-            return (yield from self._replica.perform(effect.steps))
+            return (yield from self._replica.perform(effect.start()))
         finally:
             self._locked = False
             self._unlocked.fire()

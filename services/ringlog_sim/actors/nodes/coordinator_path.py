@@ -211,7 +211,7 @@ class SimApplication:
             return False
         return True
 
-    def _await(self, calls: SimCalls, effect: AwaitReplies) -> Step:
+    def _await(self, calls: SimCalls, effect: AwaitReplies[Any]) -> Step:
         now, latest = self.sim.world.now, self.sim.world.now + effect.timeout
         if not calls.replies:
             yield calls.signal, max(min(calls.next_break(latest), latest) - now, 1)

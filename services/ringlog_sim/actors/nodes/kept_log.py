@@ -65,7 +65,7 @@ class SimLogCopy(CopyProgress):
             AppendRecords: self._take,
             Sleep: lambda effect: self._rest(effect.time),
         }
-        return perform(keep_copy(self, lambda: self._replica.state), at_once, in_time)
+        yield from perform(keep_copy(self, lambda: self._replica.state), at_once, in_time)
 
     def _await_member(self) -> Step:
         while not self.is_member(self._replica.state):

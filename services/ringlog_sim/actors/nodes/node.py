@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
@@ -200,11 +201,13 @@ class SimNode:
         self._failure: RowsDamaged | None = None
         replicas = self._replicas = RowGroupReplicas(self.row_replica)
         side = self.side = self._side()
-        acks = acknowledge(self.row_replica, side, self.tries, incarnation(self.starts, self.name), replicas)
+        number = incarnation(self.starts, self.name)
+        acks = partial(acknowledge, self.row_replica, side, self.tries, number, replicas)
         wish = self._wish if self.tokens else None
         peers = self.peers = SimPeers(self.sim, self.registration.id, self._replica, lambda: self.lie)
-        protocol = run_lifecycle(
-            self.registration, self.row_replica, self._client.draw, acks, peers.steps(self._client.draw), wish
+        draw = self._client.draw
+        protocol = partial(
+            run_lifecycle, self.registration, self.row_replica, draw, acks, partial(peers.steps, draw), wish
         )
         self.sim.world.spawn(self.host, f"{self.name}.main", self._run_steps(protocol), self._over)
 
@@ -249,13 +252,13 @@ class SimNode:
     def _over(self, why: str) -> None:
         self.sim.broken("node_ended", f"{self.name} ended: {why}")
 
-    def _run_steps(self, protocol: Steps[None]) -> Step:
+    def _run_steps(self, start: Callable[[], Steps[None]]) -> Step:
         """Perform the steps of a life. If the disk fails, report it and stop.
 
         Then the rows are deleted and the node starts again, or it never returns.
         """
         try:
-            yield from self._perform(protocol)
+            yield from self._perform(start())
         except RowsDamaged as damaged:
             self._replicas.fail(damaged.code)
             self._ack_signal.fire()
@@ -374,11 +377,11 @@ class SimNode:
 
     def _begin(self, effect: Spawn) -> None:
         if self.sim.shared[{"load": "balances", PEERS: "asks"}.get(effect.name, "nodes")]:
-            self._spawn(effect.name, self._to_its_end(effect.steps))
+            self._spawn(effect.name, self._to_its_end(effect.start))
 
-    def _to_its_end(self, steps: Steps[None]) -> Step:
+    def _to_its_end(self, start: Callable[[], Steps[None]]) -> Step:
         try:
-            yield from self._perform(steps)
+            yield from self._perform(start())
         except NodeFailed as failed:  # it is permanently rejected: an operator starts it again without a join
             self.sim.world.tell(self.name, f"stays out: {failed}")
         self._replica.changed.fire()
@@ -417,14 +420,14 @@ class SimNode:
     def _publish_load(self, publish: PublishLoad) -> Step:
         return self.sim.broker.try_append(self.host, LOAD, [(publish.load.node, encode_node_load(publish.load))])
 
-    def _wish(self, state: ClusterState) -> Steps[Join | Replace]:
+    async def _wish(self, state: ClusterState) -> Join | Replace:
         """Return a join, or a replace after the cluster has marked a lost node as down."""
         me, other = self.registration.id, self.replaces
         found = state.nodes.get(other.registration.id) if other is not None else None
         if other is None or found is None or found.state != "normal":
             return Join(me, self.tokens, self._client.draw.take(16))
         if other.is_lost and not found.down:
-            yield from submit_until_answered(DeclareDown(found.id, "its disk is gone"), self._client.draw)
+            await submit_until_answered(DeclareDown(found.id, "its disk is gone"), self._client.draw)
         return Replace(me, found.id)
 
     # ----------------------------------------------------------------------------------------- streaming
@@ -463,9 +466,14 @@ class SimNode:
             sim.world.tell(self.name, f"streamed {gained.rows} rows for {fetch.operation}")
             self._ack_signal.fire()
 
-        steps = stream(fetch, self.tries, lambda: row_replica.wants(fetch), lambda: row_replica.state)
         at_once, in_time = streaming(self.host, sim.world, self._chance, self._slowness, self._ack_signal, RETRY_US)
-        return perform(steps, {**at_once, EndPages: end}, {**in_time, NextPage: next_page, KeepPage: keep})
+        performers: Performers = {**in_time, NextPage: next_page, KeepPage: keep}
+
+        def work() -> Step:
+            steps = stream(fetch, self.tries, lambda: row_replica.wants(fetch), lambda: row_replica.state)
+            yield from perform(steps, {**at_once, EndPages: end}, performers)
+
+        return work()
 
     def serve(self, fetch: RowFetch, newest: Epoch, after: RowVersion | None) -> tuple[Rows, bool] | Exception:
         """Serve a stream as its source. Return a page and whether it is the last one."""

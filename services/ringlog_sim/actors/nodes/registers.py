@@ -279,9 +279,14 @@ class SimRegisters:
             world.tell(self.host.name, f"has the registers for {fetch.operation}")
             self.news.fire()
 
-        steps = stream(fetch, self._tries, lambda: fetch in kept.value.fetching, lambda: kept.value.state)
         at_once, in_time = streaming(self.host, world, self._chance, self._slowness, self.news)
-        return perform(steps, at_once, {**in_time, NextPage: next_page, KeepPage: keep, EndPages: end})
+        performers: Performers = {**in_time, NextPage: next_page, KeepPage: keep, EndPages: end}
+
+        def work() -> Step:
+            steps = stream(fetch, self._tries, lambda: fetch in kept.value.fetching, lambda: kept.value.state)
+            yield from perform(steps, at_once, performers)
+
+        return work()
 
     def page(self, call: CellsCall, answer: Callable[[Any], None]) -> None:
         """Serve a page of a stream as its source, from the cells that existed when the call began."""
