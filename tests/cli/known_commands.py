@@ -51,7 +51,9 @@ def parse(arguments: Sequence[str]) -> None:
     """Parse a command line as the program does, and execute nothing. Raises TyperException for a wrong one."""
     found: Any = typer.main.get_command(app)
     context, rest = typer.Context(found, info_name="ringlog"), list(arguments)
-    while isinstance(found, TyperGroup) and (rest or not found.invoke_without_command):
+    while isinstance(found, TyperGroup):
+        if found.invoke_without_command and (not rest or rest[0].startswith("-")):
+            break
         name, found, rest = found.resolve_command(context, rest)
         context = typer.Context(found, info_name=name, parent=context)
     found.make_context(context.info_name, rest, parent=context.parent)
@@ -73,7 +75,7 @@ def _without(options: frozenset[str], words: list[str]) -> list[str]:
 def wrong_use(words: list[str]) -> str | None:
     """Return why the program refuses a command line that begins with its name; None if it accepts it.
 
-    A placeholder in capital letters (``NODE``) may be the value of any argument.
+    A placeholder in capital letters (``NODE``) may be the value of any argument. A named file need not exist.
     """
     wrong = unknown(words)
     if wrong is not None or "--help" in words or "--version" in words:
@@ -87,7 +89,7 @@ def wrong_use(words: list[str]) -> str | None:
         parse(rest)
     except TyperException as error:
         message = str(getattr(error, "message", "")) or str(error)
-        is_value = "Input should be" in message
-        if not (is_value and any(PLACEHOLDER.fullmatch(word) for word in rest)):
+        is_placeholder = "Input should be" in message and any(PLACEHOLDER.fullmatch(word) for word in rest)
+        if not is_placeholder and not message.endswith("does not exist."):
             return f"{message} ({' '.join(words)})"
     return None

@@ -52,6 +52,8 @@ def test_a_wrong_command_would_be_found() -> None:
     assert "valid integer" in str(wrong_use(["ringlog", "node", "join", "n4", "--num-tokens", "many"]))
     assert wrong_use(["ringlog", "--cluster", "c", "node", "join", "NODE", "--num-tokens", "COUNT"]) is None
     assert wrong_use(["ringlog", "status", "--kafka-config", "gone.properties"]) is None
+    assert wrong_use(["ringlog", "log", "--last", "20"]) is None
+    assert "valid integer" in str(wrong_use(["ringlog", "log", "--last", "few"]))
     assert sum(len(shown_commands(page.read_text(encoding="utf-8"))) for page in PAGES) > 100
 
 

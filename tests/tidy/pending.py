@@ -22,10 +22,11 @@ TREE = {
     "": "README quick-start demo install compare limits glossary",
     "concepts/": "README log-and-epochs operations tablets zones cdc-generations consistency",
     "operate/": "README add-a-node replace-a-node remove-a-node schema tablets zones backup-and-recovery upgrade "
-    "monitoring troubleshooting settings security uninstall",
+    "monitoring troubleshooting settings security uninstall operations cdc-writers rehearse",
     "deploy/": "README brokers tls systemd sizing redis permissions",
     "build/": "README python-client own-node rows-and-registers change-topics cdc-topic spark debezium lake "
-    "other-languages testing",
+    "other-languages testing mutations cdc-protocol cdc-job spark-reader",
+    "internals/": "generations",
 }
 PLANNED_PAGES = frozenset(f"docs/{folder}{name}.md" for folder, names in TREE.items() for name in names.split())
 PLANNED_COMMANDS = (["cluster", "create"],)
