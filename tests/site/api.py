@@ -147,6 +147,8 @@ def _documented(module: griffe.Module, names: set[str]) -> Iterator[griffe.Objec
 def page(module: griffe.Module, names: set[str]) -> str | None:
     """Return the page of a module, or None if it has no public item."""
     items = [line for item in _documented(module, names) for line in _item(item)]
+    for name in sorted(names - module.members.keys()):  # assigned together with other names: griffe does not list it
+        items += [f"## {name}", "", *_code(f"from {module.path} import {name}")]
     if not items:
         return None
     lines = [f"# {module.path}", "", *_docstring(module), *items]
