@@ -3,9 +3,9 @@
     python bench/availability.py
 
 Makes the table of ``docs/concepts/consistency.md``. Each movement is rehearsed by the real rules up to the stage in
-which both the old and the new owners are written, and the write is planned by ``ringlog.client.data.plans``. Cassandra's
-coordinator waits for a quorum of the replication factor plus every pending replica, of all that take writes
-(``blockFor``; CASSANDRA-21200 asks for better).
+which both the old and the new owners are written, and the write is planned by ``ringlog.client.data.plans``.
+Cassandra's coordinator waits for a quorum of the replication factor plus every pending replica, of all that take
+writes (``blockFor``; CASSANDRA-21200 asks for better).
 """
 
 from __future__ import annotations
