@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import ringlog
 from ringlog.protocol.roles import ROLES
 from ringlog.stack.bootstrap import lock_blocks
 from tests.cli.known_commands import parse
@@ -39,6 +40,13 @@ def test_the_lock_has_every_dependency_of_the_project() -> None:
     asked += project["dependency-groups"]["build"]
     names = {re.split(r"[\[<>=!~ ]", one)[0].lower() for one in asked}
     assert names - lock_blocks((ROOT / "requirements.lock").read_text()).keys() == set()
+
+
+def test_the_project_and_the_program_have_the_same_version() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as stream:
+        project = tomllib.load(stream)["project"]
+    assert project["version"] == ringlog.__version__
+    assert (ROOT / project["license-files"][0]).read_text(encoding="utf-8").split()[:2] == ["Apache", "License"]
 
 
 @pytest.mark.parametrize(
