@@ -59,7 +59,8 @@ def test_a_wrong_command_would_be_found() -> None:
 
 def test_commands_are_found_in_shell_text() -> None:
     page = (
-        "```sh\n# first\nA=1 .venv/bin/ringlog status --json | jq .x >out.json 2>&1\nringlog node list \\\n  --json &\n"
+        "```sh\n# first\nA=1 .venv/bin/ringlog status --json | jq .x >out.json 2>&1\n"
+        "ringlog node list \\\n  --json > out.log 2>&1 &\n"
         'sudo -u ringlog /opt/bin/ringlog node join "$(ringlog token n)" && echo ringlog done\n```\n'
         "```text\nringlog refused\n```\n"
     )

@@ -15,6 +15,7 @@ from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from tests.cli.test_rehearse import Log
 from tests.cli.transcripts import read, transcripts
+from tests.tidy.files import ROOT
 
 (TABLETS,) = [path for path in transcripts() if path.stem == "tablets"]
 PLAN = "".join(f"{line}\n" for line in read(TABLETS).inputs)
@@ -34,6 +35,13 @@ def test_a_rehearsal_is_drawn_beside_its_answers(tmp_path: Path) -> None:
     drawn = run("rehearse", "--picture", str(path), typed=PLAN)
     assert (drawn.stdout, drawn.exit_code) == (run("rehearse", typed=PLAN).stdout, 2)
     assert {"h1", "h2", "h3", "h1/0", "h3/1"} <= titles(path)
+
+
+def test_the_chart_of_the_readme_is_current(tmp_path: Path) -> None:
+    images = ROOT / "docs" / "images" / "charts"
+    drawn = run("rehearse", "--picture", str(tmp_path / "balance.svg"), str(images / "balance.jsonl"))
+    assert drawn.exit_code == 0, drawn.output
+    assert (tmp_path / "balance.svg").read_bytes() == (images / "balance.svg").read_bytes()
 
 
 def test_there_must_be_something_to_draw_and_a_place_for_it(tmp_path: Path) -> None:

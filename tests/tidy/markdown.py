@@ -22,7 +22,7 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 SUBSTITUTION = re.compile(r"\$\(([^()]*)\)")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-REDIRECTION = re.compile(r"[0-9]?[<>]+(?:&[0-9])?|&>")
+REDIRECTION = re.compile(r"[0-9]?[<>]+(?:&[0-9]?)?|&>")
 
 
 @dataclass(frozen=True, slots=True)

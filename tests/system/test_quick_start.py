@@ -1,0 +1,176 @@
+"""The page ``docs/quick-start.md``, typed into a shell with an empty home: each block answers as the page shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+
+import pytest
+from tests.ending import taking_down
+from tests.tidy.files import ROOT
+from tests.waiting import until
+
+from ringlog.stack import Stack
+from ringlog.stack.artifacts import cache_root
+
+pytestmark = pytest.mark.system
+
+PAGE = ROOT / "docs" / "quick-start.md"
+BLOCK = re.compile(r"^```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+REPEAT = "Repeat this command until"
+BLOCK_S = 300
+VARIABLE = re.compile(
+    r"(?P<id>\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{8}\b)"
+    r"|(?P<number>(?<![A-Za-z_])\d+(?:\.\d+)?)|(?P<rest>…)|(?P<space>\s+)"
+)
+"""The parts of a shown line that differ from run to run, and white space."""
+
+AS = {"id": "[0-9a-f-]{8,36}", "number": r"\d+(?:\.\d+)?", "rest": ".*", "space": r"\s+"}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Commands that the reader types, with the output that the page shows."""
+
+    commands: str
+    output: str | None
+    is_repeated: bool
+
+
+def blocks(page: str) -> list[Block]:
+    """Return the command blocks of a page in their order."""
+    found, end = [], 0
+    for block in BLOCK.finditer(page):
+        found.append(Block(block[1], block[2], REPEAT in " ".join(page[end : block.start()].split())))
+        end = block.end()
+    return found
+
+
+def line_pattern(shown: str) -> str:
+    """Return a regular expression for one shown line. A line of JSON is compared exactly."""
+    if shown.startswith("{"):
+        return re.escape(shown)
+    pattern, end = "", 0
+    for part in VARIABLE.finditer(shown.rstrip()):
+        pattern += re.escape(shown[end : part.start()]) + AS[part.lastgroup or ""]
+        end = part.end()
+    return pattern + re.escape(shown.rstrip()[end:])
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Return whether the output is as shown. A line ``…`` stands for any number of lines."""
+    lines = [r"(?:.*\n)*" if line.strip() == "…" else line_pattern(line) + r"\s*\n" for line in shown.splitlines()]
+    return re.fullmatch("".join(lines), printed) is not None
+
+
+class Shell:
+    """A bash with an empty home."""
+
+    def __init__(self, home: Path, programs: Path) -> None:
+        self._home = home
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RINGLOG_", "XDG_"))}
+        self._process = subprocess.Popen(
+            ["bash"],
+            cwd=home,
+            env=kept
+            | {
+                "COLUMNS": "100",
+                "HOME": str(home),
+                "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                "XDG_CACHE_HOME": str(cache_root().parent),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, commands: str) -> tuple[int, str]:
+        """Return exit status and output, with ``~`` in place of the home."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{{\n{commands}\n}} </dev/null\necho end-of-block $?\n")
+        self._process.stdin.flush()
+        printed: list[str] = []
+        limit = Timer(BLOCK_S, self.end)
+        limit.start()
+        try:
+            for line in self._process.stdout:
+                if line.startswith("end-of-block "):
+                    return int(line.split()[1]), "".join(printed)
+                printed.append(line.replace(str(self._home), "~"))
+        finally:
+            limit.cancel()
+        raise AssertionError(f"the shell ended in: {commands}\n{''.join(printed)}")
+
+    def end(self) -> None:
+        """End the shell and its background jobs."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        self._process.wait(60)
+
+    def close(self) -> None:
+        """Close the pipes of a shell that has ended."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@contextmanager
+def shell(home: Path, programs: Path) -> Iterator[Shell]:
+    opened = Shell(home, programs)
+    try:
+        yield opened
+    finally:
+        opened.end()
+        opened.close()
+
+
+def follow(block: Block, reader: Shell) -> None:
+    """Type a block, again until it answers as shown if the page says so. Raise AssertionError if it does not."""
+    answer = 0, ""
+
+    def is_as_shown() -> bool:
+        nonlocal answer
+        answer = reader.run(block.commands)
+        return answer[0] == 0 and matches(block.output or "", answer[1])
+
+    try:
+        assert until(is_as_shown, "the output of the page") if block.is_repeated else is_as_shown()
+    except AssertionError as error:
+        texts = f"shown:\n{block.output}\nprinted, status {answer[0]}:\n{answer[1]}"
+        raise AssertionError(f"{error}\n{block.commands}\n{texts}") from None
+
+
+def test_each_block_answers_as_shown(tmp_path: Path) -> None:
+    home, programs = tmp_path / "home", tmp_path / "programs"
+    home.mkdir()
+    programs.mkdir()
+    (programs / "ringlog").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ringlog.cli "$@"\n')
+    (programs / "ringlog").chmod(0o755)
+    setup, *typed = blocks(PAGE.read_text(encoding="utf-8"))
+    assert setup.commands == "make setup\nsource .venv/bin/activate\n", "the test's shell has the program already"
+    assert len(typed) > 12
+    with taking_down(Stack(home / ".local/state/ringlog/stack")), shell(home, programs) as reader:
+        for block in typed:
+            follow(block, reader)
+    assert [path.name for path in home.iterdir()] == [".local"]
+
+
+def test_a_wrong_output_would_be_seen() -> None:
+    shown = "applied at epoch 7, operation join-46\n…\n  finished, epoch 56\n"
+    assert matches(shown, "applied at epoch 12, operation join-3\n  requested, epoch 3\n  finished, epoch 5 \n")
+    assert not matches(shown, "applied at epoch 12, operation join-3\n  cancelled, epoch 5\n")
+    assert not matches('{"line": 1}\n', '{"line": 2}\n')
+    assert not matches("n1  normal\n", "n2  normal\n")
