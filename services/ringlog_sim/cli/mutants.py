@@ -110,10 +110,9 @@ def _page(rows: Mapping[str, str], known: Sequence[str], most: int | None) -> st
     lines = [
         "# Planted bugs",
         "",
-        f"Made by `ringlog sim mutants{cap} --page docs/reference/mutants.md`. Each bug is one piece of a function",
-        "replaced by another, planted alone; *found* is the number of seeds, from 1 on, until the simulator broke",
-        "off, where it does not without the bug; *bound* the number within which it must, or the command fails. A few",
-        "are measured with every change.",
+        f"Made by `ringlog sim mutants{cap} --page docs/reference/mutants.md`. Each bug replaces a part of a function.",
+        "The command plants one bug at a time. *Found after* is the number of seeds, from 1 on, until a check fails",
+        "that passes without the bug. The command fails above the *bound*. Each change measures some of the bugs.",
         "",
         f"{len(known)} planted, {len(found)} found.",
         "",

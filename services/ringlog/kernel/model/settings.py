@@ -32,70 +32,68 @@ _CENTURY_US: Final = 36_525 * _DAY_US
 _TABLET_BYTES: Final = 5 << 30
 
 SETTINGS: Final[dict[str, SettingRule]] = {
-    "balance_load_cpu_percent": SettingRule(0, 0, 33, "per cent", "part of processor time in what a tablet counts"),
-    "balance_load_reads_percent": SettingRule(0, 0, 33, "per cent", "part of reads in what a tablet counts"),
-    "balance_load_writes_percent": SettingRule(0, 0, 33, "per cent", "part of writes in what a tablet counts"),
+    "balance_load_cpu_percent": SettingRule(0, 0, 33, "per cent", "share of processor time in the load of a tablet"),
+    "balance_load_reads_percent": SettingRule(0, 0, 33, "per cent", "share of reads in the load of a tablet"),
+    "balance_load_writes_percent": SettingRule(0, 0, 33, "per cent", "share of writes in the load of a tablet"),
     "balance_resizes_max": SettingRule(10, 1, 1_000, "tables", "new decisions to split or merge in one plan"),
     "balance_table_slack_percent": SettingRule(
-        25, 0, 1_000, "per cent", "how far one table may be above its even share of a node, one tablet left aside"
+        25, 0, 1_000, "per cent", "excess of a table over its even share of a node, without one tablet"
     ),
     "balance_tablet_bytes": SettingRule(
-        _TABLET_BYTES, 1 << 10, 1 << 48, "bytes", "size that a tablet is to have; it splits above twice that"
+        _TABLET_BYTES, 1 << 10, 1 << 48, "bytes", "target size of a tablet; a tablet splits above twice this size"
     ),
     "balance_tablets_per_shard_goal": SettingRule(
-        100, 1, 10_000, "tablets", "above this mean of a rack, tables get fewer tablets than they would have"
+        100, 1, 10_000, "tablets", "mean of a rack above which tables get fewer tablets"
     ),
     "balance_tablets_per_shard_min": SettingRule(
-        10, 1, 1_000, "tablets", "a table has at least N on the mean shard, whatever its size"
+        10, 1, 1_000, "tablets", "minimum number of tablets of a table on the mean shard, for any size"
     ),
     "balance_threshold_permille": SettingRule(
-        10, 0, 1_000, "per mille", "loads in bytes that differ by less are balanced"
+        10, 0, 1_000, "per mille", "difference of loads in bytes that counts as balanced"
     ),
     "cdc_generation_lead_us": SettingRule(
-        2_000_000, 0, _DAY_US, "microseconds", "least distance of a new generation's timestamp from its author's clock"
+        2_000_000, 0, _DAY_US, "microseconds", "minimum distance of a new generation from the clock of its author"
     ),
     "cdc_horizon_ahead_max_us": SettingRule(
         60_000_000,
         1_000_000,
         _CENTURY_US,
         "microseconds",
-        "how far ahead of its clock a validator lets a writer's horizon lie",
+        "maximum lead of a write lease over the validator's clock",
     ),
     "cdc_horizon_lead_us": SettingRule(
-        10_000_000, 100_000, _CENTURY_US, "microseconds", "how far ahead of its clock a CDC writer extends its horizon"
+        10_000_000, 100_000, _CENTURY_US, "microseconds", "lead of a CDC writer's lease over its clock"
     ),
     "cdc_leeway_us": SettingRule(
-        5_000_000, 0, _DAY_US, "microseconds", "how far from now a write's timestamp may lie and still be accepted"
+        5_000_000, 0, _DAY_US, "microseconds", "allowed distance of a write's timestamp from its append time"
     ),
     "cdc_timestamp_ahead_max_us": SettingRule(
         120_000_000,
         1_000_000,
         _CENTURY_US,
         "microseconds",
-        "how far ahead of its clock a validator lets a generation start",
+        "maximum lead of a generation's start over the validator's clock",
     ),
     "gate_prepared": SettingRule(
-        1, 0, 1, "", "1: an operation leaves prepared when a quorum of each group knows it; 0: when who gains does"
+        1, 0, 1, "", "1: prepared ends when a quorum of each group acknowledged; 0: when the gaining nodes did"
     ),
-    "history_entries": SettingRule(10_000, 100, 1_000_000, "entries", "applied entries that are remembered"),
-    "operations_admitted_max": SettingRule(
-        8, 1, 10, "operations", "operations in flight, those included that wait for their turn"
-    ),
+    "history_entries": SettingRule(10_000, 100, 1_000_000, "entries", "applied entries in the history"),
+    "operations_admitted_max": SettingRule(8, 1, 10, "operations", "operations in flight, including waiting ones"),
     "operations_concurrent_max": SettingRule(4, 1, 10, "operations", "operations in flight that are past requested"),
-    "operations_kept_max": SettingRule(100, 1, 10_000, "operations", "ended operations that are remembered"),
+    "operations_kept_max": SettingRule(100, 1, 10_000, "operations", "ended operations in the state"),
     "ranges_max": SettingRule(65_536, 1, 1_048_576, "ranges", "ranges of one placement"),
     "snapshot_bytes": SettingRule(
-        50_000_000, 0, 1 << 48, "bytes", "a snapshot is taken when entries of this size were applied; 0: not by size"
+        50_000_000, 0, 1 << 48, "bytes", "size of the entries between two snapshots; 0: not by size"
     ),
     "snapshot_entries": SettingRule(
         10_000,
         0,
         10_000_000,
         "entries",
-        "a snapshot is taken when this number of entries was applied; 0: not by number",
+        "number of entries between two snapshots; 0: not by number",
     ),
     "stream_tries_max": SettingRule(
-        200, 1, 1_000_000, "tries", "how often a node tries to get the rows of one stream before an operator decides"
+        200, 1, 1_000_000, "tries", "requests for the rows of a stream before an operator must decide"
     ),
     "tablet_stream_reads_per_node_max": SettingRule(
         0, 0, 100_000, "weights", "transitions that read from one node at once; 0: as its shards allow"
@@ -111,7 +109,7 @@ SETTINGS: Final[dict[str, SettingRule]] = {
     ),
     "tablet_streams_max": SettingRule(1_000, 1, 1_000_000, "weights", "transitions of tablets that stream at once"),
     "tablets_initial_scale": SettingRule(
-        10, 1, 1_000, "tablets", "replicas of a new table on each shard, on the average and at least"
+        10, 1, 1_000, "tablets", "minimum mean number of replicas of a new table on a shard"
     ),
     "tablets_per_table_max": SettingRule(65_536, 1, 1_048_576, "tablets", "tablets of one table"),
     "tokens_per_node_max": SettingRule(1_024, 1, 16_384, "tokens", "tokens that one node may own"),
@@ -120,10 +118,10 @@ SETTINGS: Final[dict[str, SettingRule]] = {
         100_000,
         _CENTURY_US,
         "microseconds",
-        "how far ahead of its clock a node settles verdicts; a schema change counts for writes after so long at most",
+        "lead of the validation watermark over a node's clock; a schema change counts after this time at most",
     ),
     "zone_moves_max": SettingRule(
-        65_536, 1, 10_000_000, "partitions", "partitions of all zones that have something pending at once"
+        65_536, 1, 10_000_000, "partitions", "partitions of all zones with a pending move at one time"
     ),
 }
 
