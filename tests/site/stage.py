@@ -1,7 +1,8 @@
 """The input of the static site: ``python -m tests.site.stage FOLDER`` copies ``docs`` and adds the API reference.
 
 Links that leave ``docs`` (to the README, to tests, to source files) become plain text, because the site has no such
-pages. Only files that belong to the repository are copied.
+pages. In a list, the generator needs four columns of indentation for each level, and a code host two or three: the
+copy has four. Only files that belong to the repository are copied.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from pathlib import Path
 
 from tests.site import api
 from tests.tidy.files import ROOT, files
+from tests.tidy.markdown import FENCE
 
 DOCS = ROOT / "docs"
 API = "reference/api"
+ITEM = re.compile(r"( *)((?:[-*+]|\d+\.) +)(?=\S)")
+LEVEL = 4
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -28,6 +32,31 @@ def without_links_out(page: Path, text: str, docs: Path = DOCS) -> str:
     return LINK.sub(kept, text)
 
 
+def with_wide_lists(text: str) -> str:
+    """Return the page with four columns of indentation for each level of a list."""
+    made: list[str] = []
+    columns: list[int] = []  # of the text of each open item
+    fence: re.Match[str] | None = None
+    for line in text.splitlines():
+        found = FENCE.match(line)
+        indent = len(line) - len(line.lstrip(" "))
+        if fence is None and line.strip():
+            is_lazy = bool(made) and bool(made[-1].strip()) and not found
+            item = ITEM.match(line)
+            while columns and indent < columns[-1] and (item or not is_lazy):
+                columns.pop()
+        width = columns[-1] if columns else 0
+        made.append(" " * LEVEL * len(columns) + line[min(indent, width) :] if line.strip() else "")
+        if fence is not None:
+            is_end = found is not None and found[2].startswith(fence[2]) and not found[3].strip()
+            fence = None if is_end else fence
+        elif found:
+            fence = found
+        elif item := ITEM.match(line):
+            columns.append(item.end())
+    return "\n".join(made) + "\n"
+
+
 def stage(folder: Path) -> None:
     """Write the input of the site into a folder, which is replaced."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -37,7 +66,8 @@ def stage(folder: Path) -> None:
         copy = folder / path.relative_to(DOCS)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
-            copy.write_text(without_links_out(path, path.read_text(encoding="utf-8")), encoding="utf-8")
+            text = without_links_out(path, path.read_text(encoding="utf-8"))
+            copy.write_text(with_wide_lists(text), encoding="utf-8")
         else:
             shutil.copy(path, copy)
     api.write(folder / API)

@@ -13,7 +13,7 @@ from typing import Any
 import griffe
 
 from tests.site import api
-from tests.site.stage import API, stage, without_links_out
+from tests.site.stage import API, stage, with_wide_lists, without_links_out
 from tests.tidy.files import ROOT, files
 from tests.tidy.markdown import blocks
 from tests.tidy.pending import PENDING_PAGES, PLANNED_PAGES
@@ -61,6 +61,62 @@ def test_links_out_of_the_site_become_text() -> None:
     page = "[a](../README.md) [b](limits.md#x) [c](#here) [d](https://example.org) ![e](../x.svg) [f](../tests/x.py)\n"
     assert without_links_out(DOCS / "page.md", page) == (
         "a [b](limits.md#x) [c](#here) [d](https://example.org) ![e](../x.svg) f\n"
+    )
+
+
+def test_lists_get_the_indentation_that_the_generator_needs() -> None:
+    page = """Text
+
+1. One
+   goes further.
+
+   ```sh
+   ls
+     -l
+   ```
+
+   | a |
+   |---|
+2. Two
+   - inner
+     text
+   - other
+
+- last
+lazy
+
+```text
+  - code
+```
+ end
+"""
+    assert (
+        with_wide_lists(page)
+        == """Text
+
+1. One
+    goes further.
+
+    ```sh
+    ls
+      -l
+    ```
+
+    | a |
+    |---|
+2. Two
+    - inner
+        text
+    - other
+
+- last
+    lazy
+
+```text
+  - code
+```
+ end
+"""
     )
 
 
