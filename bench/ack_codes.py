@@ -1,6 +1,6 @@
-"""What codes of acknowledgements cost: to make one, and to read one and check it, against one without.
+"""The cost of the MAC of an acknowledgement: to make one, and to read and check one, compared with none.
 
-Processor time of one core, best of five rounds, of acknowledgements as nodes send them at rest.
+Processor time of one core, best of five rounds, of acknowledgements of an idle node.
 Usage: ``python bench/ack_codes.py [COUNT]``.
 """
 

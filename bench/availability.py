@@ -1,11 +1,10 @@
-"""How many choices of nodes that are down let a QUORUM write pass while a range moves: Ringlog's plans, and Cassandra.
+"""The number of failed node sets that still admit a QUORUM write during a movement: Ringlog and Cassandra.
 
     python bench/availability.py
 
-Makes the table of ``docs/concepts/consistency.md``. Each movement is rehearsed by the real rules up to the stage in
-which both the old and the new owners are written, and the write is planned by ``ringlog.client.data.plans``.
-Cassandra's coordinator waits for a quorum of the replication factor plus every pending replica, of all that take
-writes (``blockFor``; CASSANDRA-21200 asks for better).
+Prints the table of ``docs/concepts/consistency.md``. The real rules rehearse each movement up to the stage that writes
+to old and new owners. ``ringlog.client.data.plans`` plans the write. Cassandra's coordinator waits for a quorum of the
+replication factor plus every pending replica (``blockFor``; CASSANDRA-21200 proposes a better rule).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The balancer's planner on a large cluster: one plan, and a whole rebalance after nodes were added.
 
-300 nodes of 16 shards in three racks, 100 tables with 1,000 tablets of three replicas each; then 30 nodes more. Each
-plan is carried out at once and asked for again until it is empty. Prints, by count and by size, what one plan takes,
-how many replicas moved against the fewest possible, and what planning takes for each migration; the status is 1 if a
-limit is missed. Times are of the processor. Usage: ``python bench/balance.py [SCALE]``.
+300 nodes of 16 shards in three racks have 100 tables with 1,000 tablets of three replicas each. Then 30 nodes join.
+Each plan is executed at once, until a plan is empty. The bench runs by count and by size. It prints the time of one
+plan, the moved replicas compared with the minimum, and the planning time per migration. The status is 1 if a limit is
+missed. Times are processor time. Usage: ``python bench/balance.py [SCALE]``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def tablets_of(table: str, places: Places) -> TabletGroup:
 
 
 def sizes_of(tables: Mapping[str, Places], hosts: Sequence[BalancedHost]) -> dict[str, MeasuredLoads]:
-    """What each host would report: tablets of 4 to 5 GiB, all replicas alike."""
+    """Load reports of all hosts: tablets of 4 to 5 GiB, with equal replicas."""
     found: dict[str, dict[str, dict[int, int]]] = {host.id: {} for host in hosts}
     for number, (table, places) in enumerate(sorted(tables.items())):
         drawn = np.random.default_rng(number).integers(4 * GIB, 5 * GIB, len(places)).tolist()
@@ -81,7 +81,7 @@ def carry_out(tables: Mapping[str, Places], migrations: Sequence[Migration]) -> 
 
 
 def fewest(tables: Mapping[str, Places], hosts: Sequence[BalancedHost]) -> int:
-    """The replicas that are more than an even share, rounded up, of what their rack holds."""
+    """Number of replicas above an even share, rounded up, of their rack."""
     held = Counter(node for places in tables.values() for each in places for node, _ in each)
     moved = 0
     for number in range(RACKS):

@@ -1,11 +1,11 @@
-"""What a request costs that comes before its epoch: writes at ALL while one replica's log is late by so much.
+"""The cost of a request that arrives before its epoch: writes at ALL while the log of one replica is late.
 
     python bench/behind.py
 
-Three replicas in one process, over real gRPC, on a log in memory; one of them hears of each new epoch so much later
-than the others and the client. It believes no sender, so it answers when its own log has brought it there: the table
-has the time of a write, the same per lateness, and what of it the lateness does not explain, in times of a write
-without any, all measured in one run.
+Three replicas run in one process, with real gRPC and a log in memory. One of them receives each new epoch later than
+the other two and the client. A replica ignores log positions in requests, so it answers when its own log has the epoch.
+The table has, for each delay, the time of a write and the part that the delay does not explain, as a multiple of a
+write without a delay. All figures are from one run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def written(world: DataWorld, timestamp: int) -> float:
 
 
 def written_ahead(world: DataWorld, timestamp: int, late_s: float) -> float:
-    """Seconds of one write at an epoch that the third node hears of only after ``late_s``."""
+    """Seconds of one write at an epoch that the third node receives only after ``late_s``."""
     last = world.nodes[3]
     last.is_following = False
     world.submit(Noop())

@@ -1,21 +1,24 @@
-"""The CDC job against a bare copy: Structured Streaming from Kafka to Kafka, the same input, the same batches, one run.
+"""The CDC job compared with a bare copy by Structured Streaming from Kafka to Kafka, in one run.
 
     python bench/cdc_job.py [WRITES [BATCH]]
 
-Starts a broker and one Spark session of its own, fills a mutations topic with WRITES (3,000,000) writes of 100-byte
-values, and lets each job move all of them in batches of BATCH (500,000): a plain query that copies keys and values,
-as anybody would write it, without a setting of its own; the same with the settings of consumers and producers that the
-CDC job has (*tuned*); one that does so through an Arrow function that changes nothing; the CDC job under a generation
-of 1,000 streams and under one of 100,000, one for a table with preimages, which are rows too; and both copies once
-more, since machines change: CDC is compared with the mean of both runs of each. Rows are counted in the sink topic:
-after copies and CDC jobs that do not count, and a third of the rows of each job, which warm everything up (compilers
-above all), rows a second and microseconds of processor time a row are measured, those of the broker included, which
-does its part on the same cores. ``memory`` is what driver, executor and their Python workers hold together, when a
-third of the rows and when all of them are through.
+Starts a broker and one Spark session, and fills a mutations topic with WRITES (3,000,000) writes of 100-byte values.
+Each of these jobs then moves all of them in batches of BATCH (500,000):
 
-``parts``: into how many parts the job split a batch, at most; the first batch, which warms up, is not counted. Each
-part reads the whole batch from Kafka. A job splits batches where a part takes over 20 seconds, so a busy machine raises
-the processor time a row, too. Compare two runs only where they have the same number of parts.
+- a plain query that copies keys and values, with default settings
+- the same with the settings of consumers and producers that the CDC job has (*tuned*)
+- a copy through an Arrow function that changes nothing
+- the CDC job under a generation of 1,000 streams, and under one of 100,000
+- the CDC job for a table with preimages, which are rows too
+- both copies again, because the speed of machines changes; CDC is compared with the mean of both runs
+
+Rows are counted in the sink topic. Unmeasured jobs, and a third of the rows of each job, warm up the compilers. The
+bench then prints rows per second, and microseconds of processor time per row including the broker. ``memory`` is the
+total of driver, executor and their Python workers after a third of the rows and after all rows.
+
+``parts`` is the greatest number of parts of a batch, without the first batch. Each part reads the whole batch from
+Kafka. A job splits batches if a part takes over 20 seconds, so a busy machine also raises the processor time per row.
+Compare two runs only if they have the same number of parts.
 
 Run it from a checkout: it builds its clusters as the system tests do.
 """
@@ -197,7 +200,7 @@ def cluster(info: StackInfo, tokens: int) -> Iterator[World]:
 
 
 def remove_topics(bootstrap: str, prefix: str) -> None:
-    """What is not needed any more would fill the memory that files are read from, and slow down what follows."""
+    """Obsolete files would fill the page cache and slow down the next job."""
     admin = admin_client(bootstrap)
     names = [topic for topic in admin.list_topics(timeout=30).topics if topic.startswith(prefix)]
     for done in admin.delete_topics(names).values():
@@ -255,7 +258,7 @@ def _copied(
     tuned: bool = False,
     arrow: bool = False,
 ) -> Measured:
-    """All mutations to a topic of their own, as they are; ``tuned``: with the job's settings of Kafka's clients."""
+    """All mutations to a separate topic, unchanged; ``tuned``: with the job's settings of Kafka's clients."""
     topic = f"copy-{uuid.uuid4().hex[:8]}"
     admin = admin_client(world.bootstrap)
     admin.create_topics([NewTopic(topic, 8, 1)])[topic].result(30)
@@ -322,7 +325,7 @@ def rows_of(world: World, topic: str) -> Iterator[Callable[[], int]]:
 def watch(
     folder: Path, sink: str, count: Callable[[], int], writes: int, check: Callable[[], None] = lambda: None
 ) -> Measured:
-    """What moving the last two thirds of the rows to a sink takes; ``check`` raises if the process that moves them has
+    """Cost of moving the last two thirds of the rows to a sink; ``check`` raises if the process that moves them has
     ended.
     """
     begun: tuple[float, int, Spent] | None = None
@@ -348,7 +351,7 @@ def watch(
 
 
 def spent(folder: Path) -> Spent:
-    """What has been spent so far; the broker is what was started with a file in ``folder``."""
+    """Resources used so far; the broker is the process that was started with a file in ``folder``."""
     parents: dict[int, int] = {}
     seconds: dict[int, float] = {}
     pages: dict[int, int] = {}

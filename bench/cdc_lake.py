@@ -1,15 +1,14 @@
-"""The CDC job with a lake against bare copies into Delta tables: the same input, the same batches, one run.
+"""The CDC job with a lake compared with bare copies into Delta tables, in one run.
 
     python bench/cdc_lake.py [WRITES [BATCH]]
 
-Starts a broker and one Spark session of its own with Delta, fills a mutations topic with WRITES (2,000,000) writes of
-100-byte values, and lets each job move all of them in batches of BATCH (500,000), one right after the other: a query
-that appends keys and values to a Delta table, as they are; one that writes them to a topic and then to a table, out of
-what it holds in memory, as the job does; the CDC job without a lake; and the job with one. Copies and the job with a
-lake run once before, to warm up.
+Starts a broker and one Spark session with Delta, and fills a mutations topic with WRITES (2,000,000) writes of 100-byte
+values. Four jobs then move all of them in batches of BATCH (500,000), without pauses. The first query appends keys and
+values to a Delta table. The second one writes them to a topic and, from memory, to a table. Then the CDC job runs
+without a lake, and with one. Copies and the job with a lake run once before, to warm up.
 
-Rows are counted where they come last: in the log of the Delta table, by what its commits say, else in the topic. What
-is measured, and that the first third of the rows only warms up, is as in ``cdc_job.py``.
+Rows are counted at their last destination: in the commits of the Delta table, or else in the topic. Measurement and
+warm-up are as in ``cdc_job.py``.
 
 Run it from a checkout: it builds its clusters as the system tests do.
 """
@@ -45,7 +44,7 @@ SINK_PARTITIONS = 8
 
 
 class LakeRows:
-    """How many rows a Delta table has had added to it: the sum over its commits, each of which is read once."""
+    """Number of rows added to a Delta table: the sum over its commits, each read once."""
 
     def __init__(self, table: Path) -> None:
         self._log = table / "_delta_log"
@@ -53,7 +52,7 @@ class LakeRows:
         self._rows = 0
 
     def __call__(self) -> int:
-        """The number of rows now; 0 where there is no table yet."""
+        """Return the number of rows now; 0 without a table."""
         while (commit := self._log / f"{self._commits:020}.json").is_file():
             for line in commit.read_text(encoding="utf-8").splitlines():
                 added = json.loads(line).get("add")
@@ -99,7 +98,7 @@ def _show(name: str, found: Measured, bare: list[Measured]) -> None:
 
 
 def _copied(world: World, session: SparkSession, folder: Path, writes: int, batch: int, both: bool) -> Measured:
-    """All mutations to a Delta table of their own, as they are; before it, with ``both``, to a topic."""
+    """All mutations to a separate Delta table, unchanged; before it, with ``both``, to a topic."""
     name = f"copy-{uuid.uuid4().hex[:8]}"
     table = folder / f"{name}-table"
     rows = mutations(world, session, batch)

@@ -1,12 +1,12 @@
-"""Readers of the CDC log beside a bare count of its topic: rows a second, and as shares of it, in one run.
+"""Readers of the CDC log compared with a bare count of its topic: rows per second, and shares, in one run.
 
     python bench/cdc_reader.py [ROWS]
 
-Starts a broker and one local Spark session of its own, fills the CDC topic of a cluster with ROWS (300,000) rows of
-100-byte values under one generation, and reads all of them: ``spark.read.format("kafka")`` that counts the records,
-the ``ringlog-cdc`` data source as a batch, by one task at a time and by two, and as a stream (batches of
-100,000), and the plain client in one process. The rows of the data source are written to Spark's ``noop`` sink: every
-column is decoded and crosses to the JVM.
+Starts a broker and one local Spark session, and fills the CDC topic of a cluster with ROWS (300,000) rows of 100-byte
+values under one generation. These readers read all of them: ``spark.read.format("kafka")`` that counts the records; the
+``ringlog-cdc`` data source as a batch, with one task and with two, and as a stream (batches of 100,000); the plain
+client in one process. Rows of the data source go to Spark's ``noop`` sink: every column is decoded and crosses to the
+JVM.
 
 Run it from a checkout: it builds its clusters as the system tests do.
 """
@@ -76,7 +76,7 @@ def _measure_all(info: StackInfo, folder: Path, rows: int) -> None:
 
 
 def _by_spark(where: Where, folder: Path, rows: int, cores: int, bare: float) -> float:
-    """All that Spark does with this number of tasks at a time; returns what a bare count did, ``bare`` if that is
+    """Run all Spark readers with this number of tasks at a time. Return the rate of a bare count, ``bare`` if that is
     known.
     """
     session = open_session("ringlog-bench", jars("spark"), f"local[{cores}]")

@@ -1,11 +1,11 @@
-"""What a switch of generations costs the CDC job under load: how many batches are held, and how long.
+"""The cost of a generation switch for the CDC job under load: the number of held batches, and their time.
 
     python bench/cdc_switch.py [SWITCHES [WRITES_S]]
 
-Starts a broker, a Spark session and the CDC job with its own defaults (a batch a second), lets a producer write
-WRITES_S (2,000) writes a second without a pause, and lets SWITCHES (5) nodes join one after the other. Each time the
-generation is committed as the coordinator does it: once the writer's horizon is low enough, a lead ahead of now; until
-then it is *prepared*. A batch is *held* if some of its writes had to wait for the commit.
+Starts a broker, a Spark session and the CDC job with its defaults (a batch per second). A producer writes WRITES_S
+(2,000) writes per second without a pause, and SWITCHES (5) nodes join one after the other. Each generation is committed
+as by the coordinator: when the writer's lease is low enough, with a lead over the clock. Until then it is *prepared*. A
+batch is *held* if some of its writes had to wait for the commit.
 """
 
 from __future__ import annotations

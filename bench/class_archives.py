@@ -1,8 +1,9 @@
-"""What class archives save: a broker's start and a Spark session's first query, with them and without, in turns.
+"""The effect of class archives on the start of a broker and on the first query of a Spark session.
 
     make archives && python bench/class_archives.py [ROUNDS]
 
-Seconds that pass until a broker answers, and processor time of the JVM until a local session has answered a query.
+Prints, with and without archives in turn, the seconds until a broker answers, and the processor time of the JVM until a
+local session has answered a query.
 """
 
 from __future__ import annotations

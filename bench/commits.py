@@ -1,20 +1,19 @@
-"""What a commit costs, against etcd, ZooKeeper and one acknowledged record of the same broker in the same run.
+"""The cost of a commit, compared with etcd, ZooKeeper and one acknowledged record, in the same run.
 
     python bench/commits.py [--alone] [--json]
 
-Starts a broker and a validator of its own, and commits entries that change nothing: one after the other through the
-validator, and directly; with 64 under way; 500 at once. Then 64 writers contend for one object: each changes the same
-node's record, and the validator decides each change on the newest state. In etcd and ZooKeeper a writer compares the
-version that it saw last, and reads it again where another one has won. A win is a change that was made.
+Starts a broker and a validator, and commits entries that change nothing: one at a time through the validator, and
+directly; 64 in flight; 500 in flight. Then 64 writers contend for one object: each changes the record of the same node,
+and the validator decides each change on the newest state. In etcd and ZooKeeper a writer compares the version that it
+read last, and reads again if another writer has won. A win is a successful change.
 
-etcd and ZooKeeper are those of Debian's packages, one member each, on the same disk, asked from Python as well; the
-line says so where one is not installed. etcd is measured before and after, since machines change; ratios are to both
-together. So it is with one record after the other of a producer with the same settings, which is less than a commit: a
-request goes to the validator, its entry to the log, both are read.
+etcd and ZooKeeper come from Debian's packages, with one member each, on the same disk, and the client is Python too. A
+line reports a missing one. etcd is measured before and after, because the speed of machines changes; ratios use both.
+The same holds for single records of a producer with the same settings. A record is less than a commit, which sends a
+request to the validator and an entry to the log, and reads both.
 
-Then (without ``--alone``) all of it once more with everything running: the four agents that no cluster can do without,
-Redis and three nodes. ``--json`` prints the ratios to etcd as the last line, one object; rates are divided by etcd's
-with 64 under way; null without etcd.
+Then (without ``--alone``) everything runs again with the four required agents, Redis and three nodes. ``--json`` prints
+the ratios to etcd as one object in the last line; rates are divided by etcd's with 64 in flight; null without etcd.
 """
 
 from __future__ import annotations
@@ -177,7 +176,7 @@ def of_record(bootstrap: str) -> Figures:
 
 
 def of_cluster(folder: Path, *, alone: bool) -> dict[str, Figures]:
-    """By what was measured."""
+    """Results by measurement."""
     stack = plain_stack(folder / "stack")
     try:
         info = stack.up()

@@ -1,12 +1,12 @@
-"""What CDC generations cost a cluster that grows: fold and memory of a whole life, kept and expired.
+"""The cost of CDC generations for a growing cluster: fold and memory of a whole life, kept and expired.
 
     python bench/generations.py [SCALE]
 
-The same log twice: 1,000 nodes with 16 tokens each join one after the other (``SCALE`` multiplies the nodes), each
-join with a generation of its own, of one stream a token. First every generation is kept, as where rows live for ever;
-then each is closed, expired and forgotten as soon as the next one operates, as where no table keeps a log. Memory is
-what the process has grown by at the end; each life is folded in a process of its own. The status is 1 if the expired
-ones do not take less than a quarter of the memory of those that are kept.
+Folds the same log twice: 1,000 nodes with 16 tokens each join one after the other (``SCALE`` multiplies the nodes).
+Each join has its own generation, with one stream per token. In the first life every generation is kept, as with rows
+without a time to live. In the second life each one is sealed, expired and removed when the next one is active, as
+without a CDC log. Memory is the growth of the process; each life has its own process. The status is 1 if the second
+life needs more than a quarter of the memory of the first.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _resident_mb() -> float:
 
 
 def measured(nodes: int, expire: bool) -> tuple[float, ...]:
-    """The figures of one life, folded in a process of its own."""
+    """Figures of one life, folded in a separate process."""
     command = [sys.executable, __file__, "--life", str(nodes), str(int(expire))]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     return tuple(float(figure) for figure in found[:-1])

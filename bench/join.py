@@ -1,18 +1,18 @@
-"""How long a join takes in a large cluster without data, on the real stack: from the request to ``finished``, by stage.
+"""The duration of a join in a large cluster without data, on the real stack, by stage.
 
     python bench/join.py [NODES] [--json]
 
-1,000 nodes (``NODES``) of 16 tokens under the ten settings of ``placement.py``; broker, cache, validator, coordinator,
-publisher and keeper are real processes. The nodes are none: one writer follows the log and answers for all of them as
-their acknowledgements say it (``ringlog.node.protocol.ack_schedule``): at once who is counted by a gate, every three
-seconds the others. The node that joins has no rows to fetch, and reports so.
+The cluster has 1,000 nodes (``NODES``) of 16 tokens under the ten settings of ``placement.py``. Broker, cache,
+validator, coordinator, publisher and cache writer are real processes. The nodes are not: one writer follows the log and
+acknowledges for all of them by their schedule (``ringlog.node.protocol.ack_schedule``): at once for nodes that a
+barrier asks, every three seconds for the others. The joining node has no rows to fetch, and reports so.
 
-The cluster is not grown but made: a log of three entries, and a snapshot of the second one whose state has the nodes.
-Who starts believes it, for two names confirm it. A grown log would hold a CDC generation for each join, and every agent
-would fold and publish them for minutes before anything is measured. This join makes the whole first generation.
+The cluster begins with a log of three entries, and a snapshot of the second one that contains the nodes. Two names
+confirm the snapshot, so all readers accept it. A grown log would contain a CDC generation for each join, and every
+agent would fold and publish them for minutes before the measurement. This join makes the whole first generation.
 
-Stages are timed where the bench's own replica folds them. *Kernel*: decoding and folding the join's entries once more,
-in processor time, on a state that nothing was worked out for yet. Processor seconds are those of whole processes.
+Stages are timed when the replica of the bench folds them. *Kernel* is the processor time to decode and fold the entries
+of the join again, on a state without cached results. Processor seconds are those of whole processes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ WAIT_S = 300.0
 
 
 class Nodes:
-    """Acknowledges for all nodes, in a thread of its own, and notes when each epoch was folded."""
+    """Acknowledges for all nodes, in a separate thread, and notes when each epoch was folded."""
 
     def __init__(self, client: Client, bootstrap: str) -> None:
         self.folded: dict[int, float] = {}
@@ -214,7 +214,7 @@ class Measured:
 
 
 def measure(nodes: Nodes, client: Client, pids: Mapping[str, int]) -> tuple[Measured, range]:
-    """One join; without what the kernel takes. And the epochs that it made."""
+    """One join, without the time of the kernel. And the epochs that it made."""
     first, acks = client.replica.state.epoch + 1, nodes.sent
     before = {name: processor_s(pid) for name, pid in pids.items()}
     began = time.perf_counter()

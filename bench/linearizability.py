@@ -1,7 +1,7 @@
-"""Checking histories: our checker against porcupine, in one run, on the same files; both must say the same.
+"""Two checkers of histories, Ringlog's and porcupine, on the same files in one run; both must agree.
 
-Operations per second of thinking, reading the file aside. Prints one line for each kind of history: registers whose
-written values differ, registers of few values with swaps, logs.
+Prints operations per second without the time to read the file, one line for each kind of history: registers with
+distinct values, registers with few values and swaps, logs.
 
 Usage: ``python bench/linearizability.py [OPERATIONS]``. Needs Go for porcupine.
 """
@@ -76,7 +76,7 @@ def record(path: Path, operations: int, ask: Callable[[Random, int], tuple[Op, A
 
 
 def effect(state: Any, op: Op, value: Any) -> tuple[Any, Any]:
-    """What a right object does: the next state, the answer."""
+    """Next state and answer of a correct object."""
     if op is Op.WRITE:
         return value, None
     if op is Op.CAS:

@@ -1,8 +1,8 @@
-"""etcd and ZooKeeper as Debian packages them, one member each, for ``commits.py`` to be measured against.
+"""etcd and ZooKeeper from Debian's packages, one member each, for the comparison in ``commits.py``.
 
-Each runs in the foreground with a folder and ports of its own, as its package has it: it syncs what it acknowledges to
-disk, a Kafka broker leaves that to its replicas. etcd is asked by grpcio with the few messages that are needed here,
-put together by hand: that is the fastest way that Python has. ZooKeeper is asked by kazoo.
+Each runs in the foreground with its own folder and ports and the settings of its package. Both sync acknowledged data
+to disk; a Kafka broker leaves that to its replicas. The client for etcd is grpcio with a few hand-written messages,
+which is the fastest way in Python. The client for ZooKeeper is kazoo.
 
     etcdserverpb.KV: Put(1 key, 2 value); Txn(1 compare, 2 success, 3 failure) -> (1 header, 2 succeeded, 3 responses)
     Compare(1 result, 2 target, 3 key, 6 mod revision); RequestOp(1 range, 2 put); Range(1 key)
@@ -29,10 +29,10 @@ ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
 
 
 class Answer(Protocol):
-    """What is under way."""
+    """Pending calls."""
 
     def result(self) -> Any:
-        """What became of it, once it is there."""
+        """Result of a finished call."""
         ...
 
     def add_done_callback(self, act: Callable[[Any], Any]) -> Any:
@@ -44,7 +44,7 @@ class Peer(Protocol):
     """A store of keys that commits by a quorum."""
 
     def put(self, value: bytes) -> Answer:
-        """Begin to write a key whatever it has."""
+        """Begin to write a key unconditionally."""
         ...
 
     def swap(self, slot: int, value: bytes) -> Answer:
@@ -52,7 +52,7 @@ class Peer(Protocol):
         ...
 
     def won(self, slot: int, answer: Any) -> bool:
-        """Was a swap done? Notes what the writer has seen."""
+        """Was a swap done? Store the version that the writer has read."""
         ...
 
 
@@ -168,7 +168,7 @@ class _Etcd:
         return future
 
     def swap(self, slot: int, value: bytes) -> Answer:
-        """Where it loses it reads what is there, in the same round trip."""
+        """A loser reads the present value in the same round trip."""
         compare = _field(1, 0) + _field(2, 2) + _field(3, KEY) + _field(6, self._seen.get(slot, 0))
         put, look = _field(2, _field(1, KEY) + _field(2, value)), _field(1, _field(1, KEY))
         future: Answer = self._txn.future(_field(1, compare) + _field(2, put) + _field(3, look), timeout=CALL_S)
@@ -230,7 +230,7 @@ class _ZooKeeper:
         return _Asked(self._client.set_async(self._path, value))
 
     def swap(self, slot: int, value: bytes) -> Answer:
-        """Where the writer knows no version it reads that, and loses."""
+        """A writer without a version reads it, and loses."""
         seen = self._seen.get(slot)
         if seen is None:
             return _Looked(self._client.exists_async(self._path))

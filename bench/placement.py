@@ -1,18 +1,18 @@
-"""What a join costs the kernel, and how that grows with the cluster: plan, steps, lookup, and a whole cluster's life.
+"""The cost of a join for the kernel, and its growth with the cluster: plan, steps, lookup, and a whole life.
 
     python bench/placement.py [SCALE]
 
-Clusters of three datacenters with three racks each and ten keyspaces, each under another setting, so that none shares
-a placement. A join is an entry that is folded (it is planned, checked and recorded) and then one entry for each stage;
-the CDC generation made for it is shown by itself, for it grows with the ring whatever moves; so is the digest,
-which only the cache keeper works out at each epoch: of the whole state (*digest*), and of the dearest epoch of the join
-after the one before it (*changed*), which must cost a small part of that. Time is that of the fold on
-one core, the least of some rounds: not what the author takes to make the entry, nor Avro. The garbage collector is
-off, as in the simulator: states hold no cycles, and it would walk them for nothing. ``SCALE`` multiplies numbers of
-nodes, and the greatest number of tokens (1; 0.05 is a matter of seconds).
+Clusters have three datacenters with three racks each and ten keyspaces with ten settings, so no placement is shared. A
+join is one entry that plans, checks and records it, and one entry for each stage. The CDC generation has its own
+column, because it grows with the ring. So has the digest, which only the cache writer needs at each epoch: of the whole
+state (*digest*), and of the most expensive epoch of the join after the one before it (*changed*).
 
-The last lines fold the log of a cluster that grows to 1,000 nodes, one join after the other. Every figure has a limit;
-the status is 1 if one of them is missed by more than a factor of two.
+Time is the fold on one core, the least of some rounds, without Avro and without the author's work. The garbage
+collector is off, as in the simulator: states contain no cycles. ``SCALE`` multiplies the numbers of nodes and the
+greatest number of tokens (1; 0.05 takes seconds).
+
+The last lines fold the log of a cluster that grows to 1,000 nodes, one join after the other. Every figure has a limit.
+The status is 1 if one of them is missed by more than a factor of two.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ LIFE = (1_000, 16, 60.0)
 LOOKUP_US = 5.0
 LOOKUPS = 50_000
 CHANGED = 0.25
-"""Of the time of a whole digest: what that of an epoch may take which changes ranges of every placement."""
+"""Maximum share of a whole digest for an epoch that changes ranges of every placement."""
 ROUNDS = 3
 MISSED = 2.0
 SEED = bytes(range(16))
@@ -204,7 +204,7 @@ def _node(name: str, number: int, tokens: tuple[int, ...]) -> Node:
 
 
 def measure_join(nodes: int, tokens: int, limit: float) -> tuple[tuple[Figure, ...], float]:
-    """Print the line of one size; what is limited in it, and the seconds of plan and steps."""
+    """Print the line of one size. Return its limited figures, and the seconds of plan and steps."""
     state = cluster(nodes, tokens)
     rounds = []
     for _ in range(ROUNDS):
@@ -229,7 +229,7 @@ def measure_join(nodes: int, tokens: int, limit: float) -> tuple[tuple[Figure, .
 
 
 def _digests(state: ClusterState, tokens: int) -> tuple[float, float]:
-    """Seconds of a digest made anew, and of the dearest one of a join's epochs, each after the one before."""
+    """Return the seconds of a new digest, and of the most expensive one of a join after the previous one."""
     author = _DigestingAuthor(state)
     join(author, "x", tokens)
     begin = time.process_time()
@@ -271,7 +271,7 @@ def _lookup_us(state: ClusterState) -> float:
 
 
 def slope(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    """The power of the size with which time grows: the slope of the straight line through the logarithms."""
+    """Return the exponent of the growth of time with size: the slope of the line through the logarithms."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 

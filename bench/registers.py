@@ -1,26 +1,24 @@
-"""What a node of registers costs: one sync for many writes; a million registers on one node, and what waits for them.
+"""The cost of registers on a node: group commit, and the delay of requests by other work with a million registers.
 
     python bench/registers.py [FOLDER [REGISTERS [SECONDS]]]
 
-Measured in FOLDER (a temporary one if left out), all in one run. First plain syncs a second of a file that grows by a
-frame each, and writes a second that ``RegisterHost`` acknowledges, by many writers that each wait for their answer:
-the ratio to the plain syncs is what group commit gains; the first line, one writer, is what the node costs.
+Everything runs in FOLDER (default: a temporary one). The bench first measures plain syncs per second of a file that
+grows by one frame each. Then it measures acknowledged writes per second of ``RegisterHost`` with many writers that each
+wait for their answer. The ratio is the gain of group commit. The first line, one writer, is the cost of the node.
 
-Then a node with REGISTERS registers (1,000,000) of 100 bytes is started, and serves readers and writers, who ask again
-a moment after each answer, while
+Then a node with REGISTERS registers (1,000,000) of 100 bytes starts, and serves readers and writers that ask again a
+moment after each answer, while
 
 - nothing else happens, for SECONDS (2);
-- a thread of the process counts, and another process writes pages and syncs them: what any work costs the requests of a
-  Python process on this machine, and what the following is to be compared with;
-- an image of everything is written, because the journal has grown;
-- a node joins that gains half of the registers: epoch after epoch is adopted, and the joiner, a process of its own,
-  streams its half over gRPC and has it on its disk;
-- the epoch comes by which that half goes.
+- a thread of the process counts, and another process writes and syncs pages: the baseline for the rows below;
+- the node writes an image of everything, because the journal has grown;
+- a node joins and gains half of the registers: the node adopts epoch after epoch, and the joining process streams its
+  half over gRPC and stores it on disk;
+- the epoch arrives that deletes this half.
 
-Reported is how long the slowest request of each took, and how many there were: none is to wait for more than 200 ms (or
-than beside that plain work, if that is more), nor is the start to take more than 15 s of a core for a million. The
-status is 1 if a limit is missed by more than a factor of two: the disk and the cores are those of the machine, and of
-its neighbours.
+The bench prints the slowest request of each part, and the number of requests. The limits are 200 ms for a request (or
+the baseline, if it is slower), and 15 s of a core for the start with a million registers. The status is 1 if a limit is
+missed by more than a factor of two, because disk and cores are shared.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ REGISTERS = 1_000_000
 START_S = 15.0
 """The most that the start of a node with a million registers may take."""
 WAIT_S = 0.2
-"""The most that a request may take, whatever else the node does."""
+"""Maximum time of a request during any work of the node."""
 MISSED = 2.0
 ASKING = 4
 PACE_S = 0.002
@@ -91,7 +89,7 @@ def one_node() -> ClusterState:
 
 
 def syncs(folder: Path) -> float:
-    """Frames a second, each with a sync of its own."""
+    """Return frames per second, each with its own sync."""
     data = Sealer.new().frame(VALUE, 0, 0)
     file = os.open(folder / "plain", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     count, end = 0, time.perf_counter() + SECONDS
@@ -212,7 +210,7 @@ def many(registers: int) -> CellMap:
 
 
 def told(requests: Requests, what: str) -> Figure:
-    """The slowest request, printed; counts begin anew."""
+    """Print the slowest request and reset the counts."""
     slowest, count = requests.slowest, requests.count
     requests.anew()
     print(f"| {what} | {count} | {slowest * 1000:.0f} ms |")
@@ -220,7 +218,7 @@ def told(requests: Requests, what: str) -> Figure:
 
 
 def plain_work(folder: Path, requests: Requests) -> Figure:
-    """Requests beside a thread that counts, and a process that writes pages and syncs them: nobody serves a stream."""
+    """Requests during a counting thread and a process that writes and syncs pages; no process serves a stream."""
     over = threading.Event()
 
     def counting() -> None:
@@ -248,14 +246,14 @@ def be_writer(path: Path) -> None:
 
 
 class Joiner:
-    """The node that gains, in a process of its own."""
+    """The gaining node, in a separate process."""
 
     def __init__(self, folder: Path, port: int) -> None:
         command = [sys.executable, __file__, JOINER, str(folder), str(port)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def adopt(self, number: int) -> int:
-        """Have it adopt a state of the journey, and stream what it gains; how many registers it has then."""
+        """Let it adopt a state of the movement and stream its gains. Return its number of registers."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(number, file=self._process.stdin, flush=True)

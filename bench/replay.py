@@ -1,13 +1,12 @@
-"""How fast one core folds a log: entries that change little, and the life of a cluster that grows to 1,000 nodes.
+"""The speed of folding a log on one core: entries that change little, and the life of a growing cluster.
 
     python bench/replay.py [SCALE] [--json] [--profile]
 
-Records are decoded and folded as a replica does it, by ``ringlog.log.folding.follow``; making the log is not counted,
-nor is reading it from a broker; garbage is collected as rarely as agents and nodes do it. *Simple* entries change one
-thing of a cluster of three nodes, with a full history: nothing at all (a Noop), a writer's horizon, what a node says of
-itself. The *life* is that of ``placement.py``: every join is planned, checked, recorded, and goes through all its
-stages, with a CDC generation each. ``SCALE`` multiplies both. ``--profile`` prints where the time of the simple entries
-goes.
+Records are decoded and folded as in a replica, by ``ringlog.log.folding.follow``, with as few garbage collections as in
+agents and nodes. Making the log and reading it from a broker are not counted. *Simple* entries change one item of a
+cluster of three nodes with a full history: nothing at all (a Noop), a write lease, the properties of a node. The *life*
+is that of ``placement.py``: every join is planned, checked, recorded, and passes all its stages, with its own CDC
+generation, up to 1,000 nodes. ``SCALE`` multiplies both. ``--profile`` prints a profile of the simple entries.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ WRITER = uuid_of(1, 3)
 
 
 class Writing(Author):
-    """An author who writes the bytes of each entry, and folds what it reads of them."""
+    """An author that writes the bytes of each entry and folds them."""
 
     def __init__(self, state: ClusterState) -> None:
         super().__init__(state)
@@ -108,7 +107,7 @@ KINDS: dict[str, Callable[[ClusterState], Iterator[Command]]] = {
 
 
 def simple(count: int, profile: bool) -> dict[str, float]:
-    """Entries a second by what they change, and of all three in turn: the best of some rounds."""
+    """Entries per second for each kind of change, and for all three in turn: the best of some rounds."""
     begun = small()
     reduce_gc()
     found: dict[str, float] = {}

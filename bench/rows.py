@@ -1,18 +1,19 @@
-"""What durable rows cost, and what they save: the write path beside memory, and the start of a node with many rows.
+"""The cost and the gain of durable rows: the write path compared with memory, and the start of a node.
 
     python bench/rows.py [ROWS [FOLDER]]
 
-All in one run, in FOLDER (a temporary one if left out):
+Everything runs once, in FOLDER (default: a temporary one):
 
-- **writes**: a node judges the same records of the mutations topic, 2,000 in a turn as it takes them from Kafka, with a
-  commit after each turn, and keeps the rows in memory or on disk; in turns, the best of each counts. The ratio is what
-  the disk costs. A start without the file would judge all records again at the rate of memory.
-- **start**: a process of its own opens a file of ROWS rows (1,000,000) of 100 bytes, adopts the newest state and
-  answers a read: seconds, and the most memory that it ever had. The file was made in the order of tokens.
-- **with these rows**: writes a second under tokens in no order; seconds until a page of a stream is there; seconds of a
-  synced commit; seconds until a sixteenth of the ring is gone.
+- **writes**: a node validates the same records of the mutations topic, 2,000 at a time, with a commit after each turn,
+  and stores the rows in memory or on disk. The runs alternate, and the best of each counts. The ratio is the cost of
+  the disk. A start without the file would validate all records again at the speed of memory.
+- **start**: a new process opens a file of ROWS rows (1,000,000) of 100 bytes, adopts the newest state and answers a
+  read: seconds, and the greatest memory use. The file was written in the order of tokens.
+- **with these rows**: writes per second under random tokens; seconds until a page of a stream is ready; seconds of a
+  synced commit; seconds until a sixteenth of the ring is deleted.
 
-The status is 1 if a node with these rows takes more than 10 s to start, or writes at less than half the rate of memory.
+The status is 1 if a node with these rows takes more than 10 s to start, or writes at less than half the speed of
+memory.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def filled(path: Path, rows: int) -> None:
 
 
 def start(path: Path) -> None:
-    """What a process does that begins: its line is read by the one that measures."""
+    """Work of a starting process; the measuring process reads its output line."""
     begun = time.perf_counter()
     row_replica = RowReplica(NODE, DiskRows(path, NODE))
     row_replica.adopt(STATE)
@@ -121,7 +122,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def with_rows(path: Path) -> None:
-    """Print what a node with these rows does."""
+    """Print the figures of a node with these rows."""
     store = DiskRows(path, NODE)
     draw, mark = Random(2), store.mark
     row_replica = RowReplica(NODE, store)

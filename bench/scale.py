@@ -1,14 +1,13 @@
-"""What one thing costs in a large cluster, and sizes of a still larger one on paper.
+"""The cost of single changes in a large cluster, and sizes of a still larger one on paper.
 
     python bench/scale.py [SCALE] [--json]      1,000 nodes of 16 tokens under ten settings, 1,000 tables
     python bench/scale.py --paper               10,000 nodes in ten regions: sizes, from encoded samples
 
-The first folds a join, and then epochs that each change one thing; each of them is worked out by who follows the log:
-the *fold* itself, the *publisher* (its change records, encoded), the *keeper* (what it writes to the cache), a *node*
-(what it serves), the *digest*. The join has no data; milliseconds of processor time, the least of some rounds. The last
-line is no such epoch: of a join, which changes 720 ranges three times and describes all streams anew, what the dearest
-epoch takes of each. The second multiplies: no cluster of that size is built. It prints the table of
-``docs/internals/performance.md``.
+The first mode folds a join, and then epochs that each change one item. It measures the work of each follower of the
+log: the *fold*, the *publisher* (encoded change records), the *keeper* (cache writes), a *node* (its served state), and
+the *digest*. The join has no data. Figures are milliseconds of processor time, the least of some rounds. The last line
+shows the most expensive epoch of a join, which changes 720 ranges three times and describes all streams again. The
+second mode multiplies; no cluster of that size is built. ``docs/internals/performance.md`` shows its table.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def large(nodes: int, tokens: int, tables: int) -> ClusterState:
 
 
 def one_thing(state: ClusterState, number: int) -> dict[str, Command]:
-    """Commands that change one thing, by what it is."""
+    """Commands that change one item, by its kind."""
     at = state.writers["w"].horizon + 1_000_000 * (number + 1)
     return {
         "nothing": Noop(),
@@ -145,7 +144,7 @@ def measure(scale: float, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A cluster that nobody has built. ``writers``: CDC writers, each with ``partitions`` of the CDC topic."""
+    """A cluster on paper. ``writers``: CDC writers, each with ``partitions`` of the CDC topic."""
 
     name: str
     nodes: int

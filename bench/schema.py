@@ -1,12 +1,11 @@
-"""What an ALTER costs in a large schema, beside one in a small schema, in one run.
+"""The cost of an ALTER in a large schema, compared with a small schema, in one run.
 
     python bench/schema.py [TABLES] [--json]
 
-A cluster of ten nodes has TABLES tables (10,000) in ten keyspaces, all of which keep a CDC log; verdicts are settled,
-so versions are kept. Tables all over the schema are altered, one entry each: a column is added, renamed, dropped.
-*Decided* is what the validator works out, with the bytes of the entry; *folded* what every reader does with these.
-Milliseconds of processor time, the median and the worst of 300. The status is 1 if the median of both together is 2 ms
-or more.
+A cluster of ten nodes has TABLES tables (10,000) in ten keyspaces, all with a CDC log. The validation watermark is high
+enough that versions are kept. One entry each adds, renames and drops columns of tables all over the schema. *Decided*
+is the validator's work including the bytes of the entry; *folded* is the work of every reader. Figures are milliseconds
+of processor time, the median and the worst of 300. The status is 1 if the median of both together is 2 ms or more.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def schema(tables: int) -> ClusterState:
 
 
 def altered(number: int, tables: int) -> Command:
-    """Which ALTER comes next: three of one table, then another one."""
+    """The next ALTER: three of one table, then another table."""
     table = number // 3 * 7_919 % tables
     where, name = (f"ks{table % KEYSPACES}", f"t{table}"), f"a{number // 3}"
     if number % 3 == 0:

@@ -1,10 +1,10 @@
-"""How many simulated clusters a second one core runs, and what else the same core does in that time.
+"""The number of simulated clusters per second on one core, and the speed of the core in other work.
 
     python bench/simulator.py [RUNS]
 
-Prints, for each profile, runs and events a second of processor time, and the cost of a run as a multiple of two other
-costs measured before and after it in the same process: folding a prepared log of 37 entries, and a plain loop of a
-million additions. The multiples compare machines and releases; the seconds depend on the machine and on its neighbours.
+Prints, for each profile, runs and events per second of processor time. It also prints the cost of a run as a multiple
+of two other costs: folding a prepared log of 37 entries, and a plain loop of a million additions. Both are measured
+before and after in the same process. The multiples compare machines and releases; the seconds depend on the machine.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""How long a replica takes to start: from a snapshot and what follows it, beside the log from its beginning.
+"""The start of a replica from a snapshot and the entries after it, compared with the whole log.
 
     python bench/snapshots.py [SCALE] [--expired] [--json]
 
 A cluster grows to 1,000 nodes of 16 tokens as in ``replay.py``, with a CDC generation for each join, and gets 10,000
-tables; then a snapshot is taken, and 10,000 entries follow that change nothing. Both ways are timed in this one run, in
-processor time, from bytes in memory: reading from a broker is not counted. The digests of both states are compared.
-``SCALE`` multiplies all three.
+tables. Then the bench takes a snapshot, and 10,000 entries follow that change nothing. Both starts are timed in one
+run, in processor time, from bytes in memory, without a broker. The digests of both states are compared. ``SCALE`` multiplies
+all three numbers.
 
-No generation of that life ever expires. ``--expired`` keeps the last three of them, which is what a cluster has
-that has had no join for as long as its tables keep their rows; the log from its beginning is not folded then.
+No generation of that life expires. ``--expired`` keeps only the last three of them, as in a cluster without a recent
+join. The whole log is not folded then.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def made(scale: float) -> tuple[list[LogRecord], Start]:
 
 
 def folded(records: list[LogRecord], state: ClusterState = EMPTY_STATE) -> ClusterState:
-    """What they fold to."""
+    """The folded state."""
     for one in follow(records, state):
         state = one.after
     return state

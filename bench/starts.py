@@ -1,10 +1,10 @@
-"""What a start costs: processors' seconds of a command until it ends, of an agent or a node until it works.
+"""The cost of a start: processor seconds of a command until it ends, of an agent or a node until it works.
 
     python bench/starts.py [ROUNDS] [--against FOLDER] [--only NAME,…]
 
-Everything runs on a broker of its own with a small cluster. ``FOLDER``: another checkout, whose program is started in
-turn with this one's, so that both meet the same neighbours; its libraries are this one's. Rows are the median of
-``ROUNDS`` (5), after a round that compiles. Seconds that pass are shown, too; they say what else the machine did.
+Everything runs on its own broker with a small cluster. ``FOLDER`` is another checkout: both programs start in turn,
+with the libraries of this one, so that both run under the same load. Rows are the median of ``ROUNDS`` (5), after a
+round that compiles. The bench also prints wall time, which shows the load of the machine.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def of_process(words: Sequence[str], environment: Mapping[str, str], log: Path, 
 
 
 class Starts:
-    """The cluster and what is started on it. ``folder``: for what nodes keep."""
+    """The cluster and its processes. ``folder``: for what nodes keep."""
 
     def __init__(self, world: AgentsWorld, folder: Path) -> None:
         self._world = world
@@ -103,7 +103,7 @@ class Starts:
         return mine
 
     def of(self, name: str, root: Path) -> Cost:
-        """One start of that name. Of the validator there is one at work, unless a start of it is what is measured."""
+        """One start of that name. One validator runs, unless its start is measured."""
         if name == "agent validator":
             for agent in self._world.alive("validator"):
                 agent.stop()
@@ -145,7 +145,7 @@ def measure(starts: Starts, names: Sequence[str], roots: Mapping[str, Path], rou
 
 
 def middle(costs: Sequence[Cost]) -> Cost:
-    """Each figure by itself."""
+    """One figure at a time."""
     return Cost(statistics.median(one.cpu for one in costs), statistics.median(one.wall for one in costs))
 
 

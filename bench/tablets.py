@@ -1,13 +1,12 @@
-"""What a million tablets cost: the state that holds them, a stage of a thousand of them, a start from what is stored;
-and who serves a token, asked of a table in tablets and of one on a ring.
+"""The cost of a million tablets: memory of the state, one stage of a thousand of them, a start, and a lookup.
 
     python bench/tablets.py [TABLETS]
 
-One hundred tables share the tablets (1,000,000) evenly, three replicas each, on 300 nodes of 16 shards. *State*: what
-the process has grown by while it made them. *Stage*: the least time of some entries that each move 1,000 tablets one
-stage on, everybody acknowledging. *Start*: the state read again from its canonical bytes. *Lookup*: against that on
-a ring with 16 tokens for each node, as a ratio. Times are those of one core, the garbage collector off, as in the other
-benchmarks. The status is 1 if a limit is missed.
+One hundred tables share the tablets (1,000,000) evenly, three replicas each, on 300 nodes of 16 shards. *State* is the
+growth of the process. *Stage* is the least time of some entries that each advance 1,000 tablets by one stage, with all
+acknowledgements. *Start* reads the state from its canonical bytes. *Lookup* is the ratio to a lookup on a ring with 16
+tokens for each node. Times are those of one core with the garbage collector off, as in the other benchmarks. The status
+is 1 if a limit is missed.
 """
 
 from __future__ import annotations

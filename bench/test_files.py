@@ -1,10 +1,10 @@
-"""What the files of tests cost, each in a run of its own: seconds, and the processors' seconds of all that it starts.
+"""The cost of test files, each in its own run: wall time, and processor seconds including child processes.
 
-    python bench/test_files.py [FILE...]    (without: those of tests/system)
+    python bench/test_files.py [FILE...]    (default: those of tests/system)
 
-Prints a line per file, most expensive first: the processors' seconds, those that passed, those of them in fixtures,
-the number of tests. Processors' seconds are what is comparable between machines that do other things as well. What a
-test leaves behind as a daemon counts, too: this process is the parent of orphans (Linux).
+Prints a line per file, most expensive first: processor seconds, wall time, wall time in fixtures, number of tests.
+Processor seconds are comparable between machines under load. Daemons of a test count too, because this process adopts
+orphans (Linux).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def cpu_of_children() -> float:
 
 
 def reap(seconds: float = 20.0) -> None:
-    """Waits for orphans, so that what they used is counted."""
+    """Wait for orphans, so that their processor time is counted."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -60,7 +60,7 @@ def reap(seconds: float = 20.0) -> None:
 
 
 def cost_of(name: str) -> Cost:
-    """Runs the tests of one file; what a failed run printed last goes to standard error."""
+    """Run the tests of one file. The last output of a failed run goes to standard error."""
     before, began = cpu_of_children(), time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=0", "-vv", name]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

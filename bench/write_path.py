@@ -1,14 +1,13 @@
-"""The write path of a node beside that of an earlier commit: what judging and keeping a record costs, then and now.
+"""The write path of a node compared with an earlier commit: the cost to validate and store a record.
 
     python bench/write_path.py [COMMIT]
 
-COMMIT is the last one before rows were durable, if left out: rows were kept in memory, and a node that was started
-again read the mutations topic from its beginning. Its sources are taken from the repository's history; both run by
-turns, each in processes of its own, with the same records: 2,000 in a turn, as a node takes them from Kafka, each
-judged, and a commit after each turn where there is one. The best round of each counts: processor time, since the disk
-of a shared machine says more about others. Time on the clock is shown beside it.
+The default COMMIT is the last one before rows were durable: nodes kept rows in memory, and read the mutations topic
+from its beginning after a restart. The bench takes its sources from the history of the repository. Both versions run in
+turn, in their own processes, with the same records: 2,000 at a time, as from Kafka, each validated, and a commit after
+each turn if there is one. The best round of each counts, in processor time. Wall time is printed too.
 
-The status is 1 if a record costs more processor time now than it did then, 2 if the history has no such commit.
+The status is 1 if a record now costs more processor time than then, 2 if the history does not have the commit.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CHILD = "--child"
 
 
 def child(folder: Path) -> None:
-    """Print microseconds of the processor and of the clock for each record, by whatever sources come first."""
+    """Print microseconds of the processor and of the clock for each record, by the first sources in the path."""
     from tests.node.world import APPENDED, cluster, name_of, write
 
     from ringlog.node.rows.replica import KEPT, RowReplica
@@ -62,7 +61,7 @@ def child(folder: Path) -> None:
 
 
 def measured(root: Path) -> list[tuple[float, float]]:
-    """What the child prints with the sources of ``root``."""
+    """Output of the child process with the sources of ``root``."""
     where = os.pathsep.join(map(str, (root / "services", root / "schemas", root)))
     with tempfile.TemporaryDirectory() as folder:
         told = subprocess.run(

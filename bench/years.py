@@ -1,13 +1,13 @@
-"""A log that lives for years: whether memory, disk and the time of a start stay what they are.
+"""A log over many years: memory, disk and start time must stay constant.
 
     python bench/years.py [ENTRIES] [FOLDER] [--every N] [--json]
 
-One million entries (``ENTRIES``) that change nothing, a horizon, or a node, in a cluster of three nodes with a full
-history. After each 10,000 (``--every``) the code of agents takes a snapshot, confirms it, extends the archive, and lets
-the log begin there. Log and snapshots are in memory, and the archive and a member's copy are files in ``FOLDER``. At
-each tenth is said: memory of the process; bytes of log, snapshots and copy; bytes of the archive, which alone grows;
-and processor seconds of a replica, and of the copy, to start. No figure of the last tenth is above that of the second
-by more than a quarter, or the exit status is 1.
+Folds one million entries (``ENTRIES``) that change nothing, a write lease, or a node, in a cluster of three nodes with
+a full history. After each 10,000 (``--every``) the code of agents takes a snapshot, confirms it, extends the archive,
+and truncates the log. Log and snapshots are in memory; the archive and the copy of a log replica are files in
+``FOLDER``. Ten times during the run the bench prints memory, bytes of log, snapshots and copy, bytes of the
+archive, and processor seconds of a start of a replica and of the copy. Only the archive grows. The exit status is 1 if
+a figure of the last line exceeds that of the second line by more than a quarter.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Life:
         self._sources = [kind(self.author.state) for kind in KINDS.values()]
 
     def start_finder(self) -> StartPointFinder:
-        """Where a reader begins."""
+        """Start position of a reader."""
         return StartPointFinder(lambda: SnapshotTopic(self.snapshots), warns=False)
 
     def live(self, count: int) -> None:
@@ -95,7 +95,7 @@ class Life:
                 self._keep()
 
     def truncate(self) -> None:
-        """A snapshot, the archive up to it, and the log without what is before it."""
+        """Take a snapshot, archive the log up to it, and truncate the log."""
         self.author.append(TakeSnapshot())
         self._flush()
         taken = Start(self.author.state, self.log.end_offset())
@@ -117,7 +117,7 @@ class Life:
         self.snapshots.compact()
 
     def figures(self) -> Figures:
-        """What it takes now."""
+        """Present cost."""
         gc.collect()
         begin = time.process_time()
         with LogReplica(self.log, start_finder=self.start_finder()) as replica:
@@ -160,7 +160,7 @@ def memory_mb() -> float:
 
 
 def grown(second: Figures, last: Figures) -> list[str]:
-    """Which figures did not stay what they were."""
+    """Figures that grew."""
     before, after = asdict(second), asdict(last)
     return [name for name, noise in NOISE.items() if after[name] > before[name] * SLACK + noise]
 

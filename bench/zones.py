@@ -1,12 +1,12 @@
-"""What a node that joins costs 1,000 distribution zones: all decisions, and how much moves.
+"""The cost of a joining node for 1,000 zones: all decisions, and the number of moves.
 
     python bench/zones.py [SCALE]
 
-Zones of 25 partitions with three replicas on ten nodes of one rack; an eleventh one comes. Time is that of the fold of
-``SetDataNodes`` and ``TriggerRebalance`` for each zone, of a processor, without Avro: targets of all partitions, and
-where they differ, pending. *share* is the part of all replicas that moves; with even shares it is 1/11, and it may be
-5 % off. ``SCALE`` multiplies the number of zones. The status is 1 if the share is off, or the time is above its limit
-by more than a factor of two.
+Zones of 25 partitions with three replicas use ten nodes of one rack; an eleventh one joins. Time is the processor time
+of folding ``SetDataNodes`` and ``TriggerRebalance`` for each zone, without Avro: targets of all partitions, and a
+pending step if they differ. *share* is the part of all replicas that moves. Even shares give 1/11; the tolerance is
+5 %. ``SCALE`` multiplies the number of zones. The status is 1 if the share is off, or if the time is above
+its limit by more than a factor of two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OFF_MAX = 0.05
 
 
 def folded(state: ClusterState, commands: Iterable[Command]) -> ClusterState:
-    """The state after these commands, each of which must be accepted."""
+    """Return the state after these commands; each must be accepted."""
     for command in commands:
         decision = decide(state, command, EntryContext(state.epoch + 1, "", 0))
         assert isinstance(decision, Accepted), decision

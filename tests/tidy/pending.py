@@ -8,7 +8,7 @@ from __future__ import annotations
 PENDING_PAGES = frozenset(
     {"docs/guide/balancing.md", "docs/guide/zones.md", "docs/reference/codes.md", "docs/reference/metrics.md"}
 )
-PENDING_PACKAGES = frozenset({"bench", "tests"})
+PENDING_PACKAGES = frozenset({"tests"})
 
 TREE = {
     "": "quick-start",
