@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.metadata.log import InArchive
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.log.archive.archive import Archive
@@ -27,15 +28,15 @@ def audit(
     written: Annotated[int | None, typer.Option(min=0, help="Number of writes that must have CDC rows.")] = None,
     rejected: Annotated[int | None, typer.Option(min=0, help="Number of writes that must be dead letters.")] = None,
     generations: Annotated[
-        int | None, typer.Option(min=0, help="Number of generations that must hold 10 % each.")
+        int | None, typer.Option(min=0, help="Number of generations with at least 10 % of the rows each.")
     ] = None,
     base: Annotated[
         int | None,
-        typer.Option(min=0, help="Number of partitions of each table whose rows on the nodes are compared; 0: all."),
+        typer.Option(min=0, help="Number of partitions of each table to compare with rows on the nodes. 0: all."),
     ] = None,
-    lake: Annotated[str | None, typer.Option(help="Folder or address of the lake, to be compared, too.")] = None,
+    lake: Annotated[str | None, typer.Option(help=help_texts.LAKE)] = None,
     wait: Annotated[
-        float, typer.Option(min=0.0, help="Seconds to wait until the CDC job has carried out every mutation.")
+        float, typer.Option("--wait-seconds", "--wait", min=0.0, help="Seconds to wait for the CDC job.")
     ] = 0.0,
     archive: InArchive = None,
     as_json: Json = False,

@@ -12,8 +12,10 @@ from ringlog.files import default_data_dir
 
 
 def demo(
-    flights: Annotated[int | None, typer.Option(help="Send at most this number of flights.", min=2_000)] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="The demo's folder; emptied at the start.")] = None,
+    flights: Annotated[int | None, typer.Option(help="Most flights to send.", min=2_000)] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Data folder of the demo. Its content is deleted at the start.")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Leave broker and Redis running at the end.")] = True,
 ) -> None:
     """Run the whole system once on real data, then audit it.

@@ -24,15 +24,11 @@ ROW_BYTES_MAX = 2_000_000
 """Limit of ``--row-bytes-max``. The CDC topic accepts records of 2 MiB, and key and header of a row need little."""
 
 MetricsOption = Annotated[
-    int | None, typer.Option(min=0, max=65535, help="Port of the figures for Prometheus; none: no figures.")
+    int | None, typer.Option(min=0, max=65535, help="Port of the metrics for Prometheus. Default: no metrics.")
 ]
-LakeOption = Annotated[
-    str | None, typer.Option(help="Folder or address for the rows as Delta tables, beside the topic.")
-]
+LakeOption = Annotated[str | None, typer.Option(help="Folder or URL of the Delta tables.")]
 
-KafkaConfigOption = Annotated[
-    Path | None, typer.Option(envvar=VARIABLE, help="How to log in to Kafka: a client.properties.")
-]
+KafkaConfigOption = Annotated[Path | None, typer.Option(envvar=VARIABLE, help="Kafka login: a client.properties file.")]
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="The CDC pipeline on Spark.")
 
@@ -46,40 +42,45 @@ def _commands() -> None:
 def run(
     cluster: Annotated[str, typer.Option(envvar="RINGLOG_CLUSTER", help="Name of the cluster.")],
     checkpoint: Annotated[Path, typer.Option(help="Local folder of plans, offsets and progress.", file_okay=False)],
-    bootstrap: Annotated[
-        str | None, typer.Option(envvar="RINGLOG_BOOTSTRAP_SERVERS", help="The brokers, host:port,...")
-    ] = None,
+    bootstrap: Annotated[str | None, typer.Option(envvar="RINGLOG_BOOTSTRAP_SERVERS", help="Kafka brokers.")] = None,
     writer: Annotated[str, typer.Option(help="Name of the CDC writer in the metadata log.")] = "spark",
-    max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Mutations in a batch, at most.")] = 500_000,
-    trigger_seconds: Annotated[float, typer.Option(min=0.0, help="Least time between two batches.")] = 1.0,
+    max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Most mutations in a batch.")] = 500_000,
+    trigger_seconds: Annotated[float, typer.Option(min=0.0, help="Shortest time between two batches.")] = 1.0,
     row_bytes_max: Annotated[
         int, typer.Option(min=1, max=ROW_BYTES_MAX, help="Larger CDC rows become dead letters.")
     ] = 1_048_576,
     master: Annotated[
-        str | None, typer.Option(help="Spark master; none: spark-submit's, else local[2]; empty: of Spark's settings.")
+        str | None,
+        typer.Option(help="Spark master. Default: that of spark-submit, or local[2]. Empty: Spark's settings."),
     ] = None,
     jars: Annotated[
-        str, typer.Option(envvar="RINGLOG_SPARK_JARS", help="Connector jars, by comma; none: Spark has them.")
+        str, typer.Option(envvar="RINGLOG_SPARK_JARS", help="Jars of the connector. Default: Spark has them.")
     ] = "",
     java_options: Annotated[
-        str, typer.Option(help="For the driver's JVM; -XX:TieredStopAtLevel=1 saves a short run a third of its work.")
+        str, typer.Option(help="Options of the driver's JVM. Example: -XX:TieredStopAtLevel=1, for short runs.")
     ] = "",
     producer: Annotated[
-        Path | None, typer.Option(help="File with options of the Kafka producers; see: ringlog cdc grant.")
+        Path | None, typer.Option(help="Options of the Kafka producers, from `ringlog cdc grant`.")
     ] = None,
     lake: LakeOption = None,
-    stop_when_idle: Annotated[bool, typer.Option("--stop-when-idle", help="End when all is durable.")] = False,
+    stop_when_idle: Annotated[
+        bool, typer.Option("--stop-when-idle", help="Stop when all mutations have durable rows.")
+    ] = False,
     metrics_port: MetricsOption = None,
     image_ttl: Annotated[
-        int, typer.Option(min=0, help="Seconds after which a row that nobody writes has no preimage; 0: it always has.")
+        int, typer.Option(min=0, help="Seconds until an unchanged row loses its preimage. 0: never.")
     ] = 0,
     images_anew: Annotated[
-        bool, typer.Option("--images-anew", help="Where the rows that images are made of were lost, begin without.")
+        bool,
+        typer.Option("--reset-images", "--images-anew", help="Start without images if the stored rows were lost."),
     ] = False,
-    direct: Annotated[bool, typer.Option("--direct", help="Append promises without a validator (recovery).")] = False,
+    direct: Annotated[bool, typer.Option("--direct", help="Append write leases without a validator.")] = False,
     kafka_config: KafkaConfigOption = None,
 ) -> None:
-    """Write CDC rows of the cluster's mutations until SIGTERM; the batch in hand is finished."""
+    """Write the CDC rows of the cluster's mutations.
+
+    SIGTERM stops the job after the current batch.
+    """
     settings = JobSettings(
         bootstrap_servers=log_in(bootstrap, kafka_config),
         cluster=cluster,
@@ -118,9 +119,14 @@ def _carry_on(settings: JobSettings, jars: tuple[Path, ...], master: str | None,
 
 @app.command()
 def launcher(
-    connectors: Annotated[bool, typer.Option("--jars", help="Print the connector's jars instead, by comma.")] = False,
+    connectors: Annotated[
+        bool, typer.Option("--print-jars", "--jars", help="Print the jars of the connector instead.")
+    ] = False,
 ) -> None:
-    """Print the path of the program to give to spark-submit, which takes the options of ``run``."""
+    """Print the path of the program for spark-submit.
+
+    The program takes the options of `ringlog cdc run`.
+    """
     if not connectors:
         typer.echo(Path(__file__).with_name("launcher") / "ringlog_cdc_run.py")
         return

@@ -38,14 +38,14 @@ from ringlog_debezium.envelope import BadRecord, Envelope, Names
 from ringlog_debezium.values import UNKNOWN, BadValue, is_unavailable, to_cql
 
 REASONS: tuple[tuple[str, str], ...] = (
-    ("unreadable_envelope", "the record is not written in the form that was named"),
-    ("unknown_schema", "no file was given for the number of its schema"),
-    ("bad_envelope", "the record is no change event of Debezium"),
-    ("unknown_source", "no table of the cluster takes the changes of the event's table"),
-    ("unsupported_operation", "the operation is none of c, u, d, r"),
+    ("unreadable_envelope", "the record does not have the format that --format names"),
+    ("unknown_schema", "no --schema has the number of the record's schema"),
+    ("bad_envelope", "the record is not a change event of Debezium"),
+    ("unknown_source", "no table of the cluster corresponds to the table of the event"),
+    ("unsupported_operation", "the operation is not c, u, d or r"),
     ("missing_key", "the event has no value for a key column of the table, or an update changes it"),
-    ("unknown_column", "the table has no such column"),
-    ("bad_value", "a value is not of its column's type, or does not say what it is"),
+    ("unknown_column", "the table does not have the column"),
+    ("bad_value", "a value does not have the type of its column, or its type is not clear"),
 )
 """(code, rule) for each reason to reject an event."""
 

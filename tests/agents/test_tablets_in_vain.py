@@ -89,7 +89,7 @@ def test_operators_see_who_asks_in_vain_and_why_it_turns_back(streaming: Cluster
     acks = tried(streaming, 7)
     (row,) = troubles_view(streaming, acks)
     assert (row["tablet"], row["stage"], row["reason"], row["tries"][0]["count"]) == (0, STREAMING, None, 7)
-    assert "7 times in vain: away" in next(troubles([row]))
+    assert "7 times without success: away" in next(troubles([row]))
     assert troubles_view(streaming, {}) == [] == troubles_view(streaming, acks, "ks.other")
     state = applied(streaming, *turned_back(streaming, tried(streaming, 200)))
     (row,) = troubles_view(state, {}, lives.TABLE)

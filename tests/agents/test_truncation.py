@@ -402,7 +402,7 @@ def test_a_log_without_its_first_entry_begins_no_archive_and_the_way_out_is_said
     keeper.rest()
     assert "archive_too_late" in keeper.steps.waits
     assert "start the keeper without RINGLOG_ARCHIVE" in keeper.steps.waits
-    assert "mend the place" not in keeper.steps.waits
+    assert "fix the location" not in keeper.steps.waits
     assert Archive(world.folder).segments() == ()
     world.stored()
     world.cluster.apply(TruncateLog(world.cluster.taken[-1].state.epoch))

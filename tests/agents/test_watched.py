@@ -32,7 +32,7 @@ def with_log(**changes: object) -> ProcessView:
     ("view", "state", "is_ready", "why"),
     [
         (ProcessView("log_unavailable: no broker"), "starting", False, "log_unavailable: no broker"),
-        (ProcessView(), "stands_by", True, "another instance acts in this role"),
+        (ProcessView(), "stands_by", True, "another instance is active in this role"),
         (ProcessView(away="the broker has been away for 9 s: x"), "broker_away", False, "away for 9 s"),
         (
             ProcessView(worker=RoleView(LogView(0, 0, None, None, None))),

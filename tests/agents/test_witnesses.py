@@ -114,7 +114,7 @@ def test_what_the_coordinator_is_refused_is_shown_with_code_and_time(streaming: 
         {"subject": name, "command": "AdvanceOperation", "code": "bad_field", "detail": "no", "since": 5_000_000}
     ]
     assert RefusedProposal(**view["refused"][0]).since == 5_000_000
-    wanted = f"AdvanceOperation of {name} is refused since 1970-01-01 00:00:05.000000 UTC: bad_field: no"
+    wanted = f"AdvanceOperation of {name} was rejected since 1970-01-01 00:00:05.000000 UTC: bad_field: no"
     assert wanted in described(view)
 
 

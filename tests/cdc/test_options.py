@@ -28,7 +28,10 @@ def test_credentials_are_read_as_they_were_granted(tmp_path: Path) -> None:
     granted = {"bootstrap.servers": "b:1", **Rights("ringlog.c.w.1", "pw").java_properties("SASL_PLAINTEXT")}
     path.write_text("# granted\n" + "".join(f"{name}={value}\n" for name, value in granted.items()))
     assert dict(producer_options(path)) == granted
-    for text, rule in (("nonsense", "line 1: not a name=value line"), ("a=1\na=2", "line 2: a is given in line 1")):
+    for text, rule in (
+        ("nonsense", "line 1: not a name=value line"),
+        ("a=1\na=2", "line 2: a is already set in line 1"),
+    ):
         path.write_text(text)
         with pytest.raises(typer.BadParameter, match=rule):
             producer_options(path)

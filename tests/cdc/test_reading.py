@@ -366,7 +366,7 @@ def test_rows_of_a_table_that_got_the_name_while_it_was_read_are_not_taken_for_i
             assert given(columns.until(now, by_id=True), 0, 1, 2, 3) == [list(mine)] * 2, "who has the name is nobody"
             for other in others:
                 for of in (found.batch, lambda _, one=other, by=found: batch_of(by, heads[: one + 1], 0)):
-                    with pytest.raises(TableReplaced, match=f"table {TABLE.id} lost its name at epoch 20"):
+                    with pytest.raises(TableReplaced, match=f"table {TABLE.id} was dropped or renamed at epoch 20"):
                         of(rows[: other + 1])
 
 

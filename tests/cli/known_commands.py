@@ -24,7 +24,9 @@ def options_of(command: Any) -> dict[str, bool]:
     found = {"--help": False}
     for parameter in command.params:
         takes = not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
-        found |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), takes)
+        found |= dict.fromkeys(
+            (*parameter.opts, *parameter.secondary_opts, *getattr(parameter, "old_names", ())), takes
+        )
     return found
 
 

@@ -79,7 +79,7 @@ def test_credentials_go_into_a_file(tmp_path: Path) -> None:
         (["ddl", "/dev/zero"], "bad_ddl"),
         (["rehearse", "/dev/zero"], "bad_file"),
         (["rehearse", "--from", "/dev/zero", "/dev/null"], "bad_dump"),
-        (["balance", "picture", "--from", "/dev/zero", "picture.svg"], "bad_dump"),
+        (["balance", "chart", "--from", "/dev/zero", "picture.svg"], "bad_dump"),
         (["sim", "replay", "/dev/zero"], "no_script"),
         (["sim", "quorums", "/dev/zero"], "bad_file"),
     ],

@@ -91,7 +91,7 @@ def test_options_of_the_connection_may_precede_the_command(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "typed", "prefix"),
     [
-        (["cluster", "found", "c", "--bootstrap", "b:1", "--set", "history_entries=many"], "", "bad_setting: "),
+        (["cluster", "create", "c", "--bootstrap", "b:1", "--set", "history_entries=many"], "", "bad_setting: "),
         (["agent", "janitor"], "", "unknown_role: "),
         (["submit", "no json", "--bootstrap", "b:1", "--cluster", "c"], "", "bad_json: "),
         (["submit", "--bootstrap", "b:1", "--cluster", "c"], "{", "bad_json: "),
@@ -184,20 +184,20 @@ def views(**stages: str) -> list[dict[str, Any]]:
 
 
 def test_a_join_that_was_just_asked_for_is_waited_for() -> None:
-    progress = ListProgress(may_begin=True, shows_ended=False)
+    progress = ListProgress(awaits_start=True, shows_ended=False)
     assert progress.shown(views(old="finished", a="prepared")) == views(a="prepared"), "see --all"
     assert progress.shown(views(old="finished", a="finished")) == views(a="finished"), "it ended under our eyes"
     ended = views(a="finished")
-    assert progress.is_news(ended)
-    assert not progress.is_over(ended)
-    assert [progress.waits_for_the_first() for _ in range(2)] == [True, False], "it is said once"
-    assert not progress.is_news(ended)
+    assert progress.has_changed(ended)
+    assert not progress.has_ended(ended)
+    assert [progress.awaits_first_operation() for _ in range(2)] == [True, False], "it is said once"
+    assert not progress.has_changed(ended)
     begun = ended + views(b="prepared")
-    assert progress.is_news(begun)
-    assert not progress.is_over(begun)
+    assert progress.has_changed(begun)
+    assert not progress.has_ended(begun)
     done = views(a="finished", b="finished")
-    assert progress.is_news(done)
-    assert progress.is_over(done)
+    assert progress.has_changed(done)
+    assert progress.has_ended(done)
 
 
 def test_on_a_terminal_a_watched_table_is_drawn_over_the_last_one() -> None:
@@ -211,20 +211,20 @@ def test_on_a_terminal_a_watched_table_is_drawn_over_the_last_one() -> None:
 
 
 def test_one_that_begins_and_ends_between_two_looks_is_not_missed() -> None:
-    progress = ListProgress(may_begin=True)
-    progress.is_news([])
-    assert not progress.is_over([])
-    progress.is_news(views(b="cancelled"))
-    assert progress.is_over(views(b="cancelled"))
+    progress = ListProgress(awaits_start=True)
+    progress.has_changed([])
+    assert not progress.has_ended([])
+    progress.has_changed(views(b="cancelled"))
+    assert progress.has_ended(views(b="cancelled"))
 
 
 def test_nothing_is_said_while_something_is_in_flight_and_one_that_has_ended_is_over_at_once() -> None:
-    progress = ListProgress(may_begin=True)
-    progress.is_news(views(a="prepared"))
-    assert not progress.waits_for_the_first()
-    alone = ListProgress(may_begin=False)
-    alone.is_news(views(a="finished"))
-    assert alone.is_over(views(a="finished"))
+    progress = ListProgress(awaits_start=True)
+    progress.has_changed(views(a="prepared"))
+    assert not progress.awaits_first_operation()
+    alone = ListProgress(awaits_start=False)
+    alone.has_changed(views(a="finished"))
+    assert alone.has_ended(views(a="finished"))
 
 
 # ``token``, ``stream-id`` and ``shard``, one line in and one line out, on the facts that ScyllaDB's drivers and

@@ -21,7 +21,7 @@ __all__ = ["nothing_is_known"]
 KINDS = {"replaced": "node", "full_name": "table"} | dict.fromkeys(
     ("node", "operation", "table", "zone", "keyspace"), ""
 )
-NEW = {"keyspace create", "zone create", "cluster found", "node run", "cluster certificates"}
+NEW = {"keyspace create", "zone create", "cluster create", "cluster found", "node run", "cluster certificates"}
 """Their first argument is not the name of something that exists."""
 
 

@@ -388,7 +388,7 @@ def test_who_waits_for_a_broker_that_is_away_is_told_so(capsys: pytest.CaptureFi
         assert capsys.readouterr().err == ""
         for bootstrap in (nowhere, "host:port", f"{nowhere},{nowhere}"):
             report_unreachable(BrokerAddress(bootstrap, "", "--bootstrap"))
-            assert f"waiting for the broker {bootstrap}, named by --bootstrap" in capsys.readouterr().err
+            assert f"waiting for the broker {bootstrap}, set by --bootstrap" in capsys.readouterr().err
 
 
 def test_a_running_stack_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -396,13 +396,13 @@ def test_a_running_stack_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         nowhere = f"127.0.0.1:{silent.getsockname()[1]}"
-        monkeypatch.setattr(connection, "_asked", [BrokerAddress(nowhere, "", "the cluster in use")])
+        monkeypatch.setattr(connection, "_brokers_used", [BrokerAddress(nowhere, "", "the cluster in use")])
         running = StackAddress(nowhere, "", ""), StackAddress("127.0.0.1:7", "", "")
         monkeypatch.setattr(connection, "addresses", lambda: running)
         print_broker("log_unavailable")
     said = capsys.readouterr().err
-    assert f"the broker asked was {nowhere}, named by the cluster in use\n" in said
-    assert said.endswith("a stack of yours runs elsewhere: --bootstrap 127.0.0.1:7\n")
+    assert f"the broker was {nowhere}, set by the cluster in use\n" in said
+    assert said.endswith("a stack of yours runs at another address: --bootstrap 127.0.0.1:7\n")
 
 
 @pytest.mark.parametrize("closes", [True, False])
@@ -413,14 +413,14 @@ def test_a_log_in_is_missing(closes: bool, monkeypatch: pytest.MonkeyPatch, caps
         thread = threading.Thread(target=accept_all, args=(server, closes), daemon=True)
         thread.start()
         there = f"127.0.0.1:{server.getsockname()[1]}"
-        monkeypatch.setattr(connection, "_asked", [BrokerAddress(there, "", "--bootstrap")])
+        monkeypatch.setattr(connection, "_brokers_used", [BrokerAddress(there, "", "--bootstrap")])
         monkeypatch.setattr(connection, "addresses", lambda: (StackAddress("127.0.0.1:7", "", ""),))
         print_broker("log_unavailable")
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
     said = capsys.readouterr().err
-    assert "why: no Kafka broker answers a client without login or TLS" in said
-    assert said.endswith("a stack of yours runs elsewhere: --bootstrap 127.0.0.1:7\n")
+    assert "cause: no Kafka broker answers a client without login or TLS" in said
+    assert said.endswith("a stack of yours runs at another address: --bootstrap 127.0.0.1:7\n")
 
 
 def accept_all(server: socket.socket, closes: bool) -> None:
@@ -435,7 +435,7 @@ def accept_all(server: socket.socket, closes: bool) -> None:
 
 def founded(monkeypatch: pytest.MonkeyPatch, founding: ClusterCreation, *more: str) -> Result:
     monkeypatch.setattr("ringlog.cli.cluster.app.found_cluster", lambda *_, **__: founding)
-    return CliRunner().invoke(app, ["cluster", "found", founding.name, "--bootstrap", "b:1", *more])
+    return CliRunner().invoke(app, ["cluster", "create", founding.name, "--bootstrap", "b:1", *more])
 
 
 def test_founding_a_cluster_that_exists_leaves_the_one_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,7 +443,7 @@ def test_founding_a_cluster_that_exists_leaves_the_one_in_use(monkeypatch: pytes
     there = ClusterCreation("2" * 8, "shop", "", 0, here=False, copies=3)
     said = founded(monkeypatch, there)
     assert said.exit_code == 0
-    assert "another cluster stays in use; to use this one: ringlog cluster use shop --bootstrap b:1" in said.stdout
+    assert "another cluster stays in use. To use this one: ringlog cluster use shop --bootstrap b:1" in said.stdout
     assert current_cluster() == FIRST
     assert {context.cluster_id for context in stored_clusters().clusters} == {FIRST.cluster_id, there.cluster_id}
     assert founded(monkeypatch, replace(there, here=True)).exit_code == 0
@@ -466,10 +466,10 @@ def test_a_lost_cluster_is_recovered_and_one_that_was_never_created_is_created()
     store_cluster(FIRST)
     resolve("a:1", "shop")
     lost = str(with_way_out(TopicMissing("shop.metadata")))
-    assert f"the cluster shop was there, with the id {FIRST.cluster_id}; rebuild its log: ringlog recover" in lost
-    assert "cluster found" not in lost
+    assert f"the cluster shop with the id {FIRST.cluster_id} has lost its log. Rebuild it: ringlog recover" in lost
+    assert "cluster create" not in lost
     resolve("a:1", "other")
     unused = str(with_way_out(TopicMissing("other.metadata")))
-    assert "create it: ringlog cluster found other" in unused
+    assert "Create it: ringlog cluster create other" in unused
     assert "recover" not in unused
     assert "repair-topics" in str(with_way_out(TopicMissing("other.acks")))

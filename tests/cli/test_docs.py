@@ -126,7 +126,7 @@ def test_nothing_is_left_out() -> None:
     assert [kind for kind in COMMANDS if f"## {kind}\n" not in made["log-commands.md"]] == []
     assert [name for name in SETTINGS if f"| `{name}` |" not in made["settings.md"]] == []
     assert {spec.suffix for spec in TOPICS} == reference.RECORDS.keys()
-    for words in ("stack up", "cluster found", "agents", "agents status", "node run", "cdc run", "rehearse", "shard"):
+    for words in ("stack up", "cluster create", "agents", "agents status", "node run", "cdc run", "rehearse", "shard"):
         assert f"## ringlog {words}\n" in made["commands.md"]
 
 

@@ -39,6 +39,7 @@ def test_the_help_loads_no_sub_command() -> None:
     assert found & (SLOW | {"rich", "pygments"}) == set()
     assert {name for name in found if name.startswith("ringlog.")} == {
         "ringlog.cli",
+        "ringlog.cli.help",
         "ringlog.cli.main",
         "ringlog.files",
         "ringlog.runtime",

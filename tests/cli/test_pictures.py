@@ -94,12 +94,12 @@ def log() -> Log:
 
 def test_a_log_is_drawn(log: Log, tmp_path: Path) -> None:
     path = tmp_path / "balance.svg"
-    ended = run("balance", "picture", str(path), "--from", log.dump(tmp_path / "log"))
+    ended = run("balance", "chart", str(path), "--from", log.dump(tmp_path / "log"))
     assert (ended.exit_code, ended.output) == (0, "")
     assert titles(path) == {"A", "B", "A/0", "A/1", "B/0", "B/1", "1"}
 
 
 def test_what_is_no_log_is_not_drawn(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("no dump\n")
-    ended = run("balance", "picture", str(tmp_path / "balance.svg"), "--from", str(tmp_path / "log"))
+    ended = run("balance", "chart", str(tmp_path / "balance.svg"), "--from", str(tmp_path / "log"))
     assert (ended.exit_code, ended.stderr.split(":")[0]) == (2, "bad_dump")

@@ -54,7 +54,7 @@ def test_rules_are_shown_with_what_they_hold(tmp_path: Path) -> None:
     shown = ringlog(tmp_path, "rules").stdout
     for words in ("delay commit 3 s", "node-[ab]", "kind Noop", "node-a: Noop, 1 behind it, since 22:13:20.000 UTC"):
         assert shown.count(words) == 1
-    assert "no rule, obeyed by nobody: torn.json" in shown
+    assert "ignored rule: torn.json" in shown
     for reader in ("x", "y"):
         control.report(reader, ())
 
@@ -62,7 +62,7 @@ def test_rules_are_shown_with_what_they_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("hold", "--stage", "over"), 2, "bad_rule: stage: over is no stage"),
+        (("hold", "--stage", "over"), 2, "bad_rule: stage: over is not a stage"),
         (("drop", "--name", "a b"), 2, "bad_rule: name: 'a b'"),
         (("release",), 2, "no_rule: name the rules"),
         (("release", "x", "--all"), 2, "no_rule: name the rules"),

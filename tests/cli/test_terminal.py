@@ -124,7 +124,7 @@ def run(*words: str, alphabet: str) -> subprocess.CompletedProcess[str]:
 def test_a_terminal_that_lacks_a_sign_shows_its_number() -> None:
     ended = run("status", "--help", alphabet="ascii")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "host:port,\\u2026" in ended.stdout
+    assert "HOST:PORT,\\u2026" in ended.stdout
 
 
 def test_bytes_that_are_no_text_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_bytes_that_are_no_text_fail(monkeypatch: pytest.MonkeyPatch, capsys: py
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert capsys.readouterr() == ("", "bad_text: 'w\\udcff' is no text: give it in UTF-8\n")
+    assert capsys.readouterr() == ("", "bad_text: 'w\\udcff' is not text in UTF-8\n")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

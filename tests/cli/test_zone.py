@@ -106,7 +106,7 @@ def test_a_zone_is_made_shown_altered_and_dropped(client: Client) -> None:
 
 def test_the_plan_is_what_a_trigger_then_does(client: Client) -> None:
     assert run("create", "z", "--partitions", "1", "--replicas", "3", "--filter", "$[?(@.name != 'D')]")[0] == 0
-    assert run("plan", "z")[1] == "each partition is where it belongs\n"
+    assert run("plan", "z")[1] == "each partition is on its nodes\n"
     client.submit(SetDataNodes("z", ids("ABD"), client.read_barrier().epoch))
     assert run("plan", "z")[1] == "0: A, B, C to A, B, D\n"
     plan = shown("plan", "z")
@@ -155,10 +155,10 @@ def test_a_plan_names_who_is_left_out_for_being_down(client: Client) -> None:
     plan = shown("plan", "z")
     assert plan["left_out"] == [{"node": "E", "why": "down", "data_node": True, "partitions": comes}]
     assert "E" not in plan["replicas"]
-    assert f"left out of {comes} partitions for being down: E" in run("plan", "z")[1]
+    assert f"left out of {comes} partitions because it is down: E" in run("plan", "z")[1]
     client.submit(SetDataNodes("z", ids("ABCD"), client.read_barrier().epoch))
     assert shown("plan", "z")["left_out"] == [{"node": "E", "why": "down", "data_node": False, "partitions": 0}]
-    assert "left out of the data nodes for being down: E" in run("plan", "z")[1]
+    assert "left out of the data nodes because it is down: E" in run("plan", "z")[1]
 
 
 def test_a_move_is_cancelled_once_and_only_the_one_that_is_meant(client: Client) -> None:

@@ -388,7 +388,7 @@ def test_a_request_that_its_topic_never_takes_fails_alone(metadata: FaultyLog, r
     with Client("", "tests", logs=Logs(metadata, requests, results_log)) as client:
         large = CancelOperation("o" * 20_000, "")
         before, refused = client.submit_future(Noop()), client.submit_future(large, timeout_s=60)
-        with pytest.raises(RecordTooLarge, match=r"c\.requests refuses the record"):
+        with pytest.raises(RecordTooLarge, match=r"c\.requests rejects the record"):
             refused.result(60)
         with MiniValidator(Logs(metadata, requests, results_log), "v1"):
             assert isinstance(before.result(60), AppliedResult)

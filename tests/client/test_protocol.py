@@ -118,7 +118,7 @@ def test_who_is_behind_is_asked_at_once_if_it_has_held_the_request_else_after_a_
 def test_who_says_nothing_is_asked_again_for_the_whole_cell() -> None:
     replicas = Replicas(OLD, OLD, OLD)
     replicas.silent = {TWO, THREE}
-    with pytest.raises(RequestTimedOut, match=r"1\.0 s waited for n2, n3"):
+    with pytest.raises(RequestTimedOut, match=r"no answer from n2, n3"):
         replicas.read()
     again = [asked.is_digest for asked in replicas.asked if asked.node == TWO]
     assert again == [True, False, False, False]

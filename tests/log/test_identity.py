@@ -295,7 +295,7 @@ def test_a_topic_made_again_on_the_same_kafka_halts_and_says_how_to_go_on(tmp_pa
     with pytest.raises(LogReplaced) as caught:
         LogReplica(two.log, record=records(tmp_path)).start()
     said = str(caught.value)
-    assert "was deleted and made again on this Kafka" in said
+    assert "was deleted and created again on this Kafka" in said
     assert all(what in said for what in (str(file), one.cluster_id, one.log.identity(), two.log.identity()))
     file.unlink()
     assert two.read(records(tmp_path)) == ""

@@ -44,7 +44,7 @@ def test_what_can_be_done_about_a_record_that_is_too_large() -> None:
     assert lowered.hint.endswith(f"--entity-name c.schema --add-config max.message.bytes={RECORD_BYTES_MAX}")
     beyond = too_large("c.schema", b"table/ks.t", 3_000_000)
     assert beyond.hint.endswith("max.message.bytes=3001024")
-    assert str(beyond).startswith("topic c.schema refuses the record 'table/ks.t' of 3,000,000 bytes for its size (")
+    assert str(beyond).startswith("topic c.schema rejects the record 'table/ks.t': its 3,000,000 bytes are too many (")
     assert too_large("c.metadata", None, 3_000_000).hint == "a record of this topic has at most 2,097,152 bytes"
     assert "max.message.bytes=2097152" in too_large("c.metadata", None, 5_000).hint
 

@@ -237,7 +237,9 @@ def test_generations_are_stored_by_their_differences(cluster: Cluster) -> None:
     with pytest.raises(SnapshotForged, match="part generations:columns has another digest"):
         decode_snapshot(changed, [SnapshotChunk("s", number, data) for number, data in enumerate(pieces)])
     later = [replace(part, name="generations:later") if part.name == GENERATIONS else part for part in head.parts]
-    with pytest.raises(SnapshotUnknown, match="generations:later is stored in a way that this release does not know"):
+    with pytest.raises(
+        SnapshotUnknown, match="generations:later has a storage format that this release does not support"
+    ):
         decode_snapshot(replace(head, parts=tuple(later)), chunks)
 
 

@@ -119,7 +119,7 @@ def test_one_without_a_snapshot_says_what_to_do(cluster: Cluster) -> None:
     for start_finder in (cluster.start_finder(), None):
         with pytest.raises(LogTruncated, match="restore the topic; see `ringlog snapshot list`"):
             LogReplica(cluster.log, start_finder=start_finder).start()
-        with pytest.raises(LogTruncated, match="there is no snapshot behind that"):
+        with pytest.raises(LogTruncated, match="no snapshot covers that offset"):
             cluster_id_of_log(cluster.log, start_finder=start_finder)
 
 

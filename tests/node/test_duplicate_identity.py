@@ -98,7 +98,7 @@ def test_a_copy_from_before_the_last_start_is_refused(tmp_path: Path, acks: Memo
     copy = copy_of(tmp_path / "n1")
     second = Run(tmp_path / "n1", acks).begin()
     second.acknowledge(1)
-    refused(Run(copy, acks), "in its start 2, and this folder knows of epoch 0 and begins start 2")
+    refused(Run(copy, acks), "in its start 2, but this folder has epoch 0 and start 2")
     second.end()
 
 
@@ -109,7 +109,7 @@ def test_a_copy_that_lacks_what_was_acknowledged_is_refused(tmp_path: Path, acks
     copy = copy_of(tmp_path / "n1")
     run.acknowledge(5)
     run.end()
-    refused(Run(copy, acks), r"acknowledged epoch 5 .* this folder knows of epoch 4 .* an older copy")
+    refused(Run(copy, acks), r"acknowledged epoch 5 .* this folder has epoch 4 .* an older copy")
 
 
 def test_of_two_runs_at_one_time_the_latest_is_the_node(tmp_path: Path, acks: MemoryLog) -> None:

@@ -104,7 +104,9 @@ def test_with_one_replica_the_last_resort_is_named_with_its_loss() -> None:
     (last,) = found.ways_out[2:]
     assert "node replace" not in last
     assert "node remove" not in last
-    assert last.startswith(f"if n2 is gone for good, as a last resort: ringlog operation cancel {operation} --reason …")
+    assert last.startswith(
+        f"if n2 is permanently lost, as a last resort: ringlog operation cancel {operation} --reason …"
+    )
     assert "rows of 1 ranges may be lost" in last
     after = followed(state, last)
     assert after.nodes["n2"].state == "left"

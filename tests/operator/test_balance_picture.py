@@ -201,7 +201,7 @@ def test_strips_and_moves_fill_the_time(story: BalanceHistory) -> None:
         strips[rect.findtext(f"{SVG}title") or ""] += round(float(rect.attrib["width"]) * 10)
     assert set(strips) == {f"n{node}/{shard}" for node in range(1, 7) for shard in range(2)}
     assert all(abs(wide - 10 * WIDE) <= len(story.moments) for wide in strips.values())
-    bars = [float(one.attrib["x"]) for one in panel(svg, "tablets in transition").iter(f"{SVG}rect")]
+    bars = [float(one.attrib["x"]) for one in panel(svg, "migrating tablets").iter(f"{SVG}rect")]
     assert bars
     assert all(LEFT <= x <= LEFT + WIDE for x in bars)
     assert f"epoch {story.end}" in [text.text for text in svg.iter(f"{SVG}text")]

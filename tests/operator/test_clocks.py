@@ -143,11 +143,11 @@ def test_verdicts_that_were_promised_for_a_far_future_are_taken_back(story: Stor
     (left,) = left_ahead(story.rehearsal.state, story.now)
     assert left.ways_out == ("ringlog cdc lower --reason …",)
     told, *ways = clock_lines(story.rehearsal.state, story.now, story.now)
-    assert "verdicts on writes are settled up to" in told
+    assert "the validation watermark is" in told
     assert [unknown(shlex.split(one)) for one in left.ways_out] == [None]
     assert any(left.ways_out[0] in one for one in ways)
     (view,) = [one for one in views.operations(story.rehearsal.state, {}, story.now) if one["node"] == "n2"]
-    assert "verdicts on writes are settled" in view["waits_for"]
+    assert "the validation watermark is" in view["waits_for"]
 
     assert story.lower(story.now) == "applied"
     near = story.now + 2 * MINUTE_US
@@ -161,7 +161,7 @@ def test_a_promise_and_the_verdicts_below_it_are_taken_back_one_after_the_other(
     story.settled_ahead()
     story.promised_ahead()
     assert story.join("n2", 100)[-1:] == ["commit_cdc_generation"]
-    with pytest.raises(Refused, match="w has promised"):
+    with pytest.raises(Refused, match="w has a write lease"):
         story.lower(story.now)
     state = story.rehearsal.state
     story.say(command="FenceCdcWriter", writer="w", positions={}, reason="its clock was ahead")
@@ -208,7 +208,7 @@ def test_the_wait_names_the_clock_and_commands_that_there_are(story: Story) -> N
     state = story.rehearsal.state
     (view,) = [one for one in views.operations(state, {}, story.now) if one["stage"] == "commit_cdc_generation"]
     assert f"{far} starts at" in view["waits_for"]
-    assert "CDC writer w has promised up to" in view["waits_for"]
+    assert "CDC writer w has a write lease until" in view["waits_for"]
     shown = [found for way in view["ways_out"] for found in re.findall(r"ringlog (?:cdc|operation) [^,;]*", way)]
     assert [one.split()[2] for one in shown] == ["fence", "lower", "withdraw", "cancel"]
     assert [unknown(shlex.split(one)) for one in shown] == [None] * len(shown)

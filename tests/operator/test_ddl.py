@@ -194,7 +194,7 @@ def test_replication(setting: str, replication: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("code", "said", "text"),
     [
-        ("bad_ddl", "line 1, column 1: there is no statement", " ; -- nothing\n"),
+        ("bad_ddl", "line 1, column 1: the text contains no statement", " ; -- nothing\n"),
         ("bad_ddl", "line 2, column 6: 'tabel' is not expected, but AGGREGATE or FUNCTION or", "\ndrop tabel t"),
         ("bad_ddl", "line 1, column 17: '1' is not expected, but PRIMARY or a name", "CREATE TABLE t (1 int)"),
         ("bad_ddl", "line 1, column 18: the text ends, expected a name", "CREATE TABLE t (a "),
@@ -208,7 +208,7 @@ def test_replication(setting: str, replication: dict[str, Any]) -> None:
         ),
         (
             "bad_ddl",
-            "line 1, column 91: replication_factor is there already",
+            "line 1, column 91: replication_factor appears twice",
             "CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1, "
             "'replication_factor': 3}",
         ),
@@ -229,13 +229,13 @@ def test_replication(setting: str, replication: dict[str, Any]) -> None:
         ),
         ("bad_ddl", "line 1, column 100001: more than 100,000 words and signs", ";" * 1_000_000),
         ("bad_ddl", "line 1, column 19: '\u212a' is not expected", "CREATE TABLE k.t (\u212a text PRIMARY KEY)"),
-        ("bad_ddl", "line 1, column 37: cdc is there already", "ALTER TABLE k.t WITH cdc = true AND cdc = true"),
+        ("bad_ddl", "line 1, column 37: cdc appears twice", "ALTER TABLE k.t WITH cdc = true AND cdc = true"),
         ("bad_ddl", "line 1, column 1: expected WITH repl", "CREATE KEYSPACE k WITH durable_writes = true"),
-        ("bad_ddl", "line 1, column 18: a field of a type is", "CREATE TYPE k.a (b int STATIC)"),
-        ("ddl_unsupported", "line 1, column 8: CUSTOM: an index is of a", "CREATE CUSTOM INDEX i ON k.t (v)"),
-        ("ddl_unsupported", "line 1, column 27: USING: an index is of a", "CREATE INDEX i ON k.t (v) USING 'sai'"),
-        ("ddl_unsupported", "line 1, column 24: an index is of a column", "CREATE INDEX i ON k.t (keys(v))"),
-        ("ddl_unsupported", "line 1, column 8: or: a function is dropped", "create or replace function k.f"),
+        ("bad_ddl", "line 1, column 18: a field of a type cannot", "CREATE TYPE k.a (b int STATIC)"),
+        ("ddl_unsupported", "line 1, column 8: CUSTOM: an index has a", "CREATE CUSTOM INDEX i ON k.t (v)"),
+        ("ddl_unsupported", "line 1, column 27: USING: an index has a", "CREATE INDEX i ON k.t (v) USING 'sai'"),
+        ("ddl_unsupported", "line 1, column 24: an index covers a whole column", "CREATE INDEX i ON k.t (keys(v))"),
+        ("ddl_unsupported", "line 1, column 8: or: a function must be dropped", "create or replace function k.f"),
         (
             "ddl_unsupported",
             "line 1, column 47: t of another keyspace",
@@ -243,23 +243,27 @@ def test_replication(setting: str, replication: dict[str, Any]) -> None:
         ),
         (
             "ddl_unsupported",
-            "line 1, column 72: a view has no option x",
+            "line 1, column 72: a view does not support the option x",
             "CREATE MATERIALIZED VIEW k.v AS SELECT * FROM k.t PRIMARY KEY (v) WITH x = 1",
         ),
         (
             "bad_ddl",
-            "line 1, column 57: only a column of the view's key",
+            "line 1, column 57: IS NOT NULL is allowed only",
             "CREATE MATERIALIZED VIEW k.v AS SELECT * FROM k.t WHERE x IS NOT NULL PRIMARY KEY (v)",
         ),
-        ("ddl_unsupported", "line 3, column 1: INSERT: rows are written by", "DROP TABLE k.t;\n\nINSERT INTO t (a)"),
+        ("ddl_unsupported", "line 3, column 1: INSERT: clients write rows", "DROP TABLE k.t;\n\nINSERT INTO t (a)"),
         ("ddl_unsupported", "line 1, column 21: the key of a table", "ALTER TABLE k.t ADD a int PRIMARY KEY"),
-        ("ddl_unsupported", "line 1, column 22: a table has no option gc", "ALTER TABLE k.t WITH gc_grace_seconds = 1"),
+        (
+            "ddl_unsupported",
+            "line 1, column 22: a table does not support the option gc",
+            "ALTER TABLE k.t WITH gc_grace_seconds = 1",
+        ),
         ("ddl_unsupported", "line 1, column 30: a type of another keysp", "ALTER TABLE k.t ADD v frozen<b.a>"),
-        ("ddl_unsupported", "line 1, column 24: a keyspace has no opt", "CREATE KEYSPACE k WITH comment = 'x'"),
+        ("ddl_unsupported", "line 1, column 24: a keyspace does not support", "CREATE KEYSPACE k WITH comment = 'x'"),
         ("ddl_unsupported", "line 1, column 24: every write is dur", "CREATE KEYSPACE k WITH durable_writes = false"),
         (
             "ddl_unsupported",
-            "line 2, column 29: DESC: rows lie in ascending order",
+            "line 2, column 29: DESC: rows are always in ascending order",
             "CREATE TABLE k.t (a int, b int, PRIMARY KEY (a, b))\nWITH CLUSTERING ORDER BY (b DESC)",
         ),
         ("ddl_unsupported", "line 1, column 43: COMPACT", "CREATE TABLE k.t (a int PRIMARY KEY) WITH COMPACT STORAGE"),
@@ -303,7 +307,7 @@ def test_a_refusal_names_the_place_of_the_statement() -> None:
     wrong = "DROP TABLE a.t;\nALTER TABLE a.t WITH cdc = {'colour': 'red'}"
     found = ddl(wrong)(EMPTY, SeededDraw(b"ddl"))
     assert not isinstance(found, Command)
-    assert located(read_ddl(wrong), found.detail).startswith("line 2, column 1: cdc.colour is no field")
+    assert located(read_ddl(wrong), found.detail).startswith("line 2, column 1: cdc.colour is not a field")
     assert located(read_ddl("DROP TABLE a.t"), "name: none") == "line 1, column 1: name: none"
 
 

@@ -118,7 +118,7 @@ def test_who_wants_a_late_epoch_begins_with_the_newest_snapshot_before_it(cluste
             assert digest(state_at(found, epoch)) == states[epoch]
     cluster.log.delete_before(heads[0].position - 1)
     assert [near(epoch).start.state.epoch for epoch in (-1, first - 1, second)] == [first, first, second]
-    with pytest.raises(Refused, match=f"the log begins with epoch {first}: name the archive"):
+    with pytest.raises(Refused, match=f"the log begins with epoch {first}. Pass --archive"):
         state_at(near(first - 1), first - 1)
 
 
@@ -220,7 +220,7 @@ def test_the_newest_confirmed_snapshot_is_offered(state: ClusterState) -> None:
     assert found is not None
     assert (found["records"], found["command"]) == (SECOND - 1, "ringlog log truncate --below 4")
     assert allowed_begin(applied(state, TruncateLog(4))) == found["records"]
-    assert format_truncation(found).endswith("they are gone then): ringlog log truncate --below 4")
+    assert format_truncation(found).endswith("truncation deletes them permanently): ringlog log truncate --below 4")
 
 
 def test_what_an_archive_does_not_hold_is_not_offered(state: ClusterState) -> None:

@@ -68,9 +68,12 @@ def test_explanations_of_tablets_name_nodes() -> None:
 
 
 def test_codes_of_the_balancer_stand_behind_a_sentence() -> None:
-    target = "any move would leave the source less loaded than the target"
-    assert tablets.stop_text("load_inversion") == f"nothing is to move: {target} (load_inversion)"
-    assert tablets.stop_text("streaming_limit") == "nothing is to move: as much is streamed as may be (streaming_limit)"
+    target = "each move would leave the source with less load than the target"
+    assert tablets.stop_text("load_inversion") == f"no tablet needs to move: {target} (load_inversion)"
+    assert (
+        tablets.stop_text("streaming_limit")
+        == "no tablet needs to move: the maximum number of streams is in progress (streaming_limit)"
+    )
     row = {"node": None, "code": "unknown_node"}
     assert tablets.ignored_text(row).endswith("not registered is ignored: no such node was registered (unknown_node)")
     for code in (UNREADABLE, REJECTED, *REPORT_CODES):
@@ -127,7 +130,7 @@ def test_an_operation_is_named_by_the_beginning_of_its_id() -> None:
     unknown = CancelOperation("leave", "why")
     assert of_operation(unknown)(state, draw) == unknown
     cut = one.id[:-1]
-    may_be = InvalidCommand("ambiguous_operation", f"{cut} may be {one.id}: give the whole id")
+    may_be = InvalidCommand("ambiguous_operation", f"{cut} may be {one.id}: pass the whole id")
     assert of_operation(CancelOperation(cut, "why"))(state, draw) == may_be, "its number may be of another one"
     assert operation_id(state, cut) == one.id
     found = operation_id(state, "join")

@@ -64,9 +64,15 @@ def test_an_operation_in_flight_is_shown_and_is_a_reason_if_somebody_is_absent()
     (row,) = operation_rows(view["operations"], 0)
     assert row[0] == operation
     assert "n2" in row[OPERATION_COLUMNS.index("waits for")]
-    assert reasons(view) == ["node n2 is silent: last heard 90 s ago", f"{operation} waits while n2 is absent"]
+    assert reasons(view) == [
+        "node n2 is silent: last heard 90 s ago",
+        f"{operation} waits for n2, which is down or silent",
+    ]
     down = applied(state, DeclareDown("n2", "disk"))
-    assert reasons(looked(down, acked=False)) == ["node n2 is declared down", f"{operation} waits while n2 is absent"]
+    assert reasons(looked(down, acked=False)) == [
+        "node n2 is declared down",
+        f"{operation} waits for n2, which is down or silent",
+    ]
     later = LONG_US + state.operations[operation].marks[-1].at
     assert reasons(looked(state, now=later), now=later) == [f"{operation} has been in stage prepared for 10 min"]
     failed = applied(driven(state, operation, "write_both_read_new"), FailOperation(operation, "disk full"))
@@ -91,7 +97,7 @@ def test_agents_and_pauses_are_reasons() -> None:
     behind = AgentView("validator", "i", 1, 10, "active", 3, 1.0)
     halted = AgentView("coordinator", "i", 1, 10, "halted", 0, 1.0, why="log_replaced")
     found = reasons(looked(state), (behind, halted, *AT_WORK[3:]))
-    assert "the coordinator is not at work: halted" in found
+    assert "the coordinator is not working: halted" in found
     assert [one for one in found if "has reported" in one] == [f"no {list(ROLES)[2]} has reported"]
     assert not [one for one in found if "validator" in one]
     assert any(one.startswith("schema is paused") for one in found)

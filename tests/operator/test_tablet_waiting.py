@@ -72,7 +72,7 @@ def test_a_tablet_with_one_replica_waits_for_the_dead_until_it_is_given_up(stage
     told = list(explained(view))
     assert f"it is in {moving.stage} of a migration since epoch {moving.stage_epoch}" in told[1]
     assert told[2].startswith(f"waits for witnesses: epoch {moving.stage_epoch} ({moving.stage}) waits for {name}")
-    assert told[3] == f"  start it again: {name} was declared down"
+    assert told[3] == f"  start {name} again, which was declared down"
     assert f"ringlog node {way} {name}" in told[4]
     assert [found for found in told if "assassinate" in found] == (told[4:] if way == "assassinate" else [])
     given_up = driven(applied(state, {"remove": Remove, "assassinate": Assassinate}[way](shard.node)))

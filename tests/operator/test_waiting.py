@@ -154,7 +154,7 @@ def test_a_leaving_node_that_died_may_be_declared_down() -> None:
     assert any("ringlog node down n3" in way for way in before.ways_out)
     view = views.operation(applied(state, DeclareDown("n4", "power")), state.operations[operation], silent)
     assert view["down"] == ["n4"]
-    assert view["ways_out"][0] == "start it again: n4 was declared down"
+    assert view["ways_out"][0] == "start n4 again, which was declared down"
     alone = {node: ack for node, ack in all_acks(state).items() if node != "n3"}
     dead = applied(state, DeclareDown("n3", "disk"))
     assert waiting(dead, dead.operations[operation], alone).nodes == ()
@@ -228,7 +228,7 @@ def test_who_asks_for_rows_in_vain_is_told_and_then_waits_for_a_decision() -> No
     tries = (FailedTries(operation, "n2", 7, counts_from(state.operations[operation]), 0, "connection refused"),)
     acks = {node: replace(ack, reports=(), tries=tries if node == "x" else ()) for node, ack in all_acks(state).items()}
     view = views.operation(state, state.operations[operation], acks)
-    asked_so_far = "x asked n2 7 of 200 times in vain since 1970-01-01 00:00:00.000000 UTC: connection refused"
+    asked_so_far = "x asked n2 7 of 200 times without success since 1970-01-01 00:00:00.000000 UTC: connection refused"
     assert view["waits_for"] == f"x to stream its rows; {asked_so_far}"
     assert (view["tries"][0]["source"], view["tries"][0]["count"], view["awaits_decision"]) == ("n2", 7, False)
 
@@ -252,7 +252,7 @@ def test_past_the_point_of_no_return_it_says_how_to_go_on_without_a_dead_node(fa
     acks = {node: ack for node, ack in all_acks(state).items() if node != "n2"}
     found = waiting(state, state.operations[operation], acks)
     assert found.nodes == ("n2",)
-    (way,) = [way for way in found.ways_out if "n2 is gone" in way]
+    (way,) = [way for way in found.ways_out if "n2 is permanently lost" in way]
     assert f"ringlog node down n2 --reason …, then ringlog operation retry {operation} --ignore n2 --reason …" in way
     assert ("--admit-loss" in way) == loss
 
@@ -265,7 +265,7 @@ def test_who_is_not_believed_is_awaited_and_named_with_what_ends_it() -> None:
     assert waiting(state, found, acks).text == COORDINATOR
     waits_for = waiting(state, found, acks, None, ["x"])
     assert waits_for.nodes == ("x",)
-    assert waits_for.ways_out[0].startswith("x is not believed: give the node its ack.key")
+    assert waits_for.ways_out[0].startswith("x sends acknowledgements that are rejected: give the node its ack.key")
     (view,) = views.operations(state, acks, None, ["x"])
     assert (view["waits_for_nodes"], view["ways_out"]) == (["x"], list(waits_for.ways_out))
 

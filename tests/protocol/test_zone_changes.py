@@ -132,7 +132,7 @@ def test_a_cancel_holds_whichever_instance_looks() -> None:
         assert propose(look(state, rest, updated_timers(Timers(), state))) == ()
     (row,) = full_view(state, state.zones["z"], said(state))["partitions"]
     assert row["stuck"]
-    assert row["waits"].startswith("stuck: not where its zone puts it, on A, B, C, D, E: a cancel or a reset left it")
+    assert row["waits"].startswith("stuck: its zone places it on A, B, C, D, E, but a cancellation or a reset left it")
     assert row["waits"].endswith("; ringlog zone rebalance z 0")
     assert belongs(at_rest(done(state, TriggerRebalance("z", state.epoch))))
     changed = done(state, *down("A"))

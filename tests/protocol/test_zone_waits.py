@@ -42,8 +42,8 @@ def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_s
     state = led(zone_only("ABC", replicas=3))[0]
     nobody = done(state, SetDataNodes("z", (), state.epoch))
     assert found(nobody) == {"place": True}
-    way = "bring nodes up, or change the zone's filter (ringlog zone alter)"
-    assert told(nobody) == (f"stuck: for a node to belong on: its zone has no data nodes; {way}", True)
+    way = "start nodes, or change the filter of the zone (ringlog zone alter)"
+    assert told(nobody) == (f"stuck: for a suitable node: its zone has no data nodes; {way}", True)
     known = RebalancerView(nobody, {}, (), idle_zones(RebalancerView(nobody, {})))
     assert {(one.kind, one.detail) for one in rejections(known)} == {
         ("TriggerRebalance", "waits for place: ringlog zone show z")
@@ -51,7 +51,7 @@ def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_s
     mode = led(zone_only("ABC", "D", replicas=1, partitions=1, mode=HIGH_AVAILABILITY))[0]
     dead = done(mode, SetDataNodes("z", ids("D"), mode.epoch), *down("D"))
     assert found(dead) == {"place": True}
-    assert "of its data nodes (D) none can have it" in told(dead)[0]
+    assert "none of its data nodes (D) can have it" in told(dead)[0]
     assert found(done(dead, DeclareUp(ids("D")[0], ""))) == {"trigger": False}
     assert found(to(nobody, "AB")) == {"step": False}
 
@@ -60,7 +60,7 @@ def test_words_and_then_only_the_rebalancer() -> None:
     state = to(led(zone_only("ABC", "D", partitions=1, replicas=3))[0], "ABD")
     assert found(state, "D") == {"answers": False}
     assert found(state) == {"step": False}
-    assert told(state) == ("for its group to have A, B, D; all have answered: the rebalancer", False)
+    assert told(state) == ("for its group to have A, B, D; for the rebalancer: all nodes have answered", False)
     assert found(done(state, *down("D"))) == {"answers": True}
     assert found(done(state, *down("C"))) == {"step": False}, "who goes is not needed"
     back = done(state, cancel(state))
@@ -102,7 +102,7 @@ def test_rows_that_nobody_else_knows() -> None:
     state = led(with_data("A", "B", partitions=1, replicas=1))[0]
     state = to(done(state, *down("A")), "B")
     assert found(state) == {"voters": True, "answers": True, "rows": True}
-    assert "for rows of its tablets that nobody knows without A: bring them back" in told(state)[0]
+    assert "for rows of its tablets that only A have: start them again" in told(state)[0]
     assert found(done(state, DeclareUp(ids("A")[0], ""))) == {"begin": False}
 
 

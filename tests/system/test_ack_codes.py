@@ -81,7 +81,10 @@ def test_a_stolen_credential_acknowledges_for_no_other_node(guarded: Guarded, us
     assert "n3" in _rejected_acks(user), "each is named, the log names one a minute"
     waits = _operation(user, joining["id"])
     assert "n3" in waits["waits_for_nodes"], "an operator without a master sees it, too"
-    assert any(way.startswith("n3 is not believed: give the node its ack.key") for way in waits["ways_out"])
+    assert any(
+        way.startswith("n3 sends acknowledgements that are rejected: give the node its ack.key")
+        for way in waits["ways_out"]
+    )
     assert MASTER not in user.logs() + user.told + user.command_lines()
 
     # Who has the key of a node is that node. Its gate needs n1, too: that one's codes are right.
@@ -92,7 +95,7 @@ def test_a_stolen_credential_acknowledges_for_no_other_node(guarded: Guarded, us
 
 def _begin(guarded: Guarded, user: User, cluster: str, agents: Path, node: Path) -> None:
     """A cluster, users with the rights of their kinds, three agents, and n1 as a process."""
-    user.run("cluster", "found", cluster, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
+    user.run("cluster", "create", cluster, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
     for kind in (BrokerUser.validator, BrokerUser.agent, BrokerUser.node, BrokerUser.client):
         whose = ["--for", kind.value, "--user", kind.value, "--apply", "--cluster", cluster]
         user.run("cluster", "acls", *whose, "--bootstrap", guarded.tls, "--kafka-config", str(guarded.admin))

@@ -134,7 +134,7 @@ def test_a_state_file_that_breaks_an_invariant(scene: Scene) -> None:
 def test_a_properties_file_with_an_unknown_key(scene: Scene, option: str) -> None:
     path = scene.folder / "client.properties"
     path.write_text(f"bootstrap.servers={scene.place[0]}\n{option}\n", encoding="utf-8")
-    for words in (["cluster", "found", f"{scene.place[1]}2"], ["submit", '{"command": "Noop"}', *scene.where]):
+    for words in (["cluster", "create", f"{scene.place[1]}2"], ["submit", '{"command": "Noop"}', *scene.where]):
         assert scene.refused(*words, "--kafka-config", str(path)) == "bad_kafka_config"
 
 

@@ -58,7 +58,7 @@ def test_what_a_clock_left_is_named_and_taken_back(shop: World) -> None:
     told = "\n".join(json.loads(output)["clocks"])
     assert code == 0
     assert f"{far.id} starts at" in told
-    assert "CDC writer spark has promised up to" in told
+    assert "CDC writer spark has a write lease until" in told
     lower = ("cdc", "lower", "--writer", "spark", "--reason", "NTP was off", "--by", "ada")
     withdraw = ("cdc", "withdraw", far.id, "--reason", "NTP was off", "--by", "ada")
     assert "writer_not_fenced" in said(shop, *lower)[1]

@@ -266,7 +266,7 @@ def test_a_publisher_whose_topic_refuses_a_record_for_its_size_halts_and_says_so
     assert first.exit_code() == HALTED
     (found,) = (one for one in read_status(world.stack.bootstrap_servers, world.cluster) if one.role == "publisher")
     assert found.state == "halted"
-    assert f"record_too_large: topic {topic} refuses the record 'table/ks.large'" in found.why
+    assert f"record_too_large: topic {topic} rejects the record 'table/ks.large'" in found.why
     assert f"--entity-name {topic} --add-config max.message.bytes=" in found.why
     alter(admin, topic, "max.message.bytes", str(RECORD_BYTES_MAX))
     world.start("publisher")

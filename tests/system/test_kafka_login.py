@@ -62,8 +62,8 @@ def test_nobody_does_anything_without_logging_in(guarded: Guarded, user: User) -
     anonymous = AdminClient({**QUIET, "bootstrap.servers": guarded.stack.bootstrap_servers})
     with pytest.raises(KafkaException):
         anonymous.create_topics([NewTopic(f"{PREFIX}open", 1, 1)])[f"{PREFIX}open"].result()
-    user.run("cluster", "found", f"{PREFIX}none", "--bootstrap", guarded.users, status=1)
-    assert f"the broker asked was {guarded.users}, named by --bootstrap" in user.told
+    user.run("cluster", "create", f"{PREFIX}none", "--bootstrap", guarded.users, status=1)
+    assert f"the broker was {guarded.users}, set by --bootstrap" in user.told
 
 
 def test_a_wrong_password_is_named_as_the_reason_and_not_shown(guarded: Guarded, user: User, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_wrong_password_is_named_as_the_reason_and_not_shown(guarded: Guarded,
     wrong.write_text(guarded.login.read_text().replace(guarded.secrets[1], "not-the-password"))
     wrong.chmod(0o600)
     where = ["--bootstrap", guarded.users, "--kafka-config", str(wrong)]
-    user.run("cluster", "found", f"{PREFIX}none", *where, status=1)
+    user.run("cluster", "create", f"{PREFIX}none", *where, status=1)
     assert "why: " in user.told
     assert "uthentication" in user.told
     assert "not-the-password" not in user.told
@@ -80,7 +80,7 @@ def test_a_wrong_password_is_named_as_the_reason_and_not_shown(guarded: Guarded,
 def test_a_login_without_the_right_to_delete_deletes_no_cluster(guarded: Guarded, user: User) -> None:
     name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
     where = ["--bootstrap", guarded.users, "--kafka-config", str(guarded.login)]
-    cluster_id = json.loads(user.run("cluster", "found", name, *where, "--json"))["cluster_id"]
+    cluster_id = json.loads(user.run("cluster", "create", name, *where, "--json"))["cluster_id"]
     acls = ["cluster", "acls", "--cluster", name, "--for", "node", "--user", "node", "--apply"]
     user.run(*acls, "--kafka-config", str(guarded.admin))
     words = ["cluster", "delete", name, "--yes-delete", cluster_id]
@@ -96,7 +96,7 @@ def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(guarded: Guard
     lines = guarded.tls_login.read_text().splitlines()
     trusting.write_text("\n".join(line for line in lines if not line.startswith("ssl.ca")))
     trusting.chmod(0o600)
-    user.run("cluster", "found", f"{PREFIX}none", "--kafka-config", str(trusting), status=1)
+    user.run("cluster", "create", f"{PREFIX}none", "--kafka-config", str(trusting), status=1)
     assert f"named by bootstrap.servers of {trusting}" in user.told
     assert "certificate" in user.told
 
@@ -114,7 +114,7 @@ def _without_password(guarded: Guarded, user: User, folder: Path) -> Path:
 def test_a_password_may_come_from_a_variable(guarded: Guarded, user: User, tmp_path: Path) -> None:
     """The commands have it by librdkafka, the agent by aiokafka."""
     name, file = f"{PREFIX}{uuid.uuid4().hex[:8]}", _without_password(guarded, user, tmp_path)
-    user.run("cluster", "found", name, "--kafka-config", str(file))
+    user.run("cluster", "create", name, "--kafka-config", str(file))
     user.begin("agent", "validator")
     user.run("submit", '{"command": "Noop"}')
     _check_secrecy(guarded, user, tmp_path)
@@ -128,7 +128,7 @@ def test_a_password_may_come_from_a_variable(guarded: Guarded, user: User, tmp_p
 @pytest.mark.soak("the test before it, with what Java is given in tests/runtime/test_kafka_config.py")
 def test_everything_works_for_who_logs_in_over_tls(guarded: Guarded, user: User, tmp_path: Path) -> None:
     name, file = f"{PREFIX}{uuid.uuid4().hex[:8]}", _without_password(guarded, user, tmp_path)
-    user.run("cluster", "found", name, "--kafka-config", str(file))
+    user.run("cluster", "create", name, "--kafka-config", str(file))
     _settle(user, tmp_path)
     _write(guarded, name, 20)
     job = ["cdc", "run", "--checkpoint", str(tmp_path / "checkpoint"), "--stop-when-idle", "--trigger-seconds", "0"]
@@ -148,7 +148,7 @@ def test_each_kind_of_client_logs_in_and_may_do_what_is_its_own(guarded: Guarded
     Each kind has a user of its own, with the rights that ``cluster acls`` gives and no others.
     """
     name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
-    user.run("cluster", "found", name, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
+    user.run("cluster", "create", name, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
     for kind in BrokerUser:
         whose = ["--for", kind.value, "--user", kind.value, "--apply", "--cluster", name]
         user.run("cluster", "acls", *whose, "--bootstrap", guarded.tls, "--kafka-config", str(guarded.admin))
@@ -292,7 +292,7 @@ def provider() -> Iterator[tuple[str, list[tuple[str, bool]]]]:
 def _lives(user: User, guarded: Guarded, file: Path) -> None:
     """Commands by librdkafka, an agent by aiokafka, too."""
     name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
-    user.run("cluster", "found", name, "--bootstrap", guarded.tokens, "--kafka-config", str(file))
+    user.run("cluster", "create", name, "--bootstrap", guarded.tokens, "--kafka-config", str(file))
     user.begin("agent", "validator")
     user.run("submit", '{"command": "Noop"}')
 

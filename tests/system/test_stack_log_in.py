@@ -203,7 +203,7 @@ def test_a_stack_without_log_in_gets_one_at_its_next_start_and_keeps_its_topics(
 def test_commands_and_processes_log_in_without_being_told(user: User, tmp_path: Path) -> None:
     user.run("stack", "up", "--profile", "quick")
     try:
-        user.run("cluster", "found", "shop")
+        user.run("cluster", "create", "shop")
         user.begin("agents")
         user.join_node("--tokens", "2")
         assert "client.properties" in user.run("cluster", "current", "--json")

@@ -37,7 +37,7 @@ def up(user: User, name: str) -> dict[str, str]:
 
 
 def found(user: User, *options: str) -> str:
-    return str(json.loads(user.run("cluster", "found", "shop", *options, "--json"))["cluster_id"])
+    return str(json.loads(user.run("cluster", "create", "shop", *options, "--json"))["cluster_id"])
 
 
 @pytest.mark.soak("test_stack.py resets; tests/cli/test_contexts.py and tests/log/test_identity.py start over")
@@ -78,4 +78,4 @@ def test_clusters_of_one_name_on_two_stacks_are_kept_apart(user: User) -> None:
     user.run("stack", "down", "--data", "two")
     user.run("cluster", "use", second)
     user.run("node", "list", status=1)
-    assert f"the broker asked was {two['bootstrap_servers']}, named by the cluster in use" in user.told
+    assert f"the broker was {two['bootstrap_servers']}, set by the cluster in use" in user.told

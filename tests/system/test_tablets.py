@@ -39,7 +39,7 @@ OPERATIONS = 60
 PANELS = (
     "tablets of each node, divided by its shards",
     "bytes of each node, divided by its shards",
-    "tablets in transition",
+    "migrating tablets",
 )
 """Of a picture of the balance."""
 FILLING = 300
@@ -75,7 +75,7 @@ def test_tablets_move_are_cut_and_merged_under_load_and_nothing_is_lost(world: T
 
     assert json.loads(world.agents.run("data", "read", TABLE, "filling-0", "--json"))["timestamp"] == 1
     drawn = world.folder / "balance.svg"
-    world.agents.run("balance", "picture", str(drawn))
+    world.agents.run("balance", "chart", str(drawn))
     titles = [found.text for found in ElementTree.parse(drawn).iter() if found.text in (*PANELS, *world.nodes)]
     assert set(titles) == {*PANELS, *world.nodes}
 

@@ -69,7 +69,7 @@ def test_a_deletion_is_repeated_and_never_deletes_another_cluster_of_the_name(
 ) -> None:
     words = ["cluster", "delete", cluster_name, "--yes-delete"]
     for is_other in (False, True):
-        user.run("cluster", "found", cluster_name, "--bootstrap", stack.bootstrap_servers)
+        user.run("cluster", "create", cluster_name, "--bootstrap", stack.bootstrap_servers)
         cluster_id = json.loads(user.run("cluster", "current", "--json"))["cluster_id"]
         put((stack.bootstrap_servers, cluster_name), LOAD)
         lose(admin, cluster_name, METADATA.suffix if is_other else ACKS.suffix)

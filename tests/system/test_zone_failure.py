@@ -63,7 +63,7 @@ def test_a_step_to_a_node_whose_disk_fails_is_cancelled_and_its_cause_is_shown(r
     assert finish.result == "rolled_back"
     (row,) = json.loads(registers.agents.run("zone", "show", ZONE, "--json"))["partitions"]
     assert (row["stable"], row["pending"]) == (["n1"], [])
-    assert row["waits"].startswith("stuck: not where its zone puts it, on n2")
+    assert row["waits"].startswith("stuck: its zone places it on n2")
     assert row["cancelled"] == cancel.reason
     assert "rows_damaged" in " ".join(registers.agents.run("zone", "show", ZONE).split())
 

@@ -60,9 +60,9 @@ def log_end(role: str, end: End, *, goodbye: bool = True) -> None:
     say(event, role=role, code=end.code, why=end.detail, left_group=goodbye)
 
 
-RESTORE = "rebuild it from a copy: ringlog recover; nothing goes on without the log"
-MAKE_AGAIN = "`ringlog cluster repair-topics` makes it again; this agent waits for it when it is started again"
-BEGIN_AGAIN = "started again, this agent begins with what it holds now"
+RESTORE = "rebuild it from a copy: ringlog recover; no process continues without the log"
+MAKE_AGAIN = "create it again: `ringlog cluster repair-topics`; a restarted agent waits for it"
+BEGIN_AGAIN = "restart this agent: it starts with the current content"
 
 
 def records_of(settings: ProcessSettings, role: str) -> ClusterIdentityStore:

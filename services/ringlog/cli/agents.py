@@ -21,13 +21,13 @@ from ringlog.cli.shared.connection import (
     Bootstrap,
     Cluster,
     Json,
-    asked,
-    asked_cluster,
     fail,
     out,
     process_settings,
     report_replay,
     resolve,
+    used_broker,
+    used_cluster,
 )
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
@@ -86,13 +86,13 @@ def accept(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
     context = resolve(bootstrap, cluster)
     state = newest(context)
     if not state.recoveries:
-        fail("not_recovered", f"the log of {state.name} was never rebuilt: see ringlog recover")
+        fail("not_recovered", f"the log of {state.name} was never rebuilt. To rebuild it: ringlog recover")
     with closing(open_metadata(context.bootstrap, context.cluster, "cli")) as log:
         topic_id = log.identity()
     gone = list(map(str, accept_recovery(process_data_dir(), context.cluster, state.cluster_id, topic_id)))
     if as_json:
         typer.echo(json.dumps({"removed": gone}))
-    for path in () if as_json else gone or ["nothing: the agents of this machine remember no other log"]:
+    for path in () if as_json else gone or ["nothing to remove: the agents of this machine follow this log"]:
         out.print(f"removed {path}" if gone else path, markup=False)
 
 
@@ -119,12 +119,12 @@ SEE_STATUS = "see: ringlog agents status"
 
 def ways_out() -> tuple[str, ...]:
     """Return the next steps after a request without an answer, with the last report of the validator."""
-    broker, cluster = asked(), asked_cluster()
+    broker, cluster = used_broker(), used_cluster()
     found = None
     with suppress(LogError):
         if broker is not None and cluster is not None:
             found = read_statuses(broker.bootstrap, cluster).get(VALIDATOR)
-    withdraw = "from the command line: ringlog withdraw REQUEST_ID EPOCH, with the two above"
+    withdraw = "on the command line: ringlog withdraw REQUEST_ID EPOCH, with both values from above"
     return format_validator(found, SystemClock().now_us()), withdraw
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.placement.balance import draw
 from ringlog.cli.placement.tablet import check_not_undone
 from ringlog.cli.shared import submitting
@@ -31,15 +32,13 @@ LIVE = "live"
 def rehearse(
     plan: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="File with one JSON command per line. Default: standard input."),
+        typer.Argument(metavar="FILE", help="File with one JSON command per line. Default: standard input."),
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", help="Initial state: a file of `ringlog log --dump`, or live[:CLUSTER]."),
+        typer.Option("--from", help=help_texts.FROM),
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", help="SVG file for a chart of the tablets at each epoch.")
-    ] = None,
+    picture: Annotated[Path | None, typer.Option("--chart", "--picture", help=help_texts.CHART)] = None,
 ) -> None:
     """Run the commands of a plan offline.
 
@@ -86,7 +85,7 @@ def state_from(source: str) -> ClusterState:
     except Refused as refused:
         fail(refused.code, str(refused), 2 if refused.code == BAD_DUMP else 1)
     if state.epoch == 0:
-        fail("not_founded", f"no cluster was founded in {source}", 2)
+        fail("not_founded", f"{source} contains no cluster", 2)
     return state
 
 

@@ -25,6 +25,7 @@ import typer
 from typer.core import TyperGroup
 
 from ringlog import __version__
+from ringlog.cli.help import METAVARS, prepare
 from ringlog.files import refused_by_files
 from ringlog.runtime.json_errors import print_exception, print_usage, wants_json
 from ringlog.runtime.kafka.config import VARIABLE, use
@@ -44,100 +45,65 @@ class Subcommand(NamedTuple):
     help: str
 
 
-COMMANDS: dict[str, Subcommand] = {
-    "demo": Subcommand(
-        "ringlog_demo.cli",
-        "demo",
-        "Run the whole system once on real data, then audit it.",
-    ),
-    "stack": Subcommand("ringlog.cli.stack", "app", "Run a Kafka broker and a Redis on this machine."),
-    "cluster": Subcommand("ringlog.cli.cluster.app", "app", "Create, choose, inspect and delete clusters."),
-    "status": Subcommand(
-        "ringlog.cli.status",
-        "status",
-        "Show the health of the cluster, its nodes and agents.",
-    ),
-    "agents": Subcommand("ringlog.cli.agents", "app", "Run the agents of a cluster, and show their status."),
-    "agent": Subcommand(
-        "ringlog.cli.agents",
-        "one",
-        "Run one agent until it is stopped.",
-    ),
-    "node": Subcommand("ringlog.cli.node.app", "app", "Run, list, join, move, replace and remove nodes."),
-    "operation": Subcommand("ringlog.cli.node.operation", "app", "List, watch, show, cancel and retry operations."),
-    "keyspace": Subcommand("ringlog.cli.schema.keyspace", "app", "Create, alter, drop and list keyspaces."),
-    "table": Subcommand("ringlog.cli.schema.table", "app", "Create, drop and list tables."),
-    "ddl": Subcommand(
-        "ringlog.cli.schema.ddl",
-        "ddl",
-        "Change the schema with CQL statements.",
-    ),
-    "schema": Subcommand("ringlog.cli.schema.ddl", "app", "Describe the schema."),
-    "tablet": Subcommand(
-        "ringlog.cli.placement.tablet", "app", "List, move, split, merge, repair and explain tablets."
-    ),
-    "zone": Subcommand(
-        "ringlog.cli.placement.zone",
-        "app",
-        "Manage distribution zones and their partitions.",
-    ),
-    "balance": Subcommand("ringlog.cli.placement.balance", "app", "Show, chart, pause and resume the tablet balancer."),
-    "data": Subcommand("ringlog.cli.data.app", "app", "Read and write registers and rows on the nodes."),
-    "cdc": Subcommand("ringlog.cli.cdc.app", "app", "Run and manage change data capture (CDC)."),
-    "audit": Subcommand(
-        "ringlog_audit.cli",
-        "audit",
-        "Check the CDC log against the mutations.",
-    ),
-    "submit": Subcommand(
-        "ringlog.cli.json_commands",
-        "submit",
-        "Submit a command as JSON and print the result.",
-    ),
-    "withdraw": Subcommand(
-        "ringlog.cli.json_commands",
-        "withdraw",
-        "End a request without an answer and print its outcome.",
-    ),
-    "pause": Subcommand(
-        "ringlog.cli.metadata.pause",
-        "pause",
-        "Pause changes of these scopes.",
-    ),
-    "resume": Subcommand(
-        "ringlog.cli.metadata.pause",
-        "resume",
-        "Resume changes of these scopes.",
-    ),
-    "log": Subcommand("ringlog.cli.metadata.log", "app", "Show the entries of the metadata log."),
-    "snapshot": Subcommand("ringlog.cli.metadata.log", "snapshots", "Take and list snapshots of the metadata."),
-    "service": Subcommand(
-        "ringlog.cli.metadata.service", "app", "Show and change the members of the metadata service."
-    ),
-    "recover": Subcommand(
-        "ringlog.cli.metadata.recover",
-        "recover",
-        "Rebuild a lost log from a copy.",
-    ),
-    "sim": Subcommand("ringlog_sim.cli.app", "app", "Simulate clusters, and check quorums and histories."),
-    "rehearse": Subcommand(
-        "ringlog.cli.json_commands",
-        "rehearse",
-        "Run the commands of a plan offline.",
-    ),
-    "token": Subcommand(
-        "ringlog.cli.scripts",
-        "token",
-        "Print the token of each partition key.",
-    ),
-    "stream-id": Subcommand(
-        "ringlog.cli.scripts",
-        "stream_id",
-        "Print the fields of each CDC stream id.",
-    ),
-    "shard": Subcommand("ringlog.cli.scripts", "shard", "Print the shard of each token."),
+GROUPS: dict[str, dict[str, Subcommand]] = {
+    "Start": {
+        "demo": Subcommand("ringlog_demo.cli", "demo", "Run the whole system once on real data, then audit it."),
+        "stack": Subcommand("ringlog.cli.stack", "app", "Run a Kafka broker and a Redis on this machine."),
+    },
+    "Cluster": {
+        "cluster": Subcommand("ringlog.cli.cluster.app", "app", "Create, choose, inspect and delete clusters."),
+        "status": Subcommand("ringlog.cli.status", "status", "Show the health of the cluster, its nodes and agents."),
+        "agents": Subcommand("ringlog.cli.agents", "app", "Run the agents of a cluster, and show their status."),
+        "agent": Subcommand("ringlog.cli.agents", "one", "Run one agent until it is stopped."),
+        "pause": Subcommand("ringlog.cli.metadata.pause", "pause", "Pause changes of these scopes."),
+        "resume": Subcommand("ringlog.cli.metadata.pause", "resume", "Resume changes of these scopes."),
+    },
+    "Nodes": {
+        "node": Subcommand("ringlog.cli.node.app", "app", "Run, list, join, move, replace and remove nodes."),
+        "operation": Subcommand("ringlog.cli.node.operation", "app", "List, watch, show, cancel and retry operations."),
+    },
+    "Schema": {
+        "keyspace": Subcommand("ringlog.cli.schema.keyspace", "app", "Create, alter, drop and list keyspaces."),
+        "table": Subcommand("ringlog.cli.schema.table", "app", "Create, drop and list tables."),
+        "ddl": Subcommand("ringlog.cli.schema.ddl", "ddl", "Change the schema with CQL statements."),
+        "schema": Subcommand("ringlog.cli.schema.ddl", "app", "Describe the schema."),
+    },
+    "Placement": {
+        "tablet": Subcommand(
+            "ringlog.cli.placement.tablet", "app", "List, move, split, merge, repair and explain tablets."
+        ),
+        "zone": Subcommand("ringlog.cli.placement.zone", "app", "Manage distribution zones and their partitions."),
+        "balance": Subcommand(
+            "ringlog.cli.placement.balance", "app", "Show, chart, pause and resume the tablet balancer."
+        ),
+    },
+    "Data and CDC": {
+        "data": Subcommand("ringlog.cli.data.app", "app", "Read and write registers and rows on the nodes."),
+        "cdc": Subcommand("ringlog.cli.cdc.app", "app", "Run and manage change data capture (CDC)."),
+        "audit": Subcommand("ringlog_audit.cli", "audit", "Check the CDC log against the mutations."),
+    },
+    "Operations and log": {
+        "log": Subcommand("ringlog.cli.metadata.log", "app", "Show the entries of the metadata log."),
+        "snapshot": Subcommand("ringlog.cli.metadata.log", "snapshots", "Take and list snapshots of the metadata."),
+        "service": Subcommand(
+            "ringlog.cli.metadata.service", "app", "Show and change the members of the metadata service."
+        ),
+        "submit": Subcommand("ringlog.cli.json_commands", "submit", "Submit a command as JSON and print the result."),
+        "withdraw": Subcommand(
+            "ringlog.cli.json_commands", "withdraw", "End a request without an answer and print its outcome."
+        ),
+        "recover": Subcommand("ringlog.cli.metadata.recover", "recover", "Rebuild a lost log from a copy."),
+    },
+    "Tools": {
+        "rehearse": Subcommand("ringlog.cli.json_commands", "rehearse", "Run the commands of a plan offline."),
+        "sim": Subcommand("ringlog_sim.cli.app", "app", "Simulate clusters, and check quorums and histories."),
+        "token": Subcommand("ringlog.cli.scripts", "token", "Print the token of each partition key."),
+        "stream-id": Subcommand("ringlog.cli.scripts", "stream_id", "Print the fields of each CDC stream id."),
+        "shard": Subcommand("ringlog.cli.scripts", "shard", "Print the shard of each token."),
+    },
 }
-"""Subcommands by name, in the order of the help."""
+"""Subcommands by name, in the groups and in the order of the help."""
+COMMANDS = {name: subcommand for group in GROUPS.values() for name, subcommand in group.items()}
 
 
 CONNECTION_OPTIONS = ("bootstrap", "cluster", "kafka_config", "trust_config")
@@ -190,9 +156,11 @@ class LazyGroup(CommandGroup):
         return name, command, with_options_last(command, rest, options)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Write the overview from ``COMMANDS``."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, subcommand.help) for name, subcommand in COMMANDS.items()])
+        """Write the overview from ``GROUPS``, with all texts in one column."""
+        width = max(map(len, COMMANDS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), subcommand.help) for name, subcommand in group.items()])
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Return the names in the order of the help."""
@@ -211,6 +179,7 @@ class LazyGroup(CommandGroup):
             command.help = subcommand.help
         command.name = cmd_name
         _add_configs(command)
+        prepare(command)
         return command
 
 
@@ -283,19 +252,24 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _before(what: str) -> Any:
-    return typer.Option(help=f"{what} Also accepted after the command.")
+def _before(name: str, what: str) -> Any:
+    return typer.Option(name, metavar=METAVARS[name], help=what)
 
 
 @app.callback()
 def _root(
-    bootstrap: Annotated[str | None, _before("Kafka brokers, host:port,…")] = None,
-    cluster: Annotated[str | None, _before("Name of the cluster.")] = None,
-    kafka_config: Annotated[str | None, _before("Kafka login: a client.properties file.")] = None,
-    trust_config: Annotated[str | None, _before("Certificates and token: a trust.properties file.")] = None,
+    bootstrap: Annotated[str | None, _before("--bootstrap", "Kafka brokers.")] = None,
+    cluster: Annotated[str | None, _before("--cluster", "Name of the cluster.")] = None,
+    kafka_config: Annotated[str | None, _before("--kafka-config", "Kafka login: a client.properties file.")] = None,
+    trust_config: Annotated[
+        str | None, _before("--trust-config", "Certificates and token: a trust.properties file.")
+    ] = None,
     _shown: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """Manage cluster metadata as one totally ordered log."""
+    """Manage cluster metadata as one totally ordered log.
+
+    Connection options are accepted before and after the command.
+    """
 
 
 def _streams() -> None:
@@ -354,7 +328,7 @@ def _run() -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _say(code: str, error: BaseException, *ways_out: str) -> None:
+def _print_failure(code: str, error: BaseException, *ways_out: str) -> None:
     if wants_json():
         print_exception(code, error, ways_out)
         return
@@ -370,7 +344,7 @@ def _main() -> None:
         "".join(sys.argv).encode()
     except UnicodeEncodeError as error:  # Bytes that are not UTF-8 become surrogates, which crash Kafka's client.
         wrong = next(subcommand for subcommand in sys.argv if error.object[error.start] in subcommand)
-        _say("bad_text", ValueError(f"{wrong[:40]!a} is no text: give it in UTF-8"))
+        _print_failure("bad_text", ValueError(f"{wrong[:40]!a} is not text in UTF-8"))
         sys.exit(2)
     try:
         _run()
@@ -384,7 +358,7 @@ def _main() -> None:
         unanswered = code == "submission_timed_out"
         ways_out = import_module("ringlog.cli.agents").ways_out() if unanswered else ()
         connection = sys.modules.get("ringlog.cli.shared.connection")  # Absent if the command uses no broker.
-        _say(code, expected if connection is None else connection.with_way_out(expected), *ways_out)
+        _print_failure(code, expected if connection is None else connection.with_way_out(expected), *ways_out)
         if connection is not None:
             connection.print_broker(code)
         sys.exit(1)

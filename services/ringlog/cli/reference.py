@@ -21,6 +21,7 @@ from ringlog import files as private
 from ringlog.cache import redis_url
 from ringlog.cache.redis_url import BadRedisUrl
 from ringlog.cli.codes import PROGRAM_CODES
+from ringlog.cli.help import usage_name
 from ringlog.cli.main import app
 from ringlog.client import errors as client_errors
 from ringlog.client.cdc import errors as cdc_errors
@@ -53,8 +54,8 @@ READ_BY: Mapping[str, str] = {
     "kafka_config": "every client of Kafka",
     "metrics_port": "agents",
     "metrics_host": "agents, `ringlog cdc run`",
-    "insecure": "agents that show figures, nodes, `ringlog cdc run`",
-    "trust_config": "nodes, agents that show figures, every client of nodes",
+    "insecure": "agents that serve metrics, nodes, `ringlog cdc run`",
+    "trust_config": "nodes, agents that serve metrics, every client of nodes",
 }
 """Readers of process variables that not all agents and nodes read."""
 
@@ -91,15 +92,16 @@ RECORDS: Mapping[str, tuple[str, str]] = {
 
 
 _ABOUT_PROGRAM = """\
-`--bootstrap`, `--cluster`, `--kafka-config` and `--trust-config` may also stand before the words of a command that has
-them. An unknown command is answered with the nearest one.
+The options `--bootstrap`, `--cluster`, `--kafka-config` and `--trust-config` are accepted before and after the command.
+For an unknown command, the program suggests the nearest one. Older spellings of commands and options remain valid, but
+the help does not show them.
 
-Options come before `RINGLOG_*` variables, and those before the cluster in use (`ringlog cluster found`, `ringlog
-cluster use` and `ringlog demo` choose it). Exit status: 0 done; 1 refused or failed, with a stable code first on
-standard error; 2 wrong usage or an invalid line; 3 something must be installed first; 130 interrupted.
+Options take precedence over `RINGLOG_*` variables, and variables over the cluster in use. `ringlog cluster create`,
+`ringlog cluster use` and `ringlog demo` set the cluster in use. Exit status: 0 done; 1 rejected or failed, with a
+stable code first on standard error; 2 wrong usage or an invalid line; 3 a missing installation; 130 interrupted.
 
 With `--json` standard output has one JSON value, a result or an error: `{"code", "detail", "ways_out"}`. A rejected
-command has `outcome` as well. `ways_out` has what to do next, often a command.
+command also has `outcome`. `ways_out` lists the next steps, often commands.
 """
 _ABOUT_LOG_COMMANDS = """\
 The commands that change the metadata. The field names are those of the Avro records, of the JSON input of
@@ -108,22 +110,23 @@ by its name, and `Join` accepts `num_tokens` instead of `tokens`. Fields with a 
 are in microseconds since 1970 UTC. Tokens are signed 64-bit numbers.
 """
 _ABOUT_CODES = """\
-Programs branch on these; a released code keeps its meaning. A rejection carries one of the first table and a
+Programs can branch on these codes: a released code keeps its meaning. A rejection has a code of the first table and a
 sentence that names the field and the rule.
 """
 _ABOUT_SETTINGS = """\
-Part of the state: changed through the log (`ChangeSettings`), the same for every reader at an epoch. `ringlog
-cluster settings` shows the values in force.
+Settings are part of the state: the command `ChangeSettings` changes them in the log, and every reader has the same
+values at an epoch. `ringlog cluster settings` shows the current values.
 """
 _ABOUT_TOPICS = """\
-`ringlog cluster found` makes them, named `<cluster>.<topic>`. **Required** settings are what correctness rests
-on: they are checked, and other values refused with the command that mends them (`topic_misconfigured`).
-**Initial** ones may be changed. Topics whose records carry their authors' times (all but `mutations`) lift the
-broker's limits on them, `message.timestamp.after.max.ms` and `message.timestamp.before.max.ms`; agents raise them
-where they are lower. Topics that are read whole at every start are compacted within minutes: agents lower what is
-above **at most**. On three brokers every topic gets `replication 3` and `min.insync.replicas 2`, on a single
-one a single copy; in between `--replication` says it. Of three or more copies more than half must acknowledge.
-Values are Avro single objects (see [schemas](schemas.md)); a record without value says that its key is gone.
+`ringlog cluster create` creates the topics with names of the form `<cluster>.<topic>`. **Required** settings protect
+correctness: Ringlog checks them, and rejects other values with the command that corrects them (`topic_misconfigured`).
+**Initial** settings may be changed. Records of all topics except `mutations` have the times of their authors. These
+topics therefore lift the limits `message.timestamp.after.max.ms` and `message.timestamp.before.max.ms` of the broker;
+agents raise lower values. Readers read some topics completely at every start. The broker compacts these topics within
+minutes: agents lower values above **at most**. On three brokers every topic gets `replication 3` and
+`min.insync.replicas 2`, on one broker a single copy. On other numbers pass `--kafka-replication`. With three or more
+copies, more than half of them must acknowledge. Values are Avro single objects (see [schemas](schemas.md)). A record
+without a value deletes its key.
 """
 
 _ABOUT_METRICS = """\
@@ -187,8 +190,9 @@ def _program() -> Iterator[str]:
 
 
 def _leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every executable command with its words."""
+    """Yield every executable command that the help shows, with its words."""
     names = command.list_commands(None) if hasattr(command, "list_commands") else []
+    names = [name for name in names if not command.get_command(None, name).hidden]
     if not names or command.invoke_without_command:
         yield path, command
     for name in names:
@@ -198,22 +202,18 @@ def _leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ..
 def _program_command(call: str, command: Any) -> Iterator[str]:
     parameters = [p for p in command.params if p.name not in ("help", "install_completion", "show_completion")]
     arguments = [p for p in parameters if p.param_type_name == "argument"]
-    usage = " ".join([call, *(_argument(p) for p in arguments)])
+    usage = " ".join([call, *map(usage_name, arguments)])
     yield from (f"## {call}", "", "```text", usage, "```", "", _prose(command.help), "")
     if parameters:
         rows = [(_names(p), _meaning(p)) for p in parameters]
         yield from _table(("argument or option", "meaning"), rows)
 
 
-def _argument(parameter: Any) -> str:
-    name = (parameter.metavar or parameter.name.upper()).strip("[]")
-    return name if parameter.required else f"[{name}]"
-
-
 def _names(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
-        return f"`{_argument(parameter)}`"
-    return ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+        return f"`{usage_name(parameter)}`"
+    value = f" {parameter.metavar}" if parameter.metavar else ""
+    return ", ".join(f"`{name}{value}`" for name in (*parameter.opts, *parameter.secondary_opts))
 
 
 def _is_of_machine(parameter: Any) -> bool:
@@ -364,7 +364,7 @@ def _kept(spec: TopicSpec) -> str:
     if spec.required["cleanup.policy"] == "compact":
         return "compacted"
     retention = {**spec.initial, **spec.required}["retention.ms"]
-    return "for ever" if retention == "-1" else f"{int(retention) // 86_400_000} days"
+    return "without limit" if retention == "-1" else f"{int(retention) // 86_400_000} days"
 
 
 def _pairs(settings: Mapping[str, str]) -> str:

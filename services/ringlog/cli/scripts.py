@@ -38,7 +38,7 @@ def shard_line(line: str) -> str:
     except ValueError:
         raise BadScriptLine("expected three whole numbers: TOKEN SHARDS IGNORE_MSB") from None
     if not (is_token(token) or token == -(2**63)):
-        raise BadScriptLine(f"token {token} is no signed 64-bit number")
+        raise BadScriptLine(f"token {token} is not a signed 64-bit number")
     if not 1 <= shards <= SHARDS_MAX:
         raise BadScriptLine(f"shards must be 1 to {SHARDS_MAX}")
     if not 0 <= ignore_msb <= IGNORE_MSB_MAX:

@@ -40,7 +40,7 @@ def reset(
     try:
         folder, address = stack.status().data_dir, stack.bootstrap_servers
         lost = tuple(context for context in stored_clusters().clusters if context.bootstrap == address)
-        paths = [path for context in lost for path in belongings(context)]
+        paths = [path for context in lost for path in cluster_files(context)]
         if not yes:
             also = "".join(f"\n  {path}" for path in paths)
             asked = f"Delete all data of the stack in {folder}{', and of its clusters:' if also else ''}{also}\n"
@@ -61,7 +61,7 @@ def reset(
         typer.echo(f"deleted {path}")
 
 
-def belongings(context: ClusterContext) -> list[Path]:
+def cluster_files(context: ClusterContext) -> list[Path]:
     """Return the existing files and folders of a cluster in their usual places."""
     agents, nodes = process_data_dir() / "agents", process_data_dir() / "nodes"
     if not context.cluster_id:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ringlog.agents.monitoring.health_view import ACTIVE
 from ringlog.agents.status import AgentView, read_statuses, views_of
-from ringlog.cli.shared.connection import asked, fail, out
+from ringlog.cli.shared.connection import fail, out, used_broker
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.generations.packed import streams_in
@@ -73,9 +73,9 @@ def status(
     whole["summary"] = summary(whole, agents, now)
     yield whole
     _print_summary(whole["summary"])
-    broker = asked()
+    broker = used_broker()
     assert broker is not None, "the context came from it"
-    out.print(f"broker {broker.bootstrap}, named by {broker.origin}")
+    out.print(f"broker {broker.bootstrap}, set by {broker.origin}")
     _print_status(state, whole["directory"])
     for pause in whole["pauses"]:
         out.print(printable(format_pause(pause)))
@@ -127,7 +127,7 @@ def _cached_status(context: ClusterContext) -> None:
     from ringlog.cache.redis_cache import RedisCache
 
     if not context.redis:
-        fail("no_cache", "no Redis is known; set RINGLOG_REDIS_URL")
+        fail("no_cache", "no Redis is configured; set RINGLOG_REDIS_URL")
     try:
         view = CachedReader(RedisCache(context.redis, context.cluster), SystemClock().now_us).read()
     except CacheNotReady as again:

@@ -28,17 +28,17 @@ class ClientError(LogError):
 
 
 class SubmissionTimedOut(ClientError):
-    """No answer in time; the request may be applied later, or never.
+    """No answer arrived in time. The request may be applied later, or never.
 
-    To go on waiting, submit the same command again with this request id and ``since_epoch``. To end it, ``withdraw``
-    them.
+    To continue to wait, submit the same command again with this request id and ``since_epoch``. To end the request,
+    call ``withdraw`` with both.
     """
 
     code = "submission_timed_out"
 
     def __init__(self, request_id: str, since_epoch: Epoch, waited_s: float, waited_for: str) -> None:
         super().__init__(
-            f"request {request_id} of epoch {since_epoch}: fate open, {waited_s:.1f} s waited for {waited_for}",
+            f"request {request_id} of epoch {since_epoch}: outcome unknown, {waited_s:.1f} s waited for {waited_for}",
             f"submit it again with the same id, or withdraw it: withdraw({request_id!r}, {since_epoch})",
         )
         self.request_id = request_id
@@ -47,54 +47,56 @@ class SubmissionTimedOut(ClientError):
 
 
 class InvalidSubmission(ClientError):
-    """The request cannot be sent as asked for."""
+    """The request cannot be sent with these arguments."""
 
     code = "invalid_submission"
 
 
 class ClientBroken(ClientError):
-    """A thread of the client has failed: a defect. The fates of requests that were under way are open."""
+    """A thread of the client failed because of a defect. The outcomes of pending requests are unknown."""
 
     code = "client_broken"
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"the client has failed: {why}", "report it; submit again with the same id, or withdraw")
+        super().__init__(
+            f"the client has failed: {why}", "report the defect; submit again with the same id, or withdraw"
+        )
 
 
 class DiscoveryImpossible(ClientError):
-    """A process that looks for its cluster cannot be asked, or what it keeps of that is damaged or another one's."""
+    """A process in discovery cannot be reached, or its stored view is damaged or belongs to another process."""
 
     code = "discovery_impossible"
 
 
 class ClusterNotCreated(ClientError):
-    """The metadata log is there, but no cluster was founded on it."""
+    """The metadata log exists, but it contains no cluster."""
 
     code = "not_founded"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no cluster was founded on {name}", "found it first")
+        super().__init__(f"{name} contains no cluster", "create it: ringlog cluster create NAME")
 
 
 class LeftoversFound(ClientError):
-    """Another cluster of that name has left topics with records, or is known here, and its log is lost."""
+    """A cluster with this name left topics with records, or this machine knows it, and its log is lost."""
 
     code = "remains_of_another_cluster"
 
     def __init__(self, cluster: str, topics: tuple[str, ...], stored_id: str) -> None:
         shown = ", ".join(topics[:4]) + (f" and {len(topics) - 4} more" if len(topics) > 4 else "")
-        subject = [f"these topics of it hold records: {shown}"] if topics else []
+        subject = [f"these topics contain its records: {shown}"] if topics else []
         subject += [f"this machine knows it by the id {stored_id}"] if stored_id else []
         super().__init__(
-            f"a cluster {cluster} was here, and its log is missing or empty: {'; '.join(subject)}",
-            "rebuild its log from a copy: ringlog recover. For a new cluster take another name, or pass --anew",
+            f"the log of an earlier cluster {cluster} is missing or empty: {'; '.join(subject)}",
+            "rebuild its log from a copy: ringlog recover. For a new cluster, choose another name or --replace-lost",
         )
 
 
 class SchemasIncompatible(ClientError):
-    """A schema of this release does not fit one that the cluster has; readers of the other could not read it.
+    """A schema of this release is not compatible with one that the cluster uses.
 
-    ``problems``: what speaks against it, with record and field.
+    ``problems``: the incompatible records and fields.
     """
 
     code = "schemas_incompatible"
@@ -106,24 +108,24 @@ class SchemasIncompatible(ClientError):
 
 
 class TakeOverRefused(ClientError):
-    """The take-over breaks a rule other than that of the term."""
+    """The take-over breaks a rule other than the rule for terms."""
 
     code = "take_over_refused"
 
 
 class WriteUnanswered(ClientError):
-    """The broker did not acknowledge the write of a row. The same mutation may be sent again: copies are one write."""
+    """The broker did not acknowledge the write of a row. Send the same mutation again: copies count as one write."""
 
     code = "write_unanswered"
 
     def __init__(self, table: str, why: str) -> None:
-        super().__init__(f"a write to {table}: {why}", "send the same mutation again: copies of it are one write")
+        super().__init__(f"a write to {table}: {why}", "send the same mutation again: its copies count as one write")
 
 
 class RequestTimedOut(ClientError):
-    """Too few answers in time. A read may be asked again; of a write nobody knows whether it will be seen.
+    """Too few replicas answered in time. Repeat a read. The outcome of a write is unknown.
 
-    ``refused``: who refused the last time, and with which code.
+    ``refused``: the replicas that rejected the last attempt, with their codes.
     """
 
     code = "request_timed_out"
@@ -132,10 +134,10 @@ class RequestTimedOut(ClientError):
         self, subject: str, waited_s: float, waited_for: tuple[str, ...], epoch: Epoch, refused: tuple[str, ...] = ()
     ) -> None:
         nodes = ", ".join(waited_for) or "a plan that can succeed"
-        refusals = f"; refused: {', '.join(refused)}" if refused else ""
+        refusals = f"; rejected by: {', '.join(refused)}" if refused else ""
         super().__init__(
-            f"{subject}: {waited_s:.1f} s waited for {nodes} at epoch {epoch}{refusals}",
-            "ask again; a write with the same timestamp and value has the same effect once or twice",
+            f"{subject}: no answer from {nodes} at epoch {epoch} after {waited_s:.1f} s{refusals}",
+            "repeat the request; a write with the same timestamp and value has the same effect once or twice",
         )
         self.waited_for = waited_for
         self.epoch = epoch
@@ -143,7 +145,7 @@ class RequestTimedOut(ClientError):
 
 
 class RequestImpossible(ClientError):
-    """The placement has no replicas that could meet the consistency level; nothing was asked of anybody.
+    """The placement has too few replicas for the consistency level. No request was sent.
 
     ``reason``: unknown_keyspace, unknown_table, no_tablets, no_replicas, no_local_replicas or too_few_replicas.
     """
@@ -151,11 +153,13 @@ class RequestImpossible(ClientError):
     code = "request_impossible"
 
     def __init__(self, subject: str, reason: str, detail: str) -> None:
-        super().__init__(f"{subject}: {reason}: {detail}", "choose another level, or create what is missing")
+        super().__init__(
+            f"{subject}: {reason}: {detail}", "choose another level, or create the missing keyspace, table or replicas"
+        )
         self.reason = reason
 
 
 class TooLarge(ClientError):
-    """Key or value is larger than a replica takes."""
+    """Key or value exceeds the limit of the replicas."""
 
     code = "too_large"

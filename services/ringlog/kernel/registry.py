@@ -97,19 +97,19 @@ VERSIONS: Final[dict[str, int]] = {name: kind.VERSION for name, kind in COMMANDS
 
 
 _PROTOCOL: Final = {
-    "answer_forgotten": "Too many requests were rejected to remember each answer; ask under a new request id.",
-    "bad_field": "A field breaks its own rule, whatever the state.",
+    "answer_forgotten": "Too many requests were rejected to keep each answer. Submit again with a new request id.",
+    "bad_field": "A field breaks its own rule in every state.",
     "bad_json": "The text is not a JSON command.",
-    "broken_rule": "A rule of this release has a defect and failed: an author appends nothing, a reader halts.",
-    "request_expired": "The request was made before the oldest epoch still remembered: a copy would not be known.",
+    "broken_rule": "A rule of this release has a defect and failed. The author appends nothing; a reader halts.",
+    "request_expired": "The request is older than the deduplication window, so a copy of it could not be detected.",
     "request_id_reused": "The request id belongs to another applied command.",
-    "state_id_not_above": "The state id is not above the one that it follows.",
-    "too_many": "The state contains the maximum number of them. See docs/limits.md.",
-    "too_large": "What would follow is larger than its readers can carry.",
-    "undecodable": "The payload of a known command could not be read.",
-    "unknown_command": "This release does not know the command or its version.",
-    "unknown_field": "The command has no such field.",
-    "unreadable_entry": "A record of the log is no entry: the detail says what its bytes break.",
+    "state_id_not_above": "The state id is not above the previous one.",
+    "too_many": "The maximum number of objects of this kind exists. See docs/limits.md.",
+    "too_large": "The result is larger than its readers can receive.",
+    "undecodable": "The payload of a known command cannot be decoded.",
+    "unknown_command": "This release does not support the command or its version.",
+    "unknown_field": "The command does not have the field.",
+    "unreadable_entry": "A record of the log is not a valid entry. The detail names the broken rule.",
 }
 """Codes of the log itself, and of every command."""
 

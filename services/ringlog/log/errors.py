@@ -77,14 +77,14 @@ class RecordTooLarge(LogError):
 
     def __init__(self, topic: str, key: bytes | None, size: int, hint: str) -> None:
         named = "without a key" if key is None else repr(key[:KEY_SHOWN_MAX].decode("utf-8", "backslashreplace"))
-        super().__init__(f"topic {topic} refuses the record {named} of {size:,} bytes for its size", hint)
+        super().__init__(f"topic {topic} rejects the record {named}: its {size:,} bytes are too many", hint)
         self.topic = topic
         self.key = key
         self.size = size
 
 
 class LogDamaged(LogError):
-    """This is not the log that was read before."""
+    """The log is not the one that this process read before."""
 
     code = "log_damaged"
 
@@ -94,19 +94,19 @@ class LogTruncated(LogDamaged):
 
     code = "log_truncated"
 
-    def __init__(self, message: str, hint: str = "the log lost records: restore it before starting anything") -> None:
+    def __init__(
+        self, message: str, hint: str = "the log lost records: restore it before you start any process"
+    ) -> None:
         super().__init__(message, hint)
 
 
 class LogPassed(LogDamaged):
-    """Entries were deleted before this reader read them. A restarted reader begins with a snapshot after them."""
+    """Entries were deleted before this reader read them. Restart the reader: it starts from a later snapshot."""
 
     code = "log_passed"
 
     def __init__(self, name: str, position: int) -> None:
-        super().__init__(
-            f"{name} begins behind offset {position}", "start the process again: it begins with a snapshot"
-        )
+        super().__init__(f"{name} begins after offset {position}", "restart the process: it starts from a snapshot")
 
 
 class LogForked(LogDamaged):
@@ -128,13 +128,13 @@ class LogReplaced(LogDamaged):
 
 
 class StateDisputed(LogError):
-    """Two other processes have another state of an epoch. This process stops folding."""
+    """Two other processes have another state of an epoch. This process stops replaying the log."""
 
     code = "state_disputed"
 
 
 class SnapshotRefused(LogError):
-    """No reader may begin with this snapshot."""
+    """Readers cannot start from this snapshot."""
 
     code = "snapshot_refused"
 
@@ -164,23 +164,23 @@ class SnapshotOfAnotherLog(SnapshotRefused):
 
 
 class SnapshotUnconfirmed(SnapshotRefused):
-    """No second reader has confirmed the digest with its own fold."""
+    """No second reader has confirmed the digest by its own replay."""
 
     code = "snapshot_unconfirmed"
 
 
 class SnapshotDisputed(SnapshotRefused):
-    """Another reader's fold of the same epoch has another digest: one of the two is incorrect."""
+    """Another reader computed another digest for the same epoch. One of the two is incorrect."""
 
     code = "snapshot_disputed"
 
 
 class ArchiveRefused(LogError):
-    """The archive cannot be used in its present condition."""
+    """The archive cannot be used."""
 
     code = "archive_refused"
 
-    def __init__(self, message: str, hint: str = "put back the segments of a copy, or begin another archive") -> None:
+    def __init__(self, message: str, hint: str = "restore the segments from a copy, or start another archive") -> None:
         super().__init__(message, hint)
 
 
@@ -197,20 +197,20 @@ class ArchiveGap(ArchiveRefused):
 
 
 class ArchiveTooLate(ArchiveRefused):
-    """A new archive cannot begin: the log lacks its first entry, after a truncation or a recovery."""
+    """A new archive cannot start: the log lacks its first entry, because of a truncation or a recovery."""
 
     code = "archive_too_late"
 
     def __init__(self, name: str, begin: int) -> None:
         super().__init__(
-            f"{name} begins at offset {begin}, and an archive begins with the first entry of a log",
-            "start the keeper without RINGLOG_ARCHIVE, or with the place of an archive that goes up to there. "
-            "Snapshots and copies of members cover the log",
+            f"{name} begins at offset {begin}, but an archive must begin with the first entry of the log",
+            "start the cache writer without RINGLOG_ARCHIVE, or with an archive that ends there or later. "
+            "Snapshots and the copies of log replicas cover the log",
         )
 
 
 class ArchiveForged(ArchiveRefused):
-    """A segment is not the one that was written: digests, names and contents do not match."""
+    """A segment was changed: its digest, name and content do not match."""
 
     code = "archive_forged"
 
@@ -240,13 +240,13 @@ class ArchiveUnavailable(LogError):
 
 
 class CopyRefused(LogError):
-    """A recovery cannot use this copy of the log in its present condition."""
+    """A recovery cannot use this copy of the log."""
 
     code = "copy_refused"
 
 
 class CopyDamaged(CopyRefused):
-    """A metadata service member's copy of the log does not contain the bytes that the member synced."""
+    """The copy of a log replica lacks bytes that the replica had synced."""
 
     code = "copy_damaged"
 
@@ -273,12 +273,12 @@ class LogNotEmpty(LogError):
 
     def __init__(self, name: str, records: int, cluster_id: str) -> None:
         whose = f" of cluster {cluster_id}" if cluster_id else ""
-        super().__init__(f"{name} has {records} records{whose}", "keep a dump of them, then recover with --replace")
+        super().__init__(f"{name} has {records} records{whose}", "save a dump of them, then recover with --replace")
         self.cluster_id = cluster_id
 
 
-LOG_MISSING = "look at the name of the cluster and at the broker; rebuild a lost log with ringlog recover"
-OTHER_MISSING = "look at the name of the cluster; make a lost topic again with ringlog cluster repair-topics"
+LOG_MISSING = "check the names of cluster and broker; rebuild a lost log with ringlog recover"
+OTHER_MISSING = "check the name of the cluster; create a lost topic again with ringlog cluster repair-topics"
 
 
 class TopicMissing(LogError):
@@ -298,7 +298,7 @@ class TopicMisconfigured(LogError):
     code = "topic_misconfigured"
 
     def __init__(self, topic: str, setting: str, found: str, wanted: str, mend: str) -> None:
-        super().__init__(f"topic {topic}: {setting} is {found}, wanted {wanted}", f"mend it with: {mend}")
+        super().__init__(f"topic {topic}: {setting} is {found}, required: {wanted}", f"fix it with: {mend}")
         self.topic = topic
         self.setting = setting
         self.found = found
@@ -307,12 +307,14 @@ class TopicMisconfigured(LogError):
 
 
 class CopiesUndecided(LogError):
-    """The number of copies is not clear: too few brokers are up. The operator must choose it."""
+    """The number of copies cannot be derived, because too few brokers are up. The operator must pass it."""
 
     code = "copies_undecided"
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, "start all brokers, or say it: ringlog cluster found … --replication N")
+        super().__init__(
+            message, "start all brokers, or pass the number: ringlog cluster create NAME --kafka-replication N"
+        )
 
 
 class ReplicaHalted(LogError):

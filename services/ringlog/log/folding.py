@@ -163,7 +163,7 @@ class GapWatch:
             # one that follows it proves that both authors saw an epoch which is missing here.
             if item.since_epoch > epoch:
                 if self._beyond and item.prev_state_id == self._beyond:
-                    what = f"offset {made.offset} follows on epoch {item.since_epoch}, {epoch} is the last that is here"
+                    what = f"offset {made.offset} follows epoch {item.since_epoch}, but the log ends at epoch {epoch}"
                     raise LogGap(what, "entries are missing: see `ringlog recover`")
                 self._beyond = item.state_id
 

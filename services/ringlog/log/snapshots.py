@@ -155,7 +155,7 @@ def _parts(head: StoredSnapshot, body: bytes) -> dict[str, bytes]:
             raise SnapshotForged(f"{describe_snapshot(head)}: part {part.name} cannot be")
         if ":" in part.name and part.name != GENERATIONS:
             raise SnapshotUnknown(
-                f"{describe_snapshot(head)}: part {part.name} is stored in a way that this release does not know"
+                f"{describe_snapshot(head)}: part {part.name} has a storage format that this release does not support"
             )
         parts[part.name] = body[at : at + part.size]
         at += part.size
@@ -180,10 +180,10 @@ def check_confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfir
     if others and len(agreed) <= len(others):
         raise SnapshotDisputed(
             f"{describe_snapshot(head)}: {head.by} has digest {head.digest}, {others[0]} has {said[others[0]].digest}",
-            "a defect, or memory that failed: report it; `ringlog log verify` says which of them is right",
+            "this is a defect or a memory error: report it; `ringlog log verify` shows which one is right",
         )
     if len(agreed) < WITNESSES_MIN:
-        raise SnapshotUnconfirmed(f"{describe_snapshot(head)}: only {head.by} says so")
+        raise SnapshotUnconfirmed(f"{describe_snapshot(head)}: only {head.by} has confirmed it")
     return tuple(others)
 
 

@@ -33,9 +33,9 @@ from ringlog.wire.errors import WireError
 from ringlog.wire.records import NodeAck, decode_node_ack
 
 POLL_S = 0.5
-COPIED = "use the folder that ran last, or replace this node by a new one"
+COPIED = "use the folder that ran last, or replace this node"
 NO_CODE = (
-    ", in a record without a code by the node's ack.key. If this folder ran last, another client wrote the record: "
+    ", in a record without a valid MAC. If this folder ran last, another client wrote the record: "
     "delete the topic of acknowledgements, and run ringlog cluster repair-topics (docs/deploy/tls.md)"
 )
 
@@ -98,9 +98,9 @@ class DuplicateCheck:
             # copy.
             if start >= self._order[0] or ack.applied > acknowledged:
                 raise NodeFailed(
-                    f"this node acknowledged epoch {ack.applied} in its start {start}, and this folder knows of epoch "
-                    f"{acknowledged} and begins start {self._order[0]}: the folder is an older copy: {COPIED}; "
-                    f"said at offset {offset} of {self._acks.name}{NO_CODE if digests and not has_code else ''}"
+                    f"this node acknowledged epoch {ack.applied} in its start {start}, but this folder has epoch "
+                    f"{acknowledged} and start {self._order[0]}: the folder is an older copy: {COPIED}; "
+                    f"recorded at offset {offset} of {self._acks.name}{NO_CODE if digests and not has_code else ''}"
                 )
         self._keep_digests(digests)
 

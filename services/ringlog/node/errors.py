@@ -4,19 +4,19 @@ from __future__ import annotations
 
 
 class NodeFailed(Exception):
-    """The node can't go on; the text says why and what to do."""
+    """The node cannot continue. The message has the reason and the next step."""
 
     code = "node_failed"
 
 
 class RowsDamaged(NodeFailed):
-    """The file of a node's rows is not what it was, or the disk refuses it."""
+    """The row file of the node is damaged, or the disk rejects access."""
 
     code = "rows_damaged"
 
 
 class RowsForeign(NodeFailed):
-    """The file of rows is of another node, of another cluster, or of a mutations topic that was made anew."""
+    """The row file belongs to another node, another cluster, or a deleted mutations topic."""
 
     code = "rows_foreign"
 
@@ -27,23 +27,23 @@ class RegistersForeign(NodeFailed):
     code = "registers_foreign"
 
 
-COPY = "it is a copy; give this node its own folder back"
+COPY = "it is a copy; give this node its own folder"
 """The remedy that messages give for a folder or file of another node."""
 
 
 class RowsMixed(NodeFailed):
-    """The file of rows and the write-ahead log beside it are of different times: the file was restored from a copy."""
+    """The row file and its write-ahead log do not belong together: the file was restored from a copy."""
 
     code = "rows_mixed"
 
 
 class RowsNewer(NodeFailed):
-    """The file of rows was written by a later release."""
+    """A later release wrote the row file."""
 
     code = "rows_newer"
 
 
 class RowsBehind(NodeFailed):
-    """The file of rows is older than what the node has acknowledged: somebody put an old copy in its place."""
+    """The row file is older than the acknowledged writes of the node: it was replaced by an old copy."""
 
     code = "rows_behind"

@@ -134,7 +134,7 @@ class NodeFolder:
         if state.epoch < self.acknowledged:
             raise NodeFailed(
                 f"this node acknowledged epoch {self.acknowledged}, and the log ends at epoch {state.epoch}: "
-                "restore the log; the node may have served what is not in it"
+                "restore the log; the node may have served data of the lost epochs"
             )
 
     def _check_cluster(self, cluster_id: str) -> None:
@@ -242,7 +242,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as broken:
         raise NodeFailed(f"{path} is not readable ({broken}): restore it; do not start without it") from broken
     if not isinstance(kept, dict):
-        raise NodeFailed(f"{path} does not hold what a node keeps: restore it; do not start without it")
+        raise NodeFailed(f"{path} is not a folder of a node: restore it; do not start without it")
     return kept
 
 
@@ -274,7 +274,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         found.close()
         raise NodeFailed(
-            f"cannot listen on {host}:{port} ({error.strerror}): end what uses the port, which is the one this node is "
-            "registered with"
+            f"cannot listen on {host}:{port} ({error.strerror}): stop the process that uses the port, which is the "
+            "registered port of this node"
         ) from error
     return found

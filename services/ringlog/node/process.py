@@ -391,4 +391,4 @@ class NodeProcess:
 
     def _topic_lost(self, lost: LostTopic) -> None:
         """End the node: a replaced topic would deliver nothing, or records that do not continue the node's rows."""
-        self._failure = NodeFailed(f"the mutations topic is not what it was: {lost}: replace the node by a new one")
+        self._failure = NodeFailed(f"the mutations topic has changed: {lost}: replace the node by a new one")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from ringlog.client.client import Client
 from ringlog.kernel.commands.topology.movements import Remove, Replace
 from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import Accepted, EntryContext
+from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.groups import is_forfeited
 from ringlog.kernel.tablets.mutual_exclusion import knows_every_row
@@ -52,7 +54,15 @@ def submitted(
 def explained(state: ClusterState, code: str, detail: str) -> str:
     """Return the detail of a rejection with names of nodes, tables and keyspaces in place of ids."""
     named = with_names(state, detail)
+    if code == "unknown_setting":
+        return named + setting_hint(named.removeprefix("settings: ").split()[0])
     return with_keyspaces(state, named) if code == "replication_impossible" else named
+
+
+def setting_hint(wrong: str) -> str:
+    """Return the nearest setting for an unknown one, or the command that lists all of them."""
+    close = get_close_matches(wrong, SETTINGS, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else "; see ringlog cluster settings"
 
 
 def ways_after(state: ClusterState, intent: Intent, answer: Submitted) -> tuple[str, ...]:

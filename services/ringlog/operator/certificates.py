@@ -92,11 +92,9 @@ def make_certificates(
     names = [name for name, _, _ in wanted] + [name for name, _ in keys]
     for name in names:
         if not _NAME.fullmatch(name) or name in ("ca", TOKENS, "acks") or names.count(name) > 1:
-            raise CertificatesFailed(f"{name}: one name for each, of letters, digits, or - . _")
+            raise CertificatesFailed(f"{name}: expected one name for each, of letters, digits, or - . _")
     if wanted and shutil.which("openssl") is None:
-        raise CertificatesFailed(
-            "there is no openssl in PATH: install it, or use your own authority (docs/deploy/tls.md)"
-        )
+        raise CertificatesFailed("openssl is not in PATH: install it, or use your own authority (docs/deploy/tls.md)")
     _check_ids(keys)
     private_folder(folder, CA, MASTER, ours=True)
     if wanted and not (folder / CA).exists():
@@ -138,7 +136,7 @@ def _authorities(folder: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise CertificatesFailed(f"{folder / CA} cannot be read: {error}") from error
     if not found:
-        raise CertificatesFailed(f"{folder / CA}: no certificate in it")
+        raise CertificatesFailed(f"{folder / CA} contains no certificate")
     return found
 
 
@@ -171,7 +169,7 @@ def _make_authority(folder: Path, days: int) -> None:
 
 def _make(folder: Path, name: str, node: NodeId, use: CertificateUse, days: int) -> MadeCertificate:
     if node and not is_uuid(node):
-        raise CertificatesFailed(f"{name}={node}: the id of a node is a UUID, as ringlog node list shows it")
+        raise CertificatesFailed(f"{name}={node}: expected a UUID as the id. `ringlog node list` shows it")
     if use is CertificateUse.NODE:
         node = node or _named_by(folder / f"{name}.pem") or str(uuid.uuid4())
     extensions = ["basicConstraints=CA:FALSE", "extendedKeyUsage=serverAuth,clientAuth"]
@@ -202,7 +200,7 @@ def _make(folder: Path, name: str, node: NodeId, use: CertificateUse, days: int)
 def _check_ids(keys: Iterable[tuple[str, NodeId]]) -> None:
     for name, node in keys:
         if not is_uuid(node):
-            raise CertificatesFailed(f"{name}={node}: the id of a node is a UUID, as ringlog node list shows it")
+            raise CertificatesFailed(f"{name}={node}: expected a UUID as the id. `ringlog node list` shows it")
 
 
 def _write_ack_keys(folder: Path, name: str, node: NodeId) -> None:

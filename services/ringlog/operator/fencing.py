@@ -23,18 +23,18 @@ def fence(
     reason: str,
     listener: str | None,
     protocol: str,
-    i_made_sure: str | None = None,
+    how_stopped: str | None = None,
 ) -> FenceCdcWriter:
     """Revoke the writer's permissions, read the ends of the CDC topic, and return the command that records the fence.
 
-    ``i_made_sure``: how the operator stopped the writer; the broker's permissions are not changed then. Raises
+    ``how_stopped``: how the operator stopped the writer; the broker's permissions are not changed then. Raises
     LogError.
     """
 
     def revoke_write_access(effect: RevokeWriteAccess) -> str:
-        if i_made_sure is not None:
-            return f"without the broker: {i_made_sure}"
-        return f"rights taken from {', '.join(_take_rights(context, effect.writer, listener, protocol))}"
+        if how_stopped is not None:
+            return f"without the broker: {how_stopped}"
+        return f"permissions revoked from {', '.join(_revoke_permissions(context, effect.writer, listener, protocol))}"
 
     handlers: dict[type, Callable[[Any], Any]] = {
         RevokeWriteAccess: revoke_write_access,
@@ -43,20 +43,24 @@ def fence(
     return run_steps(steps.fence(writer, reason), lambda effect: handlers[type(effect)](effect))
 
 
-def _take_rights(context: ClusterContext, writer: CdcWriter, listener: str | None, protocol: str) -> tuple[str, ...]:
+def _revoke_permissions(
+    context: ClusterContext, writer: CdcWriter, listener: str | None, protocol: str
+) -> tuple[str, ...]:
     """Deny every principal that the writer ever had, and wait until every partition leader refuses each of them."""
     admin = admin_client(context.bootstrap)
     try:
         names = principals(admin, context.cluster, writer.name)
     except NoAuthorizer as error:
-        raise NoAuthorizer(error.message, "stop it for good by other means, then: --i-made-sure 'how'") from error
+        raise NoAuthorizer(error.message, "stop the writer permanently, then pass --writer-stopped 'HOW'") from error
     if not names:
         raise NoRights(
-            f"{writer.name} never got rights of its own (ringlog cdc grant), so none can be taken away",
-            "stop it for good by other means, then: --i-made-sure 'how'",
+            f"{writer.name} has no permissions of its own (ringlog cdc grant) to revoke",
+            "stop the writer permanently, then pass --writer-stopped 'HOW'",
         )
     if listener is None:
-        raise NoListener("whether the rights are gone is tried where the writers come in", "give --listener")
+        raise NoListener(
+            "the fence must test the revoked permissions at the listener of the writers", "pass --listener"
+        )
     partitions = tuple(position.partition for position in _ends(context))
     for name in names:
         await_write_denied(listener, protocol, context.cluster, deny(admin, context.cluster, name), partitions)

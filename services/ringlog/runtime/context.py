@@ -1,6 +1,6 @@
 """The user's known clusters and the current one, so that commands need no connection options.
 
-``ringlog cluster found``, ``ringlog cluster use`` and ``ringlog demo`` set the current cluster; no other command does.
+``ringlog cluster create``, ``ringlog cluster use`` and ``ringlog demo`` set the current cluster; no other command does.
 Options and ``RINGLOG_*`` variables override it. ``context.json`` in the data folder stores the clusters. Other users
 cannot read that file, because the address of a Redis may contain its password.
 

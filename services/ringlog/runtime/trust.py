@@ -142,8 +142,8 @@ def check_listen_address(host: str, trust: Trust, *, insecure: bool) -> None:
         return
     lacks = " and ".join(name for name, given in ((", ".join(TLS), trust.encrypts), (TOKEN, trust.tokens)) if not given)
     raise UnguardedAddress(
-        f"{host} is reached from other machines: give {TRUST_VARIABLE} (--trust-config) a file with {lacks}; or say "
-        "that everybody there may do everything: RINGLOG_INSECURE=1"
+        f"other machines can reach {host}: pass --trust-config (or {TRUST_VARIABLE}) with {lacks}; or allow full "
+        "access without login: RINGLOG_INSECURE=1"
     )
 
 
@@ -277,7 +277,7 @@ def _log() -> Any:
 def _check_change(previous: Trust | None, found: Trust) -> None:
     """Reject changes that a running process cannot make. Raises BadTrustConfig."""
     if previous is not None and (previous.encrypts, previous.node) != (found.encrypts, found.node):
-        raise BadTrustConfig("they are of another node, or TLS comes or goes: start the process again")
+        raise BadTrustConfig("they belong to another node, or TLS is switched on or off: restart the process")
 
 
 def _mark(path: Path) -> object:
@@ -362,7 +362,7 @@ def _tls_trust(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path) 
         raise CertificateOfAnotherNode(f"{certificate}: {error}") from error
     except (OSError, ValueError) as error:  # SSLError is an OSError
         why = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error
-        raise BadTrustConfig(f"{ca}, {certificate}, {key}: not what TLS takes: {why}") from error
+        raise BadTrustConfig(f"{ca}, {certificate}, {key}: not usable for TLS: {why}") from error
     if read != (_bytes(ca), _bytes(certificate), _bytes(key, secret=True)):
         raise BadTrustConfig(f"{certificate}, {key}: were replaced while they were read")
     return Trust(*read, tokens, node, expires, server=server, client=client)

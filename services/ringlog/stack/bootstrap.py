@@ -318,7 +318,9 @@ def ensure_jars(venv: Path) -> str:
     if any(damaged(set_name) for set_name in SETS):
         code = subprocess.run([str(venv / "bin" / "python"), "-m", "ringlog.stack.maven"], check=False).returncode
         if code:
-            raise SetupFailedError("The jars could not be fetched (see above). Start again: what is there is kept.")
+            raise SetupFailedError(
+                "The jars could not be downloaded (see above). Start again: downloaded jars are kept."
+            )
     return "jars checked"
 
 
@@ -345,7 +347,7 @@ def main() -> int:
         print(f"setup: {error}", file=sys.stderr)
         return error.exit_status if isinstance(error, SetupFailedError) else EXIT_FAILED
     except KeyboardInterrupt:
-        print("\nsetup: interrupted; start again, it goes on from here", file=sys.stderr)
+        print("\nsetup: interrupted; start again to continue", file=sys.stderr)
         return 130
     if not asked.quiet:
         print_progress(", ".join(done))

@@ -30,7 +30,7 @@ LINES_MAX = 1_000_000
 TIMEOUT_S_MAX = 86_400
 
 Data = Annotated[Path | None, typer.Option("--data", envvar="RINGLOG_STACK_DATA", help="Data folder of the stack.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def fail(error: StackError) -> NoReturn:
@@ -51,11 +51,17 @@ def _print_json(value: object) -> None:
 @app.command()
 def up(
     data: Data = None,
-    profile: Annotated[str | None, typer.Option(help="default, or quick: 2 s session time-outs.")] = None,
-    timeout: Annotated[int, typer.Option(min=1, max=TIMEOUT_S_MAX, help="Seconds until it is given up.")] = UP_S_MAX,
+    profile: Annotated[
+        str | None,
+        typer.Option("--broker-profile", "--profile", help="Settings of the broker. quick: session time-outs of 2 s."),
+    ] = None,
+    timeout: Annotated[int, typer.Option(min=1, max=TIMEOUT_S_MAX, help="Seconds until the start fails.")] = UP_S_MAX,
     as_json: Json = False,
 ) -> None:
-    """Start whatever does not run, and wait until it takes work. What is started ends if that fails."""
+    """Start the broker and Redis, and wait until they answer.
+
+    Running parts keep running. If a part fails to start, the command stops the parts that it started.
+    """
     started = time.monotonic()
     try:
         with nullcontext() if as_json else _errors.status("starting the broker and Redis"):
@@ -90,7 +96,10 @@ def _show_info(info: StackInfo, seconds: float) -> None:
 
 @app.command()
 def status(data: Data = None, as_json: Json = False) -> None:
-    """Show what runs. Exit status 0 when everything does, 1 otherwise."""
+    """Show the parts of the stack that run.
+
+    The exit status is 0 if all of them run, and 1 otherwise.
+    """
     try:
         found = Stack(data).status()
     except StackError as error:
@@ -123,13 +132,13 @@ def _state_of(child: ChildStatus) -> str:
 
 @app.command()
 def logs(
-    name: Annotated[str, typer.Argument(help="broker, redis or supervisor.")] = "broker",
+    name: Annotated[str, typer.Argument(metavar="PART", help="broker, redis or supervisor.")] = "broker",
     data: Data = None,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=LINES_MAX, help="How many of the last lines.")] = 40,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=LINES_MAX, help="Number of lines.")] = 40,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the end of a log."""
+    """Show the last lines of a log."""
     try:
         path = Stack(data).logs(name)
     except StackError as error:

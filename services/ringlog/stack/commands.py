@@ -167,9 +167,9 @@ class Stack:
             if self._wait_served(settings.request, deadline) and self._wait_ready(settings, deadline):
                 return self._info()
             if time.monotonic() >= deadline:
-                why = f"The stack did not take work within {timeout_s:.0f} s, and was ended; --timeout gives it longer."
+                why = f"The stack did not answer in {timeout_s:.0f} s and was stopped. Pass --timeout to wait longer."
                 raise StackError("start_timeout", why, self._hint())
-        raise StackError("start_failed", f"A part of the stack ended at each of {STARTS_MAX} starts.", self._hint())
+        raise StackError("start_failed", f"A part of the stack failed at each of {STARTS_MAX} starts.", self._hint())
 
     def _children(self) -> frozenset[Child]:
         """Return the children that run now."""
@@ -187,7 +187,7 @@ class Stack:
             if not _ended(child.pid, child.started, _STOP_S_MAX):
                 kill(child.pid, child.started, signal.SIGKILL)
             if not _ended(child.pid, child.started):
-                raise StackError("stop_failed", f"Process {child.pid} of the stack does not end.")
+                raise StackError("stop_failed", f"Process {child.pid} of the stack does not stop.")
 
     def _ask(self, profile: str | None) -> StackSettings:
         """Write the settings with a new request number and make a supervisor read them."""

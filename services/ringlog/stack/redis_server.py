@@ -90,4 +90,6 @@ def _close_folder(folder: Path) -> None:
     found = folder.lstat()
     is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
     if not is_own or stat.S_IMODE(found.st_mode) & OWNER_ONLY_MASK:
-        raise StackError("socket_exposed", f"{folder}, for the socket of Redis, is not ours alone.", "Remove it.")
+        raise StackError(
+            "socket_exposed", f"{folder}, the folder of the Redis socket, is accessible for other users.", "Remove it."
+        )

@@ -100,22 +100,22 @@ FOREIGN_CERTIFICATE = "foreign_certificate"
 
 REFUSALS: Mapping[str, str] = MappingProxyType(
     {
-        BAD_CELL: "A delete has no value.",
-        BAD_ENTRIES: "Entries or a snapshot that a peer gives do not follow on the epoch that it was asked about.",
-        BAD_EPOCH: "An epoch is 0 or greater.",
-        BAD_POSITION: "Partitions ascend, each once; an offset is 0 or greater.",
-        BAD_STREAM: "The operation does not have this node as the source of these ranges, or not any more.",
-        BAD_TOKEN: "The token of the key is not that of its name.",
-        BEHIND: "The replica has not adopted the epoch that it must, or not reached the positions: ask again.",
-        BUSY: "The source sends as many streams as it may already: ask again.",
-        FOREIGN_CERTIFICATE: "Who asks shows no certificate of the node that it asks for, or that node has left.",
-        FOREIGN_CLUSTER: "The message is for another cluster, or what it brings is of another one.",
-        GAP: "What the peer has of the log begins later than what was asked for: ask another one.",
-        NOT_MEMBER: "The node is no replica of the key, for this kind of access, at the epoch that it names.",
-        NOT_READY: "The node has not caught up yet with what it must know to answer: after a restart, or as a source.",
-        OTHER_HISTORY: "The replica's log has another state at a named epoch: one of two logs is not the cluster's.",
+        BAD_CELL: "A delete must not have a value.",
+        BAD_ENTRIES: "The entries or the snapshot of a peer do not follow the requested epoch.",
+        BAD_EPOCH: "An epoch must be 0 or greater.",
+        BAD_POSITION: "Partitions must ascend without repetition; an offset must be 0 or greater.",
+        BAD_STREAM: "This node is not, or no longer, the source of these ranges in the operation.",
+        BAD_TOKEN: "The token does not match the key.",
+        BEHIND: "The replica has not reached the required epoch or positions. Ask again.",
+        BUSY: "The source sends the maximum number of streams. Ask again later.",
+        FOREIGN_CERTIFICATE: "The client has no certificate of the requesting node, or that node has left.",
+        FOREIGN_CLUSTER: "The message or its content belongs to another cluster.",
+        GAP: "The peer's part of the log starts after the requested epoch. Ask another peer.",
+        NOT_MEMBER: "The node is not a replica of the key, for this kind of access, at the named epoch.",
+        NOT_READY: "The node is still catching up after a restart or as a source. Ask again.",
+        OTHER_HISTORY: "The replica's log has another state at a named epoch. One of the two logs is wrong.",
         TOO_LARGE: "Key, value or a peer's page exceeds its limit, or the needed writes of a partition exceed 4 MiB.",
-        WRONG_NODE: "The message is for another node: its address is not what it was.",
+        WRONG_NODE: "The message is for another node. The address of that node has changed.",
     }
 )
 """Rejection code to its description."""

@@ -43,10 +43,13 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="A history: JSON lines of invoke, ok, fail, info.")],
-    checker: Annotated[Checker, typer.Option(help="Who decides; both must agree.")] = Checker.OURS,
+    file: Annotated[Path, typer.Argument(help="History: JSON lines of invoke, ok, fail, info.")],
+    checker: Annotated[Checker, typer.Option(help="Checker to use. both: they must agree.")] = Checker.OURS,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Configurations that our search may visit for a key (2000000).")
+        int | None,
+        typer.Option(
+            "--max-configurations", "--limit", min=1, help="Most configurations that `ours` visits for a key (2000000)."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

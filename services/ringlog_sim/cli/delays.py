@@ -21,21 +21,25 @@ from ringlog.log.delays.rules import COMMIT, DELAY, DROP, HOLD, PROPAGATION, Hel
 from ringlog.log.errors import BadRule
 from ringlog.operator.views.words import printable, time_of_day
 
-Folder = Annotated[
-    Path | None, typer.Option("--delays", envvar="RINGLOG_DELAYS", help="The folder of rules that the stack obeys.")
-]
+Folder = Annotated[Path | None, typer.Option("--delays", envvar="RINGLOG_DELAYS", help="Folder of the rules.")]
 To = Annotated[
-    list[str] | None, typer.Option("--to", help="For whom: node-n4, validator, 'coordinator*'; none: everybody.")
+    list[str] | None,
+    typer.Option(
+        "--participant", "--to", help="Process that the rule concerns: node-n4, 'coordinator*'. Default: all."
+    ),
 ]
-Commits = Annotated[bool, typer.Option("--commit", help="Keep the entry out of the log, not only from readers.")]
+Commits = Annotated[bool, typer.Option("--commit", help="Hold the entry out of the log, not only from readers.")]
 
 MATCHED: Options = {
-    "kind": (Annotated[str, typer.Option("--kind", help="Entries of this command, as AdvanceOperation.")], ""),
-    "epoch": (Annotated[int, typer.Option("--epoch", help="The entry that makes this epoch.", min=0)], 0),
-    "request_id": (Annotated[str, typer.Option("--request", help="The entry of this request id.")], ""),
+    "kind": (Annotated[str, typer.Option("--kind", help="Entries of this command. Example: AdvanceOperation.")], ""),
+    "epoch": (Annotated[int, typer.Option("--epoch", help="Entry of this epoch.", min=0)], 0),
+    "request_id": (Annotated[str, typer.Option("--request-id", "--request", help="Entry with this request id.")], ""),
     "operation": (Annotated[str, typer.Option("--operation", help="Entries that name this operation.")], ""),
-    "stage": (Annotated[str, typer.Option("--stage", help="Entries by which an operation enters this stage.")], ""),
-    "submitter": (Annotated[str, typer.Option("--submitter", help="Entries of this submitter; a pattern.")], ""),
+    "stage": (Annotated[str, typer.Option("--stage", help="Entries that move an operation to this stage.")], ""),
+    "submitter": (
+        Annotated[str, typer.Option("--submitter", help="Entries of submitters that match this pattern.")],
+        "",
+    ),
 }
 """The entries that a rule applies to: the fields of ``Match``."""
 
@@ -43,7 +47,7 @@ OPTIONS: Options = {
     "delays": (Folder, None),
     "to": (To, None),
     **MATCHED,
-    "name": (Annotated[str | None, typer.Option("--name", help="Name of the rule; none: hold-1, hold-2, …")], None),
+    "name": (Annotated[str | None, typer.Option("--name", help="Name of the rule. Default: hold-1, hold-2, …")], None),
     "as_json": (Json, False),
 }
 """The options of every command that adds a rule."""
@@ -66,7 +70,7 @@ def hold(commit: Commits = False) -> Rule:
 
 
 def delay(
-    seconds: Annotated[float, typer.Argument(parser=seconds_of, help="How long.")],
+    seconds: Annotated[float, typer.Argument(parser=seconds_of, help="Seconds of delay.")],
     commit: Commits = False,
 ) -> Rule:
     """Delay entries by this number of seconds.
@@ -78,27 +82,29 @@ def delay(
 
 def drop(
     answer_only: Annotated[
-        bool, typer.Option("--answer-only", help="The entry arrives; only its author hears nothing.")
+        bool, typer.Option("--answer-only", help="Commit the entry, but drop the answer to its author.")
     ] = False,
-    times: Annotated[int, typer.Option("--times", help="Number of entries in each process; 0: all.", min=0)] = 0,
+    times: Annotated[
+        int, typer.Option("--times", help="Number of entries to drop in each process. 0: all.", min=0)
+    ] = 0,
 ) -> Rule:
     """Drop the commits of entries.
 
-    --to names the committing process, which is the validator for all requests.
+    --participant names the committing process, which is the validator for all requests.
     """
     return Rule(DROP, DROP, COMMIT, times=times, answer_only=answer_only)
 
 
 def release(
-    names: Annotated[list[str] | None, typer.Argument(metavar="RULE...", help="Names of rules.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="RULE", help="Names of rules.")] = None,
     delays: Folder = None,
-    every: Annotated[bool, typer.Option("--all", help="All rules.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Release all rules.")] = False,
     as_json: Json = False,
 ) -> None:
     """Remove rules and continue the entries that they hold."""
     control = _control(delays)
     if bool(names) == every:
-        fail("no_rule", "name the rules to release, or give --all", 2)
+        fail("no_rule", "name the rules to release, or pass --all", 2)
     chosen = [rule.name for rule in control.rules()] if every else list(dict.fromkeys(names or ()))
     for name in chosen:
         control.release(name)
@@ -109,7 +115,10 @@ def release(
 
 
 def show_rules(delays: Folder = None, as_json: Json = False) -> None:
-    """Show the rules, and the entries that wait for them by participant and time."""
+    """Show the rules and the entries that they hold.
+
+    Each entry has the waiting participant and the time.
+    """
     control = _control(delays)
     rules, held, problems = control.rules(), control.held(), control.problems()
     if as_json:
@@ -121,11 +130,11 @@ def show_rules(delays: Folder = None, as_json: Json = False) -> None:
         # Several readers of one participant (a node's replica, its copy of the log) share one line.
         waiting = "\n".join(dict.fromkeys(_waiting(each) for each in held if each.rule == rule.name))
         match = ", ".join(f"{key} {value}" for key, value in asdict(rule.match).items() if value)
-        cells = (rule.name, _does(rule), ", ".join(rule.participants) or "everybody", match or "anything", waiting)
+        cells = (rule.name, _does(rule), ", ".join(rule.participants) or "all", match or "all", waiting)
         table.add_row(*(printable_lines(cell) for cell in cells))
     out.print(table if rules else "no rules")
     for problem in problems:
-        out.print(printable(f"no rule, obeyed by nobody: {problem}"), markup=False)
+        out.print(printable(f"ignored rule: {problem}"), markup=False)
 
 
 def printable_lines(text: str) -> str:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Json, fail, out
 from ringlog.operator.views.words import picked
 from ringlog_sim.cli.run import needs_streaming
@@ -33,20 +34,20 @@ def register(app: typer.Typer) -> None:
 
 
 def mutants(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these.")] = None,
-    sample: Annotated[int | None, typer.Option("--sample", help="At most this number, chosen by --day.")] = None,
-    day: Annotated[str, typer.Option("--day", help="A word that chooses the sample, e.g. a date.")] = "",
-    most: Annotated[
-        int | None, typer.Option("--most", min=1, help="At most this number of seeds for each bug.")
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="MUTANT", help="Planted bugs to measure. Default: all.")
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes; default: one for each core.")] = (
-        os.cpu_count() or 1
-    ),
+    sample: Annotated[
+        int | None, typer.Option("--sample", help="Measure at most this number, chosen by --day.")
+    ] = None,
+    day: Annotated[str, typer.Option("--day", help="Word that chooses the sample. Example: a date.")] = "",
+    most: Annotated[int | None, typer.Option("--max-seeds", "--most", min=1, help="Most seeds for each bug.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help=help_texts.JOBS)] = (os.cpu_count() or 1),
     page: Annotated[
         Path | None,
         typer.Option(
             "--page",
-            help="Write the table as a page of the docs; bugs that are not measured now stay as they are there.",
+            help="Page of the docs to write. Rows of bugs that are not measured stay.",
         ),
     ] = None,
     as_json: Json = False,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Json, errors, fail, out
 from ringlog.files import read_input
 
@@ -29,28 +30,26 @@ def register(app: typer.Typer) -> None:
 
 
 def quorums(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A cluster, or histories drawn by hand, as JSON.")
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(help="JSON file with a cluster or with histories.")] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", help="A cluster's state: a file of `ringlog log --dump`, or live[:CLUSTER]."),
+        typer.Option("--from", help=help_texts.FROM),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(help="Nodes of a regular cluster (4).")] = None,
-    racks: Annotated[int | None, typer.Option(help="Racks in each datacenter (1).")] = None,
-    datacenters: Annotated[int | None, typer.Option(help="Datacenters (1).")] = None,
-    factor: Annotated[int | None, typer.Option(help="Replicas of a range (3).")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Tokens of each node (1).")] = None,
-    new_tokens: Annotated[int, typer.Option(help="Tokens that a joining node asks for.", min=1, max=64)] = 1,
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes. Default: 4.")] = None,
+    racks: Annotated[int | None, typer.Option(help="Number of racks in each datacenter (1).")] = None,
+    datacenters: Annotated[int | None, typer.Option(help="Number of datacenters (1).")] = None,
+    factor: Annotated[int | None, typer.Option(help=help_texts.FACTOR)] = None,
+    tokens: Annotated[int | None, typer.Option("--num-tokens", "--tokens", help=help_texts.NUM_TOKENS)] = None,
+    new_tokens: Annotated[int, typer.Option(help="Number of tokens of a joining node.", min=1, max=64)] = 1,
     operations: Annotated[
         str | None,
-        typer.Option(metavar="KIND,…", help="Only these kinds of operation; all that there are if not given."),
+        typer.Option(metavar="KIND,...", help="Kinds of operations. Default: all."),
     ] = None,
     rule: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=CHOICE",
-            help="Weaken a rule: R1=majority|off, R3=off, R4=off, R5=union|off, step=off, gate:STAGE=off. Repeatable.",
+            help="Rule to weaken: R1=majority|off, R3=off, R4=off, R5=union|off, step=off, gate:STAGE=off.",
         ),
     ] = None,
     as_json: Json = False,

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.placement.balance import draw
 from ringlog.cli.shared.connection import Json, fail, out, seconds_of
 
@@ -29,13 +30,13 @@ Profile = Annotated[
     str,
     typer.Option(
         "--profile",
-        help="How much happens in a run: small, medium, large; or what every run has: tablets, images, …; or all",
+        help="Size of a run (small, medium, large), a story (tablets, images, …), or all.",
     ),
 ]
 CORES = os.cpu_count() or 1
 JOBS_MAX, SEEDS_MAX = 1_024, 10**12
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=JOBS_MAX, help="Processes; default: one for each core.")]
-Trace = Annotated[bool, typer.Option("--trace", help="Print the story of each run.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=JOBS_MAX, help=help_texts.JOBS)]
+Trace = Annotated[bool, typer.Option("--trace", help="Print the events of each run.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,28 +46,29 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    seeds: Annotated[str, typer.Option("--seeds", help="A..B, both included; or one seed.")] = "1..200",
+    seeds: Annotated[str, typer.Option("--seed", "--seeds", help="Seed, or the seeds A to B.")] = "1..200",
     fresh: Annotated[
         int | None,
-        typer.Option("--fresh", min=1, max=SEEDS_MAX, help="Number of seeds that nobody has run, from the clock."),
+        typer.Option("--fresh", min=1, max=SEEDS_MAX, help="Number of new seeds, derived from the clock."),
     ] = None,
     jobs: Jobs = CORES,
     profile: Profile = "small",
     seconds: Annotated[
-        float | None, typer.Option("--seconds", parser=seconds_of, help="Stop after so long, whatever is left.")
+        float | None, typer.Option("--seconds", parser=seconds_of, help="Stop after this time, even if seeds are left.")
     ] = None,
     trace: Trace = False,
-    shrunk: Annotated[bool, typer.Option("--shrink/--no-shrink", help="Cut failing scripts down.")] = True,
-    save: Annotated[Path, typer.Option("--save", help="Where failing scripts go, as files to replay.")] = FAILURES,
+    shrunk: Annotated[bool, typer.Option("--shrink/--no-shrink", help="Reduce failing scripts.")] = True,
+    save: Annotated[Path, typer.Option("--save", help="Folder for failing scripts, to replay.")] = FAILURES,
     histories: Annotated[
-        Path | None, typer.Option("--histories", help="Folder for each run's history, to be judged by `sim check`.")
+        Path | None, typer.Option("--histories", help="Folder for the history of each run, for `sim check`.")
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", help="Draw how the tablets of one seed lay into this file, as SVG.")
-    ] = None,
+    picture: Annotated[Path | None, typer.Option("--chart", "--picture", help=help_texts.CHART)] = None,
     coverage: Annotated[
         bool | None,
-        typer.Option("--coverage/--no-coverage", help="Print what was exercised; left out: of several, untraced."),
+        typer.Option(
+            "--coverage/--no-coverage",
+            help="Print what the runs exercised. Default: with several seeds and no --trace.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -77,7 +79,7 @@ def run(
     wanted = seeds_of(seeds) if fresh is None else range(first := time.time_ns() // 1_000_000, first + fresh)
     _check_profile(profile)
     if picture is not None and len(wanted) > 1:
-        fail("bad_seeds", "--picture: a picture is of one seed, name it with --seeds", status=2)
+        fail("bad_seeds", "--chart shows one seed: pass it with --seed", status=2)
     if histories is not None:
         try:
             histories.mkdir(parents=True, exist_ok=True)
@@ -97,7 +99,7 @@ def run(
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(help="A script that `sim run` saved.")],
+    file: Annotated[Path, typer.Argument(help="Script that `sim run` saved.")],
     trace: Trace = False,
     as_json: Json = False,
 ) -> None:
@@ -130,7 +132,7 @@ def seeds_of(text: str) -> range:
     """Return the seeds in ``A..B`` or ``A``. End the command with usage status for other text."""
     match = re.fullmatch(r"([0-9]{1,15})(?:\.\.([0-9]{1,15}))?", text)
     if match is None or int(match[2] or match[1]) < int(match[1]):
-        fail("bad_seeds", f"--seeds {text[:60]}: expected A..B with A not above B, or one seed", status=2)
+        fail("bad_seeds", f"--seed {text[:60]}: expected one seed, or A..B with A not above B", status=2)
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
@@ -232,7 +234,7 @@ def _show(
         where = f"seed {report.seed} of {report.profile}"
         out.print(Text.assemble((where, "red"), f": {report.rule}: {report.detail}"), soft_wrap=True)
         out.print(f"  {actions} actions left; again with: ringlog sim replay {path} --trace", soft_wrap=True)
-        again = f"ringlog sim run --seeds {report.seed} --profile {report.profile} --trace"
+        again = f"ringlog sim run --seed {report.seed} --profile {report.profile} --trace"
         out.print(f"  without that file: {again}", soft_wrap=True)
 
 

@@ -105,24 +105,24 @@ SKIPPED = -1
 ROUTED = 0
 
 REASONS: tuple[tuple[str, str], ...] = (
-    ("unreadable", "the value is no mutation in Avro single-object encoding of a known schema"),
-    ("foreign_cluster", "the mutation names another cluster"),
-    ("verdict_forgotten", "the write was appended before the log remembers what counted for it"),
-    ("unknown_table", "the schema had no such table, or none of the id that the write names"),
-    ("unknown_version", "the table had no such version, or none by the epoch that the write names"),
-    ("unknown_operation", "the operation is none that this release knows"),
+    ("unreadable", "the value is not a mutation in Avro single-object encoding of a known schema"),
+    ("foreign_cluster", "the mutation belongs to another cluster"),
+    ("verdict_forgotten", "the write was appended before the log's oldest table versions"),
+    ("unknown_table", "the schema did not contain the table with this name and id"),
+    ("unknown_version", "the table did not have this version at the epoch of the write"),
+    ("unknown_operation", "this release does not support the operation"),
     ("null_partition_key", "a component of the partition key is null or missing"),
     (
         "bad_key",
-        "the key has another number of components than the table's, a null clustering component, or one too long",
+        "the key has the wrong number of components, a null clustering component, or a component that is too long",
     ),
-    ("bad_key_type", "a component of the partition key is not of its column's type"),
-    ("unknown_column", "the table has no such column outside its key"),
+    ("bad_key_type", "a component of the partition key does not have the type of its column"),
+    ("unknown_column", "the table does not have the column outside its key"),
     ("bad_change", "a statement of the write contradicts the table: its columns, its bounds or its collections"),
-    ("timestamp_in_future", "the write timestamp lies further ahead of the append time than the leeway"),
-    ("no_generation", "no CDC generation operated at the write timestamp"),
-    ("timestamp_too_old", "the write timestamp lies before the acceptance window"),
-    ("generation_closed", "the generation that operated at the write timestamp takes no more rows"),
+    ("timestamp_in_future", "the write timestamp is further ahead of the append time than the allowed lateness"),
+    ("no_generation", "no CDC generation was active at the write timestamp"),
+    ("timestamp_too_old", "the write timestamp is before the acceptance window"),
+    ("generation_closed", "the generation of the write timestamp is sealed"),
     ("oversized", "the CDC row is larger than the limit"),
 )
 """(code, rule) of each dead letter, in order of precedence. The number of a reason is its index plus one."""

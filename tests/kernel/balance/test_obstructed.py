@@ -150,7 +150,7 @@ def test_a_resize_that_waits_for_a_dead_node_is_reported() -> None:
     assert (told.subject, told.kind, told.code) == (TABLE, "FinishResize", "gate_not_met")
     (line,) = resizing(resizes_view(state, acks))
     name = state.nodes[node].name
-    assert line.startswith(f"split 1 of {TABLE} is decided and waits for witnesses: {name} must acknowledge")
+    assert line.startswith(f"split 1 of {TABLE} waits for witnesses: {name} must acknowledge")
 
 
 COUNT = 8
@@ -242,7 +242,7 @@ def test_what_comes_and_goes_is_explained(start: ClusterState) -> None:
     state = applied(start, AlterKeyspace("ks", factor(3)))
     told = list(explained(explanation(state, advise(state, {}), state.tablets[TABLE], 0, {})))
     assert told[1].startswith("it would move from nobody to n")
-    assert told[1].endswith("the replication asks for one replica more")
+    assert told[1].endswith("the replication requires one more replica")
 
 
 def test_a_pause_and_the_choice_of_tables_hold_for_replicas_too(start: ClusterState) -> None:

@@ -164,7 +164,7 @@ def test_an_example_from_the_trigger_to_the_stable_configuration() -> None:
     assert [type(one).__name__ for one in of_rebalancer(state)] == ["MigrateTablets"]
     state = some_steps(state, 3)
     assert tried(state, switch(state))[1] == "awaits_data", "the tablet is on its way"
-    assert waits(state) == "for its group to have A, C; tablet ks.t/0 on the way (ringlog tablet explain)"
+    assert waits(state) == "for its group to have A, C; for migrating tablet ks.t/0 (ringlog tablet explain)"
     state, asked = led(state)
     assert asked == [*["AdvanceTablets"] * 4, "SwitchStable"]
     assert waits(state) is None
@@ -276,7 +276,7 @@ def test_who_comes_dies_and_another_target_is_planned() -> None:
     state = to(state, "ABD")
     state = done(state, *down("D"))
     assert str(waits(state)).startswith("stuck: for its group to have A, B, D; not yet: D, of which D are down; ")
-    assert str(waits(state)).endswith("; D cannot get tablets now: bring them back, or ringlog zone cancel")
+    assert str(waits(state)).endswith("; D cannot get tablets now: start them again, or ringlog zone cancel")
     state, asked = led(to(state, "ABE"))
     assert "CancelRebalance" in asked
     assert (on(state), on(state, 0, "ks.u"), shown(partition(state).stable)) == ("ABE", "ABE", "ABE")
@@ -354,7 +354,7 @@ def test_who_leaves_a_partition_that_was_turned_back_to_him_is_replaced() -> Non
 def test_a_partition_that_is_turned_back_to_who_has_left_says_so_and_how_it_goes_on() -> None:
     state = to(done(with_data("ABC", "DE", partitions=1, replicas=3), *down("B"), Assassinate(ids("B")[0])), "ACD")
     state, _ = led(done(state, cancel(state)))
-    assert waits(state) == "stuck: it was turned back to B, and they have left; ringlog zone rebalance z 0"
+    assert waits(state) == "stuck: it was reverted to B, which have left; ringlog zone rebalance z 0"
     state, _ = led(done(state, trigger(state)))
     assert (shown(partition(state).stable), on(state), waits(state)) == ("ACD", "ACD", None)
 

@@ -252,7 +252,7 @@ def test_voters_are_alive_but_not_a_majority_of_who_has_the_data() -> None:
     voters, learner = shown(partition(state).stable).split("/")
     state = done(state, *down(voters[0] + learner))
     assert [one.code for one in waits_of(state, partition(state), said(state))] == [VOTERS]
-    assert "for a majority of who has its data" in str(waits(state))
+    assert "for a majority of the nodes with its data" in str(waits(state))
     state, asked = led(state)
     assert asked[0] == "ResetPartitions"
     assert (waits(state), set(on(state))) == (None, set(voters[1:]))
@@ -343,7 +343,7 @@ def test_a_loss_that_nobody_has_admitted_is_waited_out_however_many_die_after_th
         assert (asked, stage(stuck)) == ([], "salvage")
         gone = ", ".join(sorted(lost_ + dead))
         assert str(waits(stuck)).startswith("stuck: ")
-        assert f"for rows of its tablets that nobody knows without {gone}: bring them back, or " in str(waits(stuck))
+        assert f"for rows of its tablets that only {gone} have: start them again, or " in str(waits(stuck))
         assert "ringlog zone reset --admit-loss, which may lose registers of which only" in str(waits(stuck))
         (forced,) = of_coordinator(state)
         assert isinstance(forced, AdvanceTablets)

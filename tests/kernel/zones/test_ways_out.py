@@ -48,7 +48,7 @@ def test_a_cancel_does_not_wait_for_who_has_left_though_half_of_the_old_group_ha
     state = led_until(done(state, *down("A")), "BDEF")
     state, asked = led(done(state, cancel(state)))
     assert asked == []
-    assert waits(state).endswith("; A, C cannot get tablets now: bring them back, or ringlog node remove")
+    assert waits(state).endswith("; A, C cannot get tablets now: start them again, or ringlog node remove")
     state, _ = led(done(state, *(Assassinate(node) for node in ids("AC"))))
     assert (shown(partition(state).stable), on(state), waits(state)) == ("EGH/F", "EFGH", "")
 
@@ -105,7 +105,7 @@ def test_an_automatic_reset_names_who_has_not_said_what_it_has() -> None:
     assert not [*of_rebalancer(state, silent=ids("B"))]
     found = waits_of(state, partition(state), words)
     assert [(one.code, one.nodes) for one in found] == [(VOTERS, ids("CDE")), (COPIES, ids("B"))]
-    assert "; for B to say what they have; who never will is to be declared down (ringlog node down)" in str(
+    assert "; for B to report their data; declare lost nodes down (ringlog node down)" in str(
         explain(state, partition(state), found)
     )
     state, asked = led(done(state, *down("B")))

@@ -105,7 +105,9 @@ def topic_beginning(bootstrap_servers: str, cluster: str) -> TopicBeginning:
     try:
         described = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
         if described.error is not None or not (partitions := described.partitions):
-            raise LogUnavailable(f"{topic}: its partitions are unknown: {described.error}", "is the topic there?")
+            raise LogUnavailable(
+                f"{topic}: its partitions are unknown: {described.error}", "check that the topic exists"
+            )
         offsets, times = {}, []
         for partition in sorted(partitions):
             offsets[partition], since = _first(consumer, topic, partition)

@@ -54,7 +54,7 @@ RESTS_MAX: Final = 64
 """The most rests between two tries to archive: about ten minutes."""
 
 log = get_logger(__name__)
-MEND: Final = "mend the place"
+MEND: Final = "fix the location"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class PendingArchive:
             return ""
         since = datetime.fromtimestamp(self.since / 1e6, UTC).isoformat(timespec="seconds")
         what = f"the archive waits for epochs up to {self.epoch} since {since}: {self.why}"
-        return f"{what}; it is tried again by itself, after {self.rests * RETRY_S:.0f} s; {self.hint or MEND}"
+        return f"{what}; the agent retries after {self.rests * RETRY_S:.0f} s; {self.hint or MEND}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class SnapshotSteps:
         if grown is not None:
             await self._submit(grown)
             if not is_known(await Newest(), grown):
-                self._waits_on(behind, LogUnavailable(f"the log has not heard of the archive up to {grown.epoch}"))
+                self._waits_on(behind, LogUnavailable(f"the log has not recorded the archive up to {grown.epoch}"))
                 return
         self._behind = None
 

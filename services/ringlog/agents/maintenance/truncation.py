@@ -84,7 +84,7 @@ class LogEnds:
             return None
         end = update_archive(self._archive, self._log, self._open, epoch)
         if end.state.epoch == epoch and digest(end.state) != wanted():
-            raise ArchiveOfAnotherLog(f"epoch {epoch}: what the archive holds folds to another digest")
+            raise ArchiveOfAnotherLog(f"epoch {epoch}: the archive gives another digest")
         last = self._archive.segments()[-1]
         self._say("archived", epoch=last.last, segment=last.name, digest=last.digest)
         return RecordArchive(last.last, last.next, last.digest)
@@ -115,16 +115,19 @@ class LogEnds:
         )
         if start.position != bound.position + 1:
             raise SnapshotIncomplete(
-                f"nobody can begin with the snapshot of epoch {bound.epoch}", "take another, and truncate up to it"
+                f"no reader can start from the snapshot of epoch {bound.epoch}",
+                "take another snapshot, and truncate up to it",
             )
 
 
 def _holds(heads: tuple[SegmentHead, ...], state: ClusterState, allowed: int) -> None:
     """Check that the archive contains all entries before ``allowed``, and is the one that the log records."""
     if not heads or heads[-1].next < allowed:
-        raise ArchiveGap(f"the archive does not hold the entries before offset {allowed} yet", "take another snapshot")
+        raise ArchiveGap(
+            f"the archive does not contain the entries before offset {allowed} yet", "take another snapshot"
+        )
     known = state.log_bounds.get(ARCHIVED)
     if known is not None and all(head.digest != known.digest for head in heads):
         raise ArchiveForged(
-            f"the log knows of an archive with a segment of epoch {known.epoch}; it is another one here"
+            f"the log records an archive with a segment of epoch {known.epoch}; this is another archive"
         )

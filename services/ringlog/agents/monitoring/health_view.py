@@ -5,7 +5,7 @@ state             ready  when
 ================  =====  ==============================================================================================
 ``starting``      no     it waits for its topics or for the broker
 ``stands_by``     yes    another instance is active in the role, and this one can replace it
-``taking_over``   no     it reads the log and takes the role over, and does not work yet
+``taking_over``   no     it reads the log before it takes over the role, and does not work yet
 ``active``        yes    it does the role's work
 ``broker_away``   no     the broker does not answer, in any of the states above except ``starting``
 ``ended``         no     it was superseded, crashed or halted, and its process ends; ``why`` names the reason
@@ -80,11 +80,13 @@ def health_of(view: ProcessView) -> Health:
     if view.away:
         return is_in(BROKER_AWAY, view.away)
     if worker is None:
-        return is_in(STANDS_BY, "another instance acts in this role", is_ready=True)
+        return is_in(STANDS_BY, "another instance is active in this role", is_ready=True)
     if worker.log.silent_s is not None and worker.log.outage:
         return is_in(BROKER_AWAY, worker.log.outage)
     if not worker.is_active:
-        doing = f"prepares its work in term {worker.term}" if worker.term else "reads the log and takes the role over"
+        doing = (
+            f"prepares its work in term {worker.term}" if worker.term else "reads the log before it takes over the role"
+        )
         return is_in(TAKING_OVER, doing)
     return is_in(ACTIVE, worker.alarm or worker.waits, is_ready=True)
 

@@ -114,7 +114,7 @@ class KeeperThread(FollowingThread):
         elif written is WriteOutcome.LATER_STORED:
             log.warning("cache_ahead", epoch=state.epoch)
         elif written is WriteOutcome.FOREIGN:
-            ends = "give one of the two clusters another Redis, or another number of database in its URL"
+            ends = "use another Redis, or another database number in the URL, for one of the two clusters"
             self.warnings.warn("cache_of_another_cluster", cluster_id=state.cluster_id, ends=ends)
         else:
             log.info("cache_rewritten", epoch=state.epoch)

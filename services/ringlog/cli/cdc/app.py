@@ -71,8 +71,8 @@ def status(context: ClusterContext) -> Iterator[Any]:
         (row["id"], when(row["timestamp"]), row["status"], str(row["ranges"]), str(row["streams"]))
         for row in found["generations"]
     )
-    columns = ("generation", "operates from", "status", "ranges", "streams")
-    show_table(columns, rows, "no generation yet; the first node that joins makes one")
+    columns = ("generation", "active from", "status", "ranges", "streams")
+    show_table(columns, rows, "no generation yet; the join of the first node creates one")
     if found["prepared"] is not None:
         out.print(f"prepared: {found['prepared']['id']}, {found['prepared']['received']} parts")
     writers = []
@@ -81,10 +81,12 @@ def status(context: ClusterContext) -> Iterator[Any]:
         times = when(row["horizon"]), when(row["low_watermark"])
         writers.append((row["name"], *times, row["incarnation"], fenced))
     if writers:
-        show_table(("writer", "horizon", "low-watermark", "incarnation", ""), writers)
+        show_table(("writer", "write lease", "low-watermark", "incarnation", ""), writers)
     for line in clock_lines(state, SystemClock().now_us(), None):
         out.print(line, markup=False)
-    out.print(f"rows: kept {lifetime(kept.ms)} by the topic, {lifetime(seconds, 1)} promised by tables")
+    out.print(f"rows: retained {lifetime(kept.ms)} by the topic; the tables require {lifetime(seconds, 1)}")
     if not kept.covers(seconds):
-        out.print("rows may be gone before their tables' ttl; a running job mends it if it may, or by hand:")
+        out.print(
+            "rows may expire before the ttl of their tables. A running job raises the retention if it may; by hand:"
+        )
         out.print(f"  {retention_command(context.bootstrap, topic, kept, seconds)}", soft_wrap=True)

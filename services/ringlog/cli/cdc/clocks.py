@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.shared.submitting import show_answer
 from ringlog.kernel.model.state import ClusterState
@@ -17,17 +18,16 @@ from ringlog.operator.views.words import when
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 
-Reason = Annotated[str, typer.Option("--reason", help="Reason and evidence, recorded in the log.")]
-By = Annotated[str | None, typer.Option("--by", help="Operator, recorded in the log. Default: user name.")]
+Reason = Annotated[str, typer.Option("--reason", help=help_texts.REASON)]
+By = Annotated[str | None, typer.Option("--operator", "--by", help=help_texts.OPERATOR)]
 
 
 def lower_command(
     reason: Reason,
-    writer: Annotated[
-        str | None, typer.Option("--writer", help="Name of the fenced CDC writer. Default: the validation watermark.")
-    ] = None,
+    writer: Annotated[str | None, typer.Option("--writer", help=help_texts.WRITER)] = None,
     to: Annotated[
-        int | None, typer.Option(help="Microseconds since 1970. Default: the lowest safe time.", min=0)
+        int | None,
+        typer.Option("--new-timestamp", "--to", help="Microseconds since 1970. Default: the lowest safe time.", min=0),
     ] = None,
     by: By = None,
     bootstrap: Bootstrap = None,
@@ -36,8 +36,9 @@ def lower_command(
 ) -> None:
     """Lower a timestamp that is ahead because of a wrong clock.
 
-    Lowers the write lease of a fenced CDC writer, or the validation watermark. The lowest safe time follows from the
-    append times of the mutations topic: timestamps up to the newest one plus the allowed lateness may have been used.
+    Lowers the write lease of a fenced CDC writer, or without --writer the validation watermark. The lowest safe time
+    follows from the append times of the mutations topic: timestamps up to the newest one plus the allowed lateness may
+    have been used.
     """
     context = resolve(bootstrap, cluster)
     with connect(context) as client:
@@ -59,7 +60,7 @@ def _lowering(
     """Return (subject, time before, time after, command). Raises Refused."""
     if writer is None:
         settled = settled_lowering(state, SystemClock().now_us(), appended, to, reason_text)
-        return "settled time", state.settled.until, settled.until, settled
+        return "validation watermark", state.settled.until, settled.until, settled
     found, horizon = lowering(state, writer, appended, to, reason_text)
     return writer, found.horizon, horizon.horizon, horizon
 
@@ -99,4 +100,4 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        return "somebody"
+        return "unknown user"

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, errors, report_replay, resolve
 from ringlog.client.cdc.copies.sqlite import SqliteTables
 from ringlog.client.cdc.copies.tables import UNDECODED
@@ -24,16 +25,17 @@ from ringlog.client.cdc.stores import log_record_of
 from ringlog.operator.views.words import printable, when
 from ringlog.runtime.clock import SystemClock
 
-Tables = Annotated[list[str] | None, typer.Option("--table", help="keyspace.table. May be repeated. Default: all.")]
+Tables = Annotated[list[str] | None, typer.Option("--table", help="Name of a table. May be repeated. Default: all.")]
 From = Annotated[
-    str, typer.Option("--from", help="Start: earliest, now, microseconds since 1970, or an ISO 8601 time with zone.")
+    str,
+    typer.Option("--start", "--from", help="earliest, now, microseconds since 1970, or an ISO 8601 time with zone."),
 ]
 Place = Annotated[Path | None, typer.Option("--progress", help="File for the position, to continue from.")]
-UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop at the current end of the log.")]
+UntilEnd = Annotated[bool, typer.Option("--until-end", help=help_texts.UNTIL_END)]
 SkipLost = Annotated[bool, typer.Option("--skip-lost", help="Skip rows that are no longer retained.")]
 
 
-HOW = "run it again when `ringlog cdc status` shows that generation as closed"
+HOW = "run the command again when `ringlog cdc status` shows that generation as closed"
 
 
 class Format(Enum):
@@ -51,7 +53,9 @@ def tail(
     form: Annotated[
         Format,
         typer.Option(
-            "--format", help="text, json (same as --json), debezium (one line with key and value) or cloudevents."
+            "--format",
+            metavar="text|json|debezium|cloudevents",
+            help="Format of a change. json is the same as --json; debezium has one line with key and value.",
         ),
     ] = Format.TEXT,
     limit: Annotated[int | None, typer.Option(help="Stop after this number of changes.", min=1)] = None,
@@ -85,11 +89,13 @@ def tail(
             if number == limit:
                 reader.commit()
                 return
-        _say_not_shown(reader.hidden_rows, as_json)
+        _print_not_shown(reader.hidden_rows, as_json)
 
 
 def apply(
-    to: Annotated[Path, typer.Option("--to", help="SQLite file. A new one is created, an existing one is continued.")],
+    to: Annotated[
+        Path, typer.Option("--sqlite", "--to", help="SQLite file. A new one is created, an existing one is continued.")
+    ],
     table: Tables = None,
     until_end: UntilEnd = False,
     commit_every: Annotated[int, typer.Option(help="Most changes in a transaction.", min=1)] = 1_000,
@@ -130,10 +136,10 @@ def apply(
         for column, number in found.items():
             entry = f"{name} {column or '(whole rows)'}: {number}"
             typer.echo(printable(f"not decoded, see table {UNDECODED} of {to}: {entry}"))
-    _say_not_shown(left, as_json)
+    _print_not_shown(left, as_json)
 
 
-def _say_not_shown(left: HiddenRows | None, as_json: bool) -> None:
+def _print_not_shown(left: HiddenRows | None, as_json: bool) -> None:
     """Print the changes that were not shown to standard error, because standard output has only changes."""
     if left is None:
         return
@@ -148,11 +154,11 @@ def not_shown_lines(left: HiddenRows) -> list[str]:
     """Return the changes that were not shown, the reason, and the next step, a line each."""
     lines = []
     if left.writes:
-        lines.append(f"not shown: {left.writes} writes whose last rows have not come yet")
+        lines.append(f"not shown: {left.writes} writes whose last rows have not arrived yet")
     if left.places:
         where = ", ".join(f"offset {offset} of partition {number}" for number, offset in left.places)
-        lines.append(f"not shown: what the log has from {where} on, at most {left.records} records: {_why(left)}")
-    return [*lines, f"to see it, {HOW}"]
+        lines.append(f"not shown: the records from {where} on, at most {left.records}: {_why(left)}")
+    return [*lines, f"to see them, {HOW}"]
 
 
 def _why(left: HiddenRows) -> str:
@@ -160,8 +166,8 @@ def _why(left: HiddenRows) -> str:
         return "no generation is known yet"
     this = f"the generation of {when(left.generation)}"
     if left.is_closed:
-        return f"{this} is closed, and the next one is not known yet"
-    return f"it is of later generations, and {this} is not closed: more of its rows may come, which are first"
+        return f"{this} is sealed, and the next one is not known yet"
+    return f"they belong to later generations, and {this} is not sealed: its remaining rows come first"
 
 
 def _not_shown_json(left: HiddenRows) -> dict[str, Any]:

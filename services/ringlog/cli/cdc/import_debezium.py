@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail, resolve
 from ringlog.files import read_text
 from ringlog.runtime.process import stop_on_signals
@@ -32,12 +33,16 @@ class Unit(Enum):
 
 def import_debezium(
     topic: Annotated[list[str], typer.Option(help="Topic of change events. May be repeated.")],
-    form: Annotated[EventFormat, typer.Option("--format", help="Encoding of keys and values.")] = EventFormat.JSON,
+    form: Annotated[
+        EventFormat,
+        typer.Option("--format", metavar="json|confluent-avro|apicurio-avro", help="Encoding of keys and values."),
+    ] = EventFormat.JSON,
     schema: Annotated[
-        list[str] | None, typer.Option(help="NUMBER=FILE with an Avro schema of the registry. May be repeated.")
+        list[str] | None, typer.Option(help="Avro schema of the registry, with its number. May be repeated.")
     ] = None,
     table: Annotated[
-        list[str] | None, typer.Option(help="SOURCE=KEYSPACE.TABLE, if the names differ. May be repeated.")
+        list[str] | None,
+        typer.Option(metavar="SOURCE=KEYSPACE.TABLE", help="Table of a source, if the names differ. May be repeated."),
     ] = None,
     group: Annotated[str, typer.Option(help="Consumer group, which names the import.")] = "ringlog-import",
     instance: Annotated[str, typer.Option(help="Name of this process, unique in the group.")] = "1",
@@ -45,7 +50,7 @@ def import_debezium(
     ignore_unknown: Annotated[
         bool, typer.Option("--ignore-unknown", help="Ignore columns that the table does not have.")
     ] = False,
-    until_end: Annotated[bool, typer.Option("--until-end", help="Stop at the current end of the topics.")] = False,
+    until_end: Annotated[bool, typer.Option("--until-end", help=help_texts.UNTIL_END)] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
 ) -> None:
@@ -89,4 +94,4 @@ def import_debezium(
         try:
             stage.run()
         except KafkaException as error:
-            fail("import_failed", f"{error}; nothing is lost or twice: start it again")
+            fail("import_failed", f"{error}. No event is lost or imported twice: start the import again")

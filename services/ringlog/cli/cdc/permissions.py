@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.shared.submitting import show_answer
 from ringlog.files import FileUnusable, private_draft
@@ -18,7 +19,7 @@ from ringlog.operator.fencing import fence
 
 LISTENER = "The brokers' SASL listener for writers, host:port."
 
-Writer = Annotated[str, typer.Option("--writer", help="Name of the CDC writer in the metadata log.")]
+Writer = Annotated[str, typer.Option("--writer", help=help_texts.WRITER)]
 Listener = Annotated[
     str,
     typer.Option("--listener", envvar="RINGLOG_CDC_LISTENER", help=LISTENER),
@@ -33,7 +34,9 @@ Protocol = Annotated[
 
 def grant_command(
     writer: Writer,
-    to: Annotated[Path, typer.Option("--to", help="File for the credentials, as options of a Kafka client.")],
+    to: Annotated[
+        Path, typer.Option("--output", "--to", help="File for the credentials, as options of a Kafka client.")
+    ],
     listener: Listener,
     protocol: Protocol = "SASL_SSL",
     bootstrap: Bootstrap = None,
@@ -59,12 +62,14 @@ def grant_command(
 
 def fence_command(
     writer: Writer,
-    reason: Annotated[str, typer.Option("--reason", help="Reason, recorded in the log.")],
+    reason: Annotated[str, typer.Option("--reason", help=help_texts.REASON)],
     listener: Annotated[str | None, typer.Option("--listener", envvar="RINGLOG_CDC_LISTENER", help=LISTENER)] = None,
     protocol: Protocol = "SASL_SSL",
-    i_made_sure: Annotated[
+    how_stopped: Annotated[
         str | None,
-        typer.Option("--i-made-sure", help="How you stopped the writer. The broker's permissions are not changed."),
+        typer.Option(
+            "--writer-stopped", "--i-made-sure", help="How you stopped the writer. Permissions at the broker stay."
+        ),
     ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
@@ -81,8 +86,10 @@ def fence_command(
         try:
             found = client.read_barrier().writers.get(writer)
             if found is None:
-                fail("unknown_writer", f"there is no CDC writer {writer}; known are those of: ringlog cdc status")
-            command = fence(context, found, reason, listener, protocol, i_made_sure)
+                fail(
+                    "unknown_writer", f"the CDC writer {writer} does not exist; `ringlog cdc status` lists the writers"
+                )
+            command = fence(context, found, reason, listener, protocol, how_stopped)
         except LogError as error:
             fail(error.code, str(error))
         answer = client.submit(command)

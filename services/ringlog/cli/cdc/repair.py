@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.shared.following import Timeout, Wait
 from ringlog.cli.shared.submitting import show_answer, submitted
@@ -30,7 +31,7 @@ UNKNOWN_USER = "somebody"
 
 
 def repair_command(
-    by: Annotated[str | None, typer.Option("--by", help="Operator, recorded in the log. Default: user name.")] = None,
+    by: Annotated[str | None, typer.Option("--operator", "--by", help=help_texts.OPERATOR)] = None,
     wait: Wait = True,
     timeout: Timeout = None,
     bootstrap: Bootstrap = None,
@@ -65,7 +66,7 @@ def repair_command(
     else:
         out.print(f"{name} of cluster {context.cluster}: {found.outcome.replace('_', ' ')}", markup=False)
     if found.outcome == DROPPED or (wait and found.outcome == IN_PROGRESS):
-        fail("not_repaired", f"{name} is {found.outcome}; look at it with: ringlog operation show {name}")
+        fail("not_repaired", f"{name} is {found.outcome}. For details: ringlog operation show {name}")
 
 
 def _ended(state: ClusterState, name: str) -> GlobalRequest | None:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ringlog import FEATURES
 from ringlog.cache.redis_url import redis_address
+from ringlog.cli import help as help_texts
 from ringlog.cli.cluster import certificates as cluster_certificates
 from ringlog.cli.cluster import contexts as cluster_use
 from ringlog.cli.cluster import removal
@@ -25,6 +26,7 @@ from ringlog.kernel.commands.cluster.features import EnableFeature, RequireFeatu
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.log.kafka.acls import BrokerUser, apply_rules, rules_for
 from ringlog.log.kafka.topics import admin_client
+from ringlog.operator.answers import setting_hint
 from ringlog.operator.intents.intents import Intent, named
 from ringlog.operator.views import views
 from ringlog.runtime.context import ClusterContext, current_cluster, store_cluster, stored_id
@@ -57,33 +59,40 @@ cluster_use.register(app)
 cluster_certificates.register(app)
 removal.register(app)
 app.command("acls")(acls)
-Setting = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="NAME=VALUE. May be repeated.")]
+Setting = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting of the new cluster. May be repeated.")
+]
 
 
 def parse_settings(given: list[str] | None) -> tuple[tuple[str, int], ...]:
-    """Return ``NAME=VALUE`` options as pairs; exit status 2 if a value is not a number."""
+    """Return ``NAME=VALUE`` options as pairs; exit status 2 if a name is unknown or a value is not a number."""
     pairs = []
     for item in given or []:
         name, _, value = item.partition("=")
+        if name not in SETTINGS:
+            fail("unknown_setting", f"{name} is not a setting{setting_hint(name)}", 2)
         try:
             pairs.append((name, int(value)))
         except ValueError:
-            fail("bad_setting", f"{item}: expected NAME=NUMBER; names: {', '.join(sorted(SETTINGS))}", 2)
+            fail("bad_setting", f"{item}: expected NAME=NUMBER", 2)
     return tuple(pairs)
 
 
-@app.command("found")
-def found_command(
+@app.command("found", hidden=True)
+@app.command("create")
+def create_command(
     name: Annotated[str, typer.Argument(help="Name of the new cluster, the prefix of its topics.")],
     settings: Setting = None,
     replication: Annotated[
         int | None,
-        typer.Option(help="Copies of each record. Default: 3 on three brokers, 1 on one, else required.", min=1),
+        typer.Option("--kafka-replication", "--replication", help=help_texts.KAFKA_REPLICATION, min=1),
     ] = None,
     ignore_remains: Annotated[
         bool,
         typer.Option(
-            "--anew", help="Create it even if a cluster of this name lost its log. That cluster cannot be recovered."
+            "--replace-lost",
+            "--anew",
+            help="Create it even if a cluster of this name lost its log. That cluster cannot be recovered.",
         ),
     ] = False,
     bootstrap: Bootstrap = None,
@@ -91,8 +100,9 @@ def found_command(
 ) -> None:
     """Create a cluster, and use it in later commands.
 
-    Creates the topics, appends the initial entry and reads it back. An existing cluster is not changed, and the cluster
-    in use stays in use.
+    Creates the topics, appends the initial entry and reads it back. Topics have 3 copies on three brokers and 1 copy on
+    one broker; pass --kafka-replication on other numbers. An existing cluster is not changed, and the cluster in use
+    stays in use.
     """
     broker = broker_of(bootstrap)
     brokers = broker.bootstrap
@@ -119,9 +129,7 @@ def found_command(
         store_cluster(context, is_in_use=is_in_use)
     if creation.ignored:
         change = json.dumps({"command": "ChangeSettings", "settings": {key: given[key] for key in creation.ignored}})
-        fail(
-            "settings_ignored", f"the cluster exists, and its settings stay. To change them: ringlog submit '{change}'"
-        )
+        fail("settings_ignored", f"the cluster exists with other settings. To change them: ringlog submit '{change}'")
 
 
 def _print_created(creation: ClusterCreation, brokers: str, as_json: bool, is_in_use: bool) -> None:
@@ -131,15 +139,15 @@ def _print_created(creation: ClusterCreation, brokers: str, as_json: bool, is_in
         return
     if creation.here:
         out.print(
-            Text.assemble("cluster ", (creation.name, "bold"), f" founded on {brokers}, id {creation.cluster_id}")
+            Text.assemble("cluster ", (creation.name, "bold"), f" created on {brokers}, id {creation.cluster_id}")
         )
     else:
-        out.print(Text.assemble("cluster ", (creation.name, "bold"), f" was there already, id {creation.cluster_id}"))
+        out.print(Text.assemble("cluster ", (creation.name, "bold"), f" exists already, id {creation.cluster_id}"))
     one = "1 copy: a broker that loses its disk loses the cluster"
     out.print(f"each record has {one if creation.copies == 1 else f'{creation.copies} copies'}")
     if not is_in_use:
         out.print(
-            f"another cluster stays in use; to use this one: ringlog cluster use {creation.name} --bootstrap {brokers}"
+            f"another cluster stays in use. To use this one: ringlog cluster use {creation.name} --bootstrap {brokers}"
         )
 
 
@@ -147,7 +155,7 @@ def _print_created(creation: ClusterCreation, brokers: str, as_json: bool, is_in
 def repair_topics_command(
     replication: Annotated[
         int | None,
-        typer.Option(help="Copies of each record in created topics. Default: those of the log.", min=1),
+        typer.Option("--kafka-replication", "--replication", help=help_texts.KAFKA_REPLICATION, min=1),
     ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
@@ -155,14 +163,15 @@ def repair_topics_command(
 ) -> None:
     """Create missing topics and set required settings.
 
-    Records of a lost topic stay lost. `ringlog recover` rebuilds the log itself.
+    New topics get as many copies as the log has. Records of a lost topic stay lost. `ringlog recover` rebuilds the log
+    itself.
     """
     context = resolve(bootstrap, cluster)
     changed = repaired(context.bootstrap, context.cluster, replication)
     if as_json:
         typer.echo(json.dumps(changed))
         return
-    show_table(("topic", "repaired"), sorted(changed.items()), "all topics are as they must be")
+    show_table(("topic", "repaired"), sorted(changed.items()), "all topics exist and have the required settings")
 
 
 @app.command("require-feature")

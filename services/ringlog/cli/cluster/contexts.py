@@ -61,7 +61,7 @@ def list_clusters(as_json: Json = False) -> None:
         for c in found.clusters
     ]
     columns = ("", "cluster", "id", "broker", "redis", "log-in", "trust")
-    show_table(columns, rows, "no cluster is known; found one: ringlog cluster found NAME")
+    show_table(columns, rows, "no cluster is known; create one: ringlog cluster create NAME")
 
 
 def current(as_json: Json = False) -> None:
@@ -71,7 +71,10 @@ def current(as_json: Json = False) -> None:
     """
     found = current_cluster()
     if found is None:
-        fail("no_cluster", "none is in use; choose one: ringlog cluster use NAME, or found one: ringlog cluster found")
+        fail(
+            "no_cluster",
+            "no cluster is in use; choose one: ringlog cluster use NAME, or create one: ringlog cluster create NAME",
+        )
     _show(found, as_json)
 
 
@@ -82,9 +85,9 @@ def known_cluster(name: str) -> ClusterContext:
     found = by_name or [context for context in clusters if name and context.cluster_id.startswith(name)]
     if len(found) > 1:
         which = "; ".join(f"{context.cluster_id} at {context.bootstrap}" for context in found)
-        fail("ambiguous_cluster", f"{name} may be {which}: give its id")
+        fail("ambiguous_cluster", f"{name} matches {which}: pass the id")
     if not found:
-        fail("unknown_cluster", f"{name}; known are those of: ringlog cluster list; or give --bootstrap")
+        fail("unknown_cluster", f"{name} is not known. See ringlog cluster list, or pass --bootstrap")
     return found[0]
 
 

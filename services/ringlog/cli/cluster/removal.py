@@ -20,7 +20,7 @@ from ringlog.agents.status import SILENT_S, read_statuses, view
 from ringlog.cli.cluster.contexts import known_cluster
 from ringlog.cli.shared.connection import Bootstrap, Json, fail, out, resolve
 from ringlog.cli.shared.options import newest
-from ringlog.cli.stack import belongings
+from ringlog.cli.stack import cluster_files
 from ringlog.client.creation.deletion import cluster_at, delete_topics
 from ringlog.log.errors import LogError
 from ringlog.node.identity import LOCK, exclusive_folder
@@ -95,11 +95,14 @@ def delete(
     with _unused_files(ClusterContext(*_place(context), "", cluster_id=cluster_id)) as paths:
         _confirm(context, cluster_id, found.topics, paths, yes_delete)
         if cluster_at(*_place(context)) != found:
-            fail("another_cluster", "the cluster changed while you were asked; nothing was deleted")
+            fail("another_cluster", "the cluster changed during the confirmation; nothing was deleted")
         keys = _delete_cache(context, cluster_id)
         left = delete_topics(*_place(context), found.topics, _silent if as_json else _print_topic)
         if left:
-            fail("cluster_in_use", f"running processes made topics again: {', '.join(left)}. Stop them, then repeat")
+            fail(
+                "cluster_in_use",
+                f"running processes created topics again: {', '.join(left)}. Stop them, then repeat the command",
+            )
         # Again: with --force, a running cache writer may have written keys while the topics were deleted.
         keys = max(keys, _delete_cache(context, cluster_id))
         _delete_files(paths)
@@ -131,7 +134,7 @@ def _confirm(
         typer.echo(f"Delete the cluster {context.cluster} {cluster_id} at {context.bootstrap}:{lines}", err=True)
         given = typer.prompt(f"Type {wanted} to delete all of it", err=True)
     if given.strip() != wanted:
-        why = "" if cluster_id else " (its id is unknown: its log is gone)"
+        why = "" if cluster_id else " (its id is unknown, because its log is lost)"
         fail("not_confirmed", f"the cluster is {wanted}{why}, not {given.strip()[:40]}; nothing was deleted")
 
 
@@ -168,14 +171,14 @@ def _delete_cache(context: ClusterContext, cluster_id: str) -> int:
         with closing(RedisCache(context.redis, context.cluster)) as cache:
             return cache.delete(cluster_id)
     except CacheUnavailable as error:
-        way = "Start it and repeat; or leave its keys: RINGLOG_REDIS_URL= ringlog cluster delete …"
+        way = "Start Redis and repeat the command, or keep the keys: RINGLOG_REDIS_URL= ringlog cluster delete …"
         fail("cache_unavailable", str(error), ways_out=[way])
 
 
 @contextmanager
 def _unused_files(context: ClusterContext) -> Iterator[list[Path]]:
     """Yield the cluster's files on this machine, locked so that no node runs from them. Raises CopyInUse."""
-    paths = belongings(context)
+    paths = cluster_files(context)
     with ExitStack() as locks:
         for folder in (path for path in paths if path.is_dir()):
             for lock in folder.glob(f"*/{LOCK}"):

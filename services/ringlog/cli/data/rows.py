@@ -31,7 +31,7 @@ from ringlog.operator.views import row_text
 from ringlog.runtime.clock import SystemClock
 from ringlog.wire.records import INSERT, ROW_DELETE, Mutation
 
-TableName = Annotated[str, typer.Argument(help="Table: keyspace.table.")]
+TableName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", help="Name of the table.")]
 Timeout = Annotated[float, typer.Option("--timeout", parser=seconds_of, help="Seconds to wait for the answer.")]
 Datacenter = Annotated[str, typer.Option("--datacenter", help="The caller's datacenter, for LOCAL_QUORUM.")]
 NUMBER = re.compile("[0-9]{1,18}")
@@ -42,14 +42,14 @@ Timestamp = Annotated[
 
 def rows(
     table: TableName,
-    key: Annotated[list[str], typer.Argument(help="Values of the partition key. Bytes: 0x and hex digits.")],
+    key: Annotated[list[str], typer.Argument(help="Values of the partition key. Example of bytes: 0x0aff.")],
     at: Annotated[
         list[str] | None,
-        typer.Option("--at", help="PARTITION:OFFSET that each answer must include, as `data put` prints it."),
+        typer.Option("--at", help="Position that each answer must include, as `data put` prints it."),
     ] = None,
     level: Annotated[
         Level | None,
-        typer.Option("--level", case_sensitive=False, help="Consistency level. Default: QUORUM, with --at ONE."),
+        typer.Option("--level", case_sensitive=False, help="Consistency level."),
     ] = None,
     timeout: Timeout = TIMEOUT_S,
     datacenter: Datacenter = "",
@@ -59,9 +59,9 @@ def rows(
 ) -> None:
     """Read the rows of a partition from the nodes.
 
-    The exit status is 1 if there are none. With --at, the result contains every accepted write below the position.
-    Without it, a quorum is read, and later reads return at least the same writes. `--json` also prints the plan and the
-    positions.
+    The exit status is 1 if there are none. With --at, one replica answers (level ONE), and the result contains every
+    accepted write below the position. Without it, a quorum answers, and later reads return at least the same writes.
+    `--json` also prints the plan and the positions.
     """
     wanted = _positions(at or [])
     context = resolve(bootstrap, cluster)
@@ -88,7 +88,7 @@ def put(
     key: Annotated[list[str], typer.Argument(help="Values of the whole key, as for `data rows`.")],
     values: Annotated[
         list[str] | None,
-        typer.Option("--set", help="COLUMN=VALUE. Values are JSON, with text unquoted."),
+        typer.Option("--set", metavar="COLUMN=VALUE", help="Value of a column: JSON, or text without quotes."),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the row instead.")] = False,
     timestamp: Timestamp = None,
@@ -102,7 +102,7 @@ def put(
     The exit status is 1 if a rule rejects it. `--json` also prints the position of the write, for `data rows --at`.
     """
     if delete and values:
-        fail("bad_value", "a row that is deleted gets no values: leave --set out", 2)
+        fail("bad_value", "a deleted row has no values: omit --set", 2)
     context = resolve(bootstrap, cluster)
     with connect(context) as client:
         state = client.read_barrier()
@@ -128,7 +128,7 @@ def put(
         typer.echo(json.dumps({"accepted": not code, "code": code, "position": place, "timestamp": at}))
         raise typer.Exit(1 if code else 0)
     if code:
-        fail(code, f"the write is at {place}, and every reader refuses it")
+        fail(code, f"the write is at {place}, and every reader rejects it")
     out.print(f"accepted; it is in: {rows_command(table, key[: len(found.partition_key)], place)}")
 
 
@@ -150,7 +150,7 @@ def _written(client: Client, bootstrap: str, cluster: str, mutation: Mutation, t
 def _table(state: ClusterState, name: str) -> Table:
     found = state.tables.get(name)
     if found is None:
-        fail("unknown_table", f"epoch {state.epoch} has no table {name}")
+        fail("unknown_table", f"the table {name} does not exist at epoch {state.epoch}")
     return found
 
 
@@ -173,7 +173,7 @@ def _refusals() -> Iterator[None]:
 def _assignment(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign:
-        fail("bad_value", f"{text}: want COLUMN=VALUE", 2)
+        fail("bad_value", f"{text}: expected COLUMN=VALUE", 2)
     return name, value
 
 
@@ -182,7 +182,7 @@ def _positions(texts: list[str]) -> Positions:
     for text in texts:
         partition, _, offset = text.partition(":")
         if not (NUMBER.fullmatch(partition) and NUMBER.fullmatch(offset)):
-            fail("bad_position", f"{text[:60]}: want PARTITION:OFFSET", 2)
+            fail("bad_position", f"{text[:60]}: expected PARTITION:OFFSET", 2)
         found[int(partition)] = int(offset)
     return found
 

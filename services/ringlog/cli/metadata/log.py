@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.cli.shared.options import view_command
 from ringlog.cli.shared.submitting import change_command, submit
@@ -39,8 +40,7 @@ from ringlog.runtime.context import ClusterContext
 from ringlog.wire.records import StoredSnapshot
 
 app = typer.Typer()
-ARCHIVE_HELP = "Location of the archive: a folder, or a URL that fsspec supports."
-InArchive = Annotated[str | None, typer.Option("--archive", envvar="RINGLOG_ARCHIVE", help=ARCHIVE_HELP)]
+InArchive = Annotated[str | None, typer.Option("--archive", envvar="RINGLOG_ARCHIVE", help=help_texts.ARCHIVE)]
 LAST_MAX = 10_000_000
 STYLES = {OutcomeKind.APPLIED: "green", OutcomeKind.DUPLICATE: "dim", OutcomeKind.STALE: "dim"}
 
@@ -50,7 +50,7 @@ def show(
     ctx: typer.Context,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
-    since: Annotated[int, typer.Option("--from", help="First epoch to show.")] = 0,
+    since: Annotated[int, typer.Option("--from-epoch", "--from", help="First epoch to show.")] = 0,
     last: Annotated[
         int | None, typer.Option("--last", min=1, max=LAST_MAX, help="Show only the last N records.")
     ] = None,
@@ -71,7 +71,7 @@ def show(
     with past_of(resolve(bootstrap, cluster), _opened(archive), near=near) as past:
         if dump is not None:
             if past.start.position:
-                fail("log_truncated", f"the log begins with epoch {past.start.state.epoch}: name the archive")
+                fail("log_truncated", f"the log begins with epoch {past.start.state.epoch}: pass --archive")
             count = write_dump(dump, past.records)
             if as_json:
                 typer.echo(json.dumps({"records": count, "file": str(dump)}))
@@ -133,19 +133,19 @@ def verify(
         since = f", from the snapshot of epoch {past.start.state.epoch} on" if past.start.position else ""
         out.print(f"epoch {state.epoch}, digest {digest(state)}{since}")
         for row in rows:
-            verdict = wrong[row.head.epoch] or "as the log says"
+            verdict = wrong[row.head.epoch] or "matches the log"
             out.print(printable(f"snapshot of epoch {row.head.epoch}: {verdict}"), markup=False)
         if held is not None:
-            out.print(f"archive up to epoch {archived}, {len(segments)} segments: whole")
+            out.print(f"archive up to epoch {archived}, {len(segments)} segments: complete")
     if any(wrong.values()):
-        fail("snapshot_forged", f"{sum(map(bool, wrong.values()))} of {len(rows)} snapshots do not fit the log")
+        fail("snapshot_forged", f"{sum(map(bool, wrong.values()))} of {len(rows)} snapshots do not match the log")
     if fault:
         fail("archive_forged", fault)
 
 
 @app.command("archive")
 def archive_log(
-    to: Annotated[str, typer.Option("--to", envvar="RINGLOG_ARCHIVE", help=ARCHIVE_HELP)],
+    to: Annotated[str, typer.Option("--archive", "--to", envvar="RINGLOG_ARCHIVE", help=help_texts.ARCHIVE)],
     record: Annotated[
         bool,
         typer.Option(
@@ -166,7 +166,7 @@ def archive_log(
         update_archive(held, metadata, lambda: open_snapshots(*place))
     segments = held.segments()
     if not segments:
-        fail("not_founded", "the log has no entry that applied")
+        fail("not_founded", "the log has no applied entry")
     last = segments[-1]
     if as_json:
         typer.echo(json.dumps({"epoch": last.last, "digest": last.digest, "segments": len(segments)}))
@@ -248,7 +248,7 @@ def list_snapshots(context: ClusterContext) -> Iterator[Any]:
     for row in rows:
         cells = str(row["epoch"]), time_of_day(row["at"]), f"{row['bytes']:,}", row["by"]
         lines.append(
-            (*cells, ", ".join(row["confirmed_by"]) or "nobody", row["digest"][:16], row["code"] or _outvoted(row))
+            (*cells, ", ".join(row["confirmed_by"]) or "none", row["digest"][:16], row["code"] or _outvoted(row))
         )
     columns = ("epoch", "taken", "bytes", "stored by", "confirmed by", "digest", "")
     show_table(columns, lines, "no snapshots: take one with `ringlog snapshot take`")

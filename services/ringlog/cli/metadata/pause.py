@@ -11,7 +11,7 @@ from ringlog.kernel.commands.control.pauses import PauseChanges, ResumeChanges
 from ringlog.kernel.model.modes import LIMITED, SCOPES
 from ringlog.operator.intents.intents import Intent, named
 
-Scopes = Annotated[list[str], typer.Argument(metavar="SCOPE...", help=f"Some of: {', '.join(SCOPES)}.")]
+Scopes = Annotated[list[str], typer.Argument(metavar="SCOPE", help=f"Some of: {', '.join(SCOPES)}.")]
 Of = Annotated[
     str,
     typer.Option(

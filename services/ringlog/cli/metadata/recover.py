@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.agents.exits import accept_recovery
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.client.creation.recovery import RecoveryPlan, planned, rebuild
 from ringlog.client.creation.recovery_place import FoundLog, KafkaPlace
@@ -38,7 +39,7 @@ def recover(
         str,
         typer.Argument(metavar="PLACE", help="Folder of a metadata service member's node, or location of an archive."),
     ],
-    operator: Annotated[str, typer.Option(help="Name of the operator, recorded in the log.")] = "",
+    operator: Annotated[str, typer.Option(help=help_texts.OPERATOR)] = "",
     reason: Annotated[str, typer.Option(help="Reason, recorded in the log.")] = "",
     export: Annotated[
         Path | None,
@@ -49,7 +50,9 @@ def recover(
         bool, typer.Option("--replace", help="Replace an existing log. Its records are deleted.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without changes.")] = False,
-    replication: Annotated[int | None, typer.Option(min=1, help="Copies of each record in created topics.")] = None,
+    replication: Annotated[
+        int | None, typer.Option("--kafka-replication", "--replication", min=1, help=help_texts.KAFKA_REPLICATION)
+    ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -63,7 +66,9 @@ def recover(
         if export is not None:
             end = end_of(copy)
             write_private(export, json.dumps(exported(end.at.state), indent=2) + "\n")
-            return _say({"epoch": end.at.state.epoch, "state_id": end.at.state.state_id, "file": str(export)}, as_json)
+            return _print_view(
+                {"epoch": end.at.state.epoch, "state_id": end.at.state.state_id, "file": str(export)}, as_json
+            )
         text = None if state is None else _edited(state)
         plan = planned(copy, operator, reason, lambda end: () if text is None else composed(text, end))
         context = resolve(bootstrap, cluster)
@@ -73,7 +78,7 @@ def recover(
                 view |= {"topic_id": rebuild(where, plan, replace=replace)}
                 accepted = accept_recovery(process_data_dir(), where.name, plan.after.cluster_id, view["topic_id"])
                 view |= {"agents_accept": [str(path) for path in accepted]}
-    _say(view, as_json)
+    _print_view(view, as_json)
 
 
 def _edited(state: Path) -> bytes:
@@ -129,12 +134,12 @@ def _view(plan: RecoveryPlan, there: FoundLog | None, acknowledged: Epoch) -> di
     }
 
 
-def _say(view: dict[str, Any], as_json: bool) -> None:
+def _print_view(view: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(view))
         return
     for name, value in view.items():
         out.print(printable(f"{name}: {value}"), markup=False)
     if lost := view.get("lost_epochs"):
-        text = f"{lost} epochs were seen that this copy lacks: nodes that acknowledged them end when they start"
+        text = f"this copy lacks {lost} epochs that nodes acknowledged: these nodes stop at their next start"
         out.print(printable(text), markup=False)

@@ -40,7 +40,7 @@ def show(context: ClusterContext) -> Iterator[Any]:
     for line in recovery_lines(state):
         out.print(line, markup=False)
     rows = ((row["node"], row["stage"], str(row["since"])) for row in view["members"])
-    show_table(("node", "stage", "since epoch"), rows, "no members: name the first with `ringlog service add NODE`")
+    show_table(("node", "stage", "since epoch"), rows, "no members: add the first with `ringlog service add NODE`")
     how = AUTOMATIC if view["automatic"] else "by hand"
     without = f", without {', '.join(view['excluded'])}" if view["excluded"] else ""
     out.print(printable(f"{view['size']} wanted, {how}{without}"), markup=False)
@@ -76,7 +76,7 @@ def remove(node: Name) -> Intent:
 @app.command("size")
 @change_command
 def size(
-    members: Annotated[str | None, typer.Argument(metavar="[N|automatic]", help="Number of members.")] = None,
+    members: Annotated[str | None, typer.Argument(metavar="N|automatic", help="Number of members.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Node that must not be a member. May be repeated.")] = None,
     exclude_none: Annotated[bool, typer.Option("--exclude-none", help="Clear the excluded nodes.")] = False,
 ) -> Intent:
@@ -87,7 +87,7 @@ def size(
     if members not in (None, AUTOMATIC) and not NUMBER.fullmatch(str(members)):
         fail("bad_field", f"size: {str(members)[:40]!r} is neither a number nor {AUTOMATIC}", 2)
     if exclude and exclude_none:
-        fail("bad_field", "exclude: stands beside --exclude-none", 2)
+        fail("bad_field", "exclude: cannot be combined with --exclude-none", 2)
     excluded = tuple(exclude) if exclude else () if exclude_none else None
     automatic = members == AUTOMATIC
     number = None if members is None or automatic else int(members)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import ringlog
+from ringlog.cli import help as help_texts
 from ringlog.cli.node import movements as node_movements
 from ringlog.cli.node.discovery import Meet, Seeds, in_cluster
 from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail
@@ -72,18 +73,20 @@ def run(
         int, typer.Option(help="gRPC port. 0: the previous port. If the port is in use, a free one is chosen.")
     ] = 0,
     insecure: Insecure = False,
-    datacenter: Annotated[str, typer.Option(help="Datacenter.")] = "dc1",
-    rack: Annotated[str, typer.Option(help="Rack.")] = "r1",
-    shards: Annotated[int, typer.Option(help="Number of shards (cores).", min=1, max=4096)] = 2,
+    datacenter: Annotated[str, typer.Option(help="Name of the datacenter.")] = "dc1",
+    rack: Annotated[str, typer.Option(help="Name of the rack.")] = "r1",
+    shards: Annotated[int, typer.Option(help=help_texts.SHARDS, min=1, max=4096)] = 2,
     join: Annotated[bool, typer.Option("--join", help="Join the cluster after the registration.")] = False,
-    tokens: Annotated[int, typer.Option(help="Number of tokens for the join.", min=1, max=1024)] = NUM_TOKENS,
+    tokens: Annotated[
+        int, typer.Option("--num-tokens", "--tokens", help=help_texts.NUM_TOKENS, min=1, max=1024)
+    ] = NUM_TOKENS,
     meet: Meet = None,
     seeds: Seeds = "",
 ) -> None:
     """Run a node in the foreground until it is stopped.
 
-    The node registers, joins with --join, stores the rows of its ranges and acknowledges epochs. With --meet and
-    --seeds, nodes find each other before a cluster exists, and one of them creates it.
+    The node registers, joins with --join, stores the rows of its ranges and acknowledges epochs. With
+    --discovery-address and --seeds, nodes find each other before a cluster exists, and one of them creates it.
     """
     from ringlog.node.identity import folder_of
     from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess  # an extra: the node's web server
@@ -126,10 +129,10 @@ def _guarded(listen: str, advertise: str, insecure: bool) -> str:
     trust = current()
     check_listen_address(listen, trust, insecure=insecure)
     if trust.encrypts and not trust.node:
-        text = f"it names no node: {certificate_source()}; a node needs the dNSName {name_of_node('<node id>')}. "
+        text = f"{certificate_source()} names no node; a node needs the dNSName {name_of_node('<node id>')}. "
         raise CertificateOfAnotherNode(f"{text}Pass --trust-config with the file of this node")
     if not advertise and listen in ANYWHERE:
-        fail("bad_usage", f"--listen {listen} needs --advertise: by which address do others reach the node?", 2)
+        fail("bad_usage", f"--listen {listen} needs --advertise, the address of the node for other machines", 2)
     return trust.node
 
 

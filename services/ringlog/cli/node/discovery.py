@@ -1,4 +1,4 @@
-"""``ringlog node run --meet --seeds``: a node discovers its cluster (``ringlog.client.creation.discovery``)."""
+"""``ringlog node run --discovery-address``: a node discovers its cluster (``ringlog.client.creation.discovery``)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ FOLDER = ".discovery"
 """The folder next to those of clusters. No cluster name can begin with a dot."""
 Meet = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Address for the discovery requests of other nodes."),
+    typer.Option("--discovery-address", "--meet", help="Address for the discovery requests of other nodes."),
 ]
-Seeds = Annotated[str, typer.Option(metavar="HOST:PORT,…", help="Addresses of the first nodes to ask: their --meet.")]
+Seeds = Annotated[str, typer.Option(help="Discovery addresses of the first nodes to ask.")]
 
 log = get_logger("ringlog.node")
 
@@ -54,7 +54,7 @@ def in_cluster(
     """
     if meet is None:
         if seeds:
-            fail("bad_usage", "--seeds needs --meet: where do those ask this node?", 2)
+            fail("bad_usage", "--seeds needs --discovery-address, at which the other nodes reach this node", 2)
         yield resolve(bootstrap, cluster)
         return
     check_listen_address(meet.rpartition(":")[0], trust.current(), insecure=insecure)

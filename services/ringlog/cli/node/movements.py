@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
 from ringlog.cli.shared.following import ask, operation_command
 from ringlog.cli.shared.submitting import Reason, change_command
@@ -42,10 +43,10 @@ def leave(node: Node) -> Intent:
 @operation_command
 def move(
     node: Node,
-    tokens: Annotated[list[int] | None, typer.Option("--token", help="New token of the node. May be repeated.")] = None,
+    tokens: Annotated[list[int] | None, typer.Option("--token", help=help_texts.TOKEN)] = None,
     num_tokens: Annotated[
         int | None,
-        typer.Option(help="Number of new tokens, chosen to balance the ring.", min=1, max=NUM_TOKENS_MAX),
+        typer.Option(help=help_texts.NUM_TOKENS, min=1, max=NUM_TOKENS_MAX),
     ] = None,
 ) -> Intent:
     """Change the tokens of a node.
@@ -53,17 +54,15 @@ def move(
     Like nodetool move, with any number of tokens.
     """
     if (tokens is None) == (num_tokens is None):
-        fail("bad_usage", "give either --token, once for each token, or --num-tokens", 2)
+        fail("bad_usage", "pass either --token, once for each token, or --num-tokens", 2)
     return intents.move(node, tokens or num_tokens or ())
 
 
 @operation_command
 def join(
     node: Node,
-    tokens: Annotated[list[int] | None, typer.Option("--token", help="Token of the node. May be repeated.")] = None,
-    num_tokens: Annotated[
-        int, typer.Option(help="Number of tokens, chosen to balance the ring.", min=1, max=NUM_TOKENS_MAX)
-    ] = NUM_TOKENS,
+    tokens: Annotated[list[int] | None, typer.Option("--token", help=help_texts.TOKEN)] = None,
+    num_tokens: Annotated[int, typer.Option(help=help_texts.NUM_TOKENS, min=1, max=NUM_TOKENS_MAX)] = NUM_TOKENS,
 ) -> Intent:
     """Join a registered and running node.
 
@@ -116,7 +115,7 @@ def assassinate(
 def rebuild(
     node: Node,
     source_datacenter: Annotated[
-        str, typer.Option("--from", metavar="DATACENTER", help="Stream only from replicas in this datacenter.")
+        str, typer.Option("--source-datacenter", "--from", help="Stream only from replicas in this datacenter.")
     ] = "",
 ) -> Intent:
     """Stream all ranges of a node again from other replicas.
@@ -144,7 +143,7 @@ def up(node: Node, reason: Reason = "") -> Intent:
 @change_command
 def update(
     node: Node,
-    address: Annotated[str | None, typer.Option(help="New address, host:port.")] = None,
+    address: Annotated[str | None, typer.Option(help="New address.")] = None,
     release: Annotated[str | None, typer.Option(help="Release that the node runs.")] = None,
     features: Annotated[
         list[str] | None,
@@ -154,14 +153,14 @@ def update(
     capacity: Annotated[
         int | None, typer.Option(help="Weight of the node. A node with 2 gets twice the data of one with 1.")
     ] = None,
-    shards: Annotated[int | None, typer.Option(help="Number of shards. Only for a node without tokens.")] = None,
+    shards: Annotated[int | None, typer.Option(help=help_texts.SHARDS)] = None,
 ) -> Intent:
     """Update a node's properties.
 
-    Omitted properties keep their values.
+    Omitted properties keep their values. The number of shards can change only while the node has no tokens.
     """
     if features and no_features:
-        fail("bad_usage", "give either --feature, once for each, or --no-features", 2)
+        fail("bad_usage", "pass either --feature, once for each, or --no-features", 2)
     supported = tuple(features) if features else () if no_features else None
     command = UpdateNode(node, address, release, supported, capacity, shards)
     return named(command)
@@ -192,8 +191,8 @@ def _confirm(context: ClusterContext, node: str, intent: Intent) -> None:
             lost = dry_run(client.read_barrier(), intent, SystemDraw())
         except Refused as refused:
             fail(refused.code, str(refused), 2 if isinstance(refused, InvalidIntent) else 1)
-    out.print(f"{node} would have left with one entry, which cannot be undone: {lost}", markup=False)
+    out.print(f"{node} leaves at once, and this cannot be undone: {lost}", markup=False)
     if not sys.stdin.isatty():
-        fail("not_confirmed", "give --yes to do it")
-    if not typer.confirm("Do it?"):
-        fail("not_confirmed", "nothing was done")
+        fail("not_confirmed", "pass --yes to confirm")
+    if not typer.confirm("Continue?"):
+        fail("not_confirmed", "nothing was changed")

@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.live import Live
 
 from ringlog.agents.status import read_refused
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, errors, fail, out, resolve
 from ringlog.cli.shared.following import SILENT_S, newer
 from ringlog.cli.shared.options import view_command
@@ -67,22 +68,24 @@ def list_operations(
         closing(LastHeardReader(*place)) as loads,
         Live(console=out, auto_refresh=False) if is_redrawn else nullcontext() as live,
     ):
-        progress = ListProgress(may_begin=operation is None, shows_ended=show_all or as_json or operation is not None)
+        progress = ListProgress(
+            awaits_start=operation is None, shows_ended=show_all or as_json or operation is not None
+        )
         while True:
             acks_now = acks.refresh()  # Read before the log, so that the state contains every acknowledged epoch.
             state = client.read_barrier()
-            doubted = [one.subject for one in _agent_reports(context) if one.code == ACK_REJECTED]
-            found = views.operations(state, acks_now, SystemClock().now_us(), doubted, loads.refresh())
+            rejected_nodes = [one.subject for one in _agent_reports(context) if one.code == ACK_REJECTED]
+            found = views.operations(state, acks_now, SystemClock().now_us(), rejected_nodes, loads.refresh())
             if operation is not None:
                 found = [view for view in found if view["id"] == operation] or _unknown(operation)
             shown = progress.shown(found)
-            if progress.is_news(shown):
-                none = f"nothing is in flight; ended: {len(found)}, see --all" if found else "no operations"
+            if progress.has_changed(shown):
+                none = f"no operation is in flight; {len(found)} have ended, see --all" if found else "no operations"
                 _print(shown, none, as_json, live)
-            if not watch or progress.is_over(shown):
+            if not watch or progress.has_ended(shown):
                 return
-            if progress.waits_for_the_first():
-                text = "nothing is in flight: waiting for an operation to begin, until Ctrl-C"
+            if progress.awaits_first_operation():
+                text = "no operation is in flight: waiting for one to start (Ctrl-C stops)"
                 (errors if live is None else out).print(text)
             client.replica.wait_for(partial(newer, state.epoch), WATCH_S, "a new epoch")
 
@@ -95,12 +98,12 @@ def _agent_reports(context: ClusterContext) -> tuple[RefusedProposal, ...]:
 
 
 class ListProgress:
-    """The state of a watched list. ``may_begin``: wait for an operation that has not started yet."""
+    """The state of a watched list. ``awaits_start``: wait for an operation that has not started yet."""
 
-    def __init__(self, may_begin: bool, *, shows_ended: bool = True) -> None:
+    def __init__(self, awaits_start: bool, *, shows_ended: bool = True) -> None:
         self._hidden: frozenset[str] | None = frozenset() if shows_ended else None
         self._stages: list[tuple[str, str]] | None = None
-        self._may_begin = may_begin
+        self._may_begin = awaits_start
         self._reported = False
 
     def shown(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -112,7 +115,7 @@ class ListProgress:
             self._hidden = frozenset(view["id"] for view in found if view["stage"] in ENDED)
         return [view for view in found if view["id"] not in self._hidden]
 
-    def is_news(self, found: list[dict[str, Any]]) -> bool:
+    def has_changed(self, found: list[dict[str, Any]]) -> bool:
         """Return True if the list differs from the previous one."""
         stages = [(view["id"], view["stage"]) for view in found]
         last, self._stages = self._stages, stages
@@ -120,18 +123,18 @@ class ListProgress:
             self._may_begin = False
         return stages != last
 
-    def is_over(self, found: list[dict[str, Any]]) -> bool:
+    def has_ended(self, found: list[dict[str, Any]]) -> bool:
         """Return True if all operations have ended and no further one is awaited."""
         return not self._may_begin and all(view["stage"] in ENDED for view in found)
 
-    def waits_for_the_first(self) -> bool:
+    def awaits_first_operation(self) -> bool:
         """Return True once, if no operation has started yet."""
         first, self._reported = self._may_begin and not self._reported, True
         return first
 
 
 def _unknown(operation: str) -> NoReturn:
-    fail("unknown_operation", f"{operation} is not known; ended ones are remembered for a while only")
+    fail("unknown_operation", f"{operation} is not known. The log keeps ended operations only for some time")
 
 
 def _print(found: list[dict[str, Any]], none: str, as_json: bool, live: Live | None) -> None:
@@ -162,12 +165,12 @@ def show(context: ClusterContext, operation: OperationId) -> Iterator[Any]:
             fail(meant.code, meant.detail, 2)
         found, asked = state.operations.get(meant), state.requests.get(meant)
         agent_reports = _agent_reports(context)
-        doubted = [one.subject for one in agent_reports if one.code == ACK_REJECTED]
+        rejected_nodes = [one.subject for one in agent_reports if one.code == ACK_REJECTED]
         last_reports = last_heard(context.bootstrap, context.cluster)
         view = (
             None
             if found is None
-            else views.operation(state, found, acks_now, SystemClock().now_us(), doubted, last_reports)
+            else views.operation(state, found, acks_now, SystemClock().now_us(), rejected_nodes, last_reports)
         )
         view = view if asked is None else views.request(asked)
     if view is not None:
@@ -214,16 +217,15 @@ def retry(
         typer.Option(
             "--ignore",
             metavar="NODE",
-            help="Node that was declared down, to continue without. From the stage write_both_read_new on.",
+            help="Node that was declared down, to continue without. May be repeated.",
         ),
     ] = None,
-    admit_loss: Annotated[
-        bool, typer.Option("--admit-loss", help="Continue even if too few nodes remain for correct reads.")
-    ] = False,
+    admit_loss: Annotated[bool, typer.Option("--admit-loss", help=help_texts.ADMIT_LOSS)] = False,
 ) -> Intent:
     """Retry an operation that waits for an operator or a node.
 
-    With --ignore, it continues without a node that is lost.
+    With --ignore, it continues without a node that is lost. This is possible from the stage write_both_read_new on.
+    --admit-loss permits that if too few nodes remain for correct reads.
     """
     command = RetryOperation(operation, reason, tuple(ignore or ()), admit_loss)
     return of_operation(command)

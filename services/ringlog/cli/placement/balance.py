@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.cli.shared.options import newest, show_view, view_command
 from ringlog.cli.shared.submitting import Reason, change_command
@@ -30,7 +31,7 @@ from ringlog.runtime.context import ClusterContext
 def draw(path: Path, history: BalanceHistory, unit: str = SECONDS) -> None:
     """Write a history as a chart. Fails if no table had tablets, or if the file cannot be written."""
     if not history.moments:
-        fail("no_tablets", "no table had tablets, so there is nothing to draw", 2)
+        fail("no_tablets", "no table had tablets, so the chart would be empty", 2)
     try:
         path.write_text(draw_chart(history, unit), encoding="utf-8")
     except OSError as error:
@@ -38,7 +39,7 @@ def draw(path: Path, history: BalanceHistory, unit: str = SECONDS) -> None:
 
 
 app = typer.Typer()
-Of = Annotated[str, typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="Keyspace or table. Default: all.")]
+Of = Annotated[str, typer.Argument(metavar="KEYSPACE[.TABLE]", help="Keyspace or table. Default: all.")]
 SCOPES = (BALANCING, SPLITS)
 """The work of the balancer that its pause stops."""
 
@@ -46,7 +47,7 @@ SCOPES = (BALANCING, SPLITS)
 @app.callback(invoke_without_command=True)
 def balance(
     ctx: typer.Context,
-    why: Annotated[bool, typer.Option("--why", help="Show the reasons for moves and unchanged parts.")] = False,
+    why: Annotated[bool, typer.Option("--why", help=help_texts.WHY)] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -75,7 +76,7 @@ def status(context: ClusterContext) -> Iterator[Any]:
         sizes = ["-" if row[name] is None else f"{row[name]:,}" for name in ("bytes", "capacity")]
         rows.append((row["node"], row["state"], str(row["tablets"]), shards, *sizes))
     show_table(("node", "state", "tablets", "of each shard", "bytes", "capacity"), rows, "no nodes")
-    out.print(f"{len(view['moving'])} tablets in transition")
+    out.print(f"{len(view['moving'])} tablets are migrating")
     for line in views.troubles(view["troubles"]):
         out.print(printable(line), markup=False)
     for line in views.resizing(view["resizing"]):
@@ -84,14 +85,14 @@ def status(context: ClusterContext) -> Iterator[Any]:
         out.print(printable(format_pause(pause)))
     for one in view["ignored"]:
         out.print(printable(views.ignored_text(one)))
-    _say_stop(view)
+    _print_stop(view)
 
 
 @app.command("plan")
 @view_command
 def plan(
     context: ClusterContext,
-    why: Annotated[bool, typer.Option("--why", help="Also show the reason of each unchanged part.")] = False,
+    why: Annotated[bool, typer.Option("--why", help=help_texts.WHY)] = False,
 ) -> Iterator[Any]:
     """Show the next moves of the balancer, without moving."""
     return _plan(context, why)
@@ -114,19 +115,20 @@ def resume(of: Of = "") -> Intent:
     return named(ResumeChanges(SCOPES, of))
 
 
-@app.command("picture")
-def picture(
+@app.command("picture", hidden=True)
+@app.command("chart")
+def chart(
     file: Annotated[Path, typer.Argument(metavar="FILE.svg", help="SVG file to write.")],
     dump: Annotated[
         Path | None,
-        typer.Option("--from", help="File of `ringlog log --dump` to read instead of the cluster. It has no sizes."),
+        typer.Option("--from", help="File of `ringlog log --dump` to read instead of the cluster."),
     ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
 ) -> None:
     """Draw a chart of the tablets over time.
 
-    Shows the tablets of nodes and shards, and the number of moving tablets.
+    Shows the tablets of nodes and shards, and the number of moving tablets. A dump of the log has no sizes.
     """
     try:
         if dump is not None:
@@ -153,21 +155,21 @@ def _plan(context: ClusterContext, why: bool) -> Iterator[Any]:
         rows.append((f"{row['table']}/{row['tablet']}", *places, row["kind"], row["why"]))
     if rows:
         show_table(("tablet", "from", "to", "kind", "why"), rows)
-    _say_stop(view)
+    _print_stop(view)
     for stop in view.get("stops", ()):
-        _say(stop["what"], stop["code"], stop["why"], stop["detail"])
+        _print_reason(stop["what"], stop["code"], stop["why"], stop["detail"])
     for row in view.get("obstacles", ()):
-        _say(f"{row['table']}/{row['tablet']} on {row['node']}", row["code"], row["detail"], "")
+        _print_reason(f"{row['table']}/{row['tablet']} on {row['node']}", row["code"], row["detail"], "")
     for row in view.get("refused", ()):
-        _say(f"{row['table']}/{row['tablet']}", row["code"], row["detail"], "")
+        _print_reason(f"{row['table']}/{row['tablet']}", row["code"], row["detail"], "")
     for row in view.get("resizes", ()):
         out.print(f"{row['table']}: {row['decision']}", markup=False)
 
 
-def _say(subject: str, code: str, why: str, detail: str) -> None:
+def _print_reason(subject: str, code: str, why: str, detail: str) -> None:
     out.print(printable(f"{subject}: {why} ({code})" + (f"; {detail}" if detail else "")), markup=False)
 
 
-def _say_stop(view: dict[str, Any]) -> None:
+def _print_stop(view: dict[str, Any]) -> None:
     if not view["migrations"]:
         out.print(views.stop_text(view["stop"]))

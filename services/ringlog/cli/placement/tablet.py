@@ -37,9 +37,7 @@ def list_tablets(
     context: ClusterContext,
     table: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[KEYSPACE.TABLE]", help="Table whose tablets are listed. Default: a row for each table."
-        ),
+        typer.Argument(metavar="KEYSPACE.TABLE", help="Table whose tablets are listed. Default: a row for each table."),
     ] = None,
 ) -> Iterator[Any]:
     """List tables in tablets, or the tablets of one table.
@@ -60,7 +58,7 @@ def list_tablets(
             (row["table"], str(row["tablets"]), str(row["moving"]), row["resize"] or "", row["shares"] or "")
             for row in found
         )
-        show_table(("table", "tablets", "moving", "resize", "shares those of"), rows, "no tables in tablets")
+        show_table(("table", "tablets", "moving", "resize", "same tablets as"), rows, "no tables in tablets")
         return
     rows = (
         (str(number), str(row["last_token"]), _places(row["replicas"]), _places(row["next"]), _stage(row))
@@ -98,8 +96,10 @@ def show(context: ClusterContext, table: FullName, tablet: Number) -> Iterator[A
 def move(
     table: FullName,
     tablet: Number,
-    target: Annotated[str, typer.Option("--to", metavar="NODE/SHARD", help="Target shard.")],
-    source: Annotated[str, typer.Option("--from", metavar="NODE/SHARD", help="Shard of the replica to move.")],
+    target: Annotated[str, typer.Option("--target", "--to", metavar="NODE/SHARD", help="Target shard.")],
+    source: Annotated[
+        str, typer.Option("--source", "--from", metavar="NODE/SHARD", help="Shard of the replica to move.")
+    ],
 ) -> Intent:
     """Move a replica of a tablet to another shard.
 
@@ -159,7 +159,7 @@ def merge(table: FullName, stop: Stop = False) -> tuple[str, str]:
 @change_command
 def repair(
     table: FullName,
-    tablets: Annotated[list[int] | None, typer.Argument(metavar="[TABLET...]", help="Numbers. Default: all.")] = None,
+    tablets: Annotated[list[int] | None, typer.Argument(metavar="TABLET", help="Numbers. Default: all.")] = None,
 ) -> Intent:
     """Repair tablets.
 
@@ -200,14 +200,15 @@ def _map(state: ClusterState, table: str) -> TabletMap:
     if found is None:
         exists = table in state.tables
         fail(
-            "no_tablets" if exists else "unknown_table", f"{table} has no tablets" if exists else f"there is no {table}"
+            "no_tablets" if exists else "unknown_table",
+            f"{table} has no tablets" if exists else f"the table {table} does not exist",
         )
     return found
 
 
 def _check(tablets: TabletMap, number: int) -> None:
     if not 0 <= number < tablets.count:
-        fail("unknown_tablet", f"{tablets.table} has tablets 0 to {tablets.count - 1}, no {number}")
+        fail("unknown_tablet", f"{tablets.table} has tablets 0 to {tablets.count - 1}, not {number}")
 
 
 def _place(given: str) -> tuple[str, int]:

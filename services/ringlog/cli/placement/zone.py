@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import fail, out
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.submitting import change_command
@@ -30,7 +31,10 @@ Filter = Annotated[
     str | None,
     typer.Option("--filter", metavar="JSONPATH", help="Filter for data nodes. Example: '$[?(@.rack == \"r1\")]'."),
 ]
-Profiles = Annotated[list[str] | None, typer.Option("--profile", help="Storage profile that data nodes must support.")]
+Profiles = Annotated[
+    list[str] | None,
+    typer.Option("--storage-profile", "--profile", help="Storage profile that data nodes must support."),
+]
 ScaleUp = Annotated[int | None, typer.Option(metavar="SECONDS", help="Seconds until new nodes become data nodes.")]
 ScaleDown = Annotated[int | None, typer.Option(metavar="SECONDS", help="Seconds until missing nodes stop being used.")]
 Mode = Annotated[str | None, typer.Option(help="strong or high_availability.")]
@@ -95,7 +99,7 @@ def show(
     context: ClusterContext,
     zone: Name,
     partition: Annotated[
-        int | None, typer.Argument(metavar="[PARTITION]", help="Partition to show. Default: all.")
+        int | None, typer.Argument(metavar="PARTITION", help="Partition to show. Default: all.")
     ] = None,
 ) -> Iterator[Any]:
     """Show a zone and its partitions.
@@ -109,7 +113,7 @@ def show(
     if partition is not None:
         view["partitions"] = [row for row in view["partitions"] if row["partition"] == partition]
         if not view["partitions"]:
-            fail("unknown_partition", f"{zone} has partitions 0 to {view['count'] - 1}, no {partition}")
+            fail("unknown_partition", f"{zone} has partitions 0 to {view['count'] - 1}, not {partition}")
     yield view
     out.print(
         printable(f"{zone}: {view['replicas']} replicas, quorum {view['quorum']}, {view['filter']}"), markup=False
@@ -138,12 +142,12 @@ def plan(context: ClusterContext, zone: Name) -> Iterator[Any]:
     yield view
     for row in view["moves"]:
         steps = " then ".join(", ".join(step) for step in row["steps"])
-        out.print(f"{row['partition']}: {', '.join(row['stable']) or 'nobody'} to {steps}", markup=False)
+        out.print(f"{row['partition']}: {', '.join(row['stable']) or 'none'} to {steps}", markup=False)
     if not view["moves"]:
-        out.print("each partition is where it belongs")
+        out.print("each partition is on its nodes")
     for row in view["left_out"]:
         subject = f"of {row['partitions']} partitions" if row["data_node"] else "of the data nodes"
-        out.print(printable(f"left out {subject} for being down: {row['node']}"), markup=False)
+        out.print(printable(f"left out {subject} because it is down: {row['node']}"), markup=False)
 
 
 def _print_timers(view: dict[str, Any], of: str = "") -> None:
@@ -156,7 +160,7 @@ def _print_timers(view: dict[str, Any], of: str = "") -> None:
 def rebalance(
     zone: Name,
     partitions: Annotated[
-        list[int] | None, typer.Argument(metavar="[PARTITION...]", help="Partition numbers. Default: all.")
+        list[int] | None, typer.Argument(metavar="PARTITION", help="Partition numbers. Default: all.")
     ] = None,
 ) -> Intent:
     """Move partitions to the nodes where the zone puts them."""
@@ -169,13 +173,11 @@ def reset(
     zone: Name,
     partitions: Annotated[
         list[int] | None,
-        typer.Argument(metavar="[PARTITION...]", help="Partition numbers. Default: all partitions without a majority."),
+        typer.Argument(metavar="PARTITION", help="Partition numbers. Default: all partitions without a majority."),
     ] = None,
     admit_loss: Annotated[
         bool,
-        typer.Option(
-            "--admit-loss", help="Reset even if rows may be lost. Without it, the refusal names the possible loss."
-        ),
+        typer.Option("--admit-loss", help=help_texts.ADMIT_LOSS),
     ] = False,
 ) -> Intent:
     """Reset partitions that lost their majority.
@@ -190,7 +192,7 @@ def reset(
 def restart(
     zone: Name,
     partition: Annotated[int, typer.Argument(metavar="PARTITION", help="Number of the partition.")],
-    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes whose replicas are rebuilt.")],
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE", help="Nodes whose replicas are rebuilt.")],
 ) -> Intent:
     """Rebuild replicas of a partition.
 
@@ -208,7 +210,7 @@ def cancel(
     revision: Annotated[
         int | None, typer.Option(help="Expected revision of the pending step. Default: the current one.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="Reason, recorded in the log.")] = None,
+    reason: Annotated[str | None, typer.Option(help=help_texts.REASON)] = None,
 ) -> Intent:
     """Cancel the pending steps of a partition."""
     values = {"partition": partition, "pending_revision": revision, "reason": reason}
@@ -218,5 +220,5 @@ def cancel(
 def _zone(state: ClusterState, name: str) -> Zone:
     found = state.zones.get(name)
     if found is None:
-        fail("unknown_zone", f"there is no zone {name}")
+        fail("unknown_zone", f"the zone {name} does not exist")
     return found

@@ -66,7 +66,7 @@ def _submit(client: Client, part: tuple[DdlStatement, ...], given: object, timeo
         out.print(f"{count} {applied_text(answer.epoch, began)}")
     if not isinstance(answer, AppliedResult):
         if not as_json:
-            fail("request_expired", f"unknown, now final: look in the log since epoch {found['since_epoch']}")
+            fail("request_expired", f"unknown, and final now: see ringlog log --from-epoch {found['since_epoch']}")
         raise typer.Exit(1)
 
 
@@ -84,7 +84,7 @@ def describe_schema(
     context: ClusterContext,
     name: Annotated[
         str,
-        typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="Keyspace or table to describe. Default: the whole schema."),
+        typer.Argument(metavar="KEYSPACE[.TABLE]", help="Keyspace or table to describe. Default: the whole schema."),
     ] = "",
 ) -> Iterator[Any]:
     """Print the schema as CQL.

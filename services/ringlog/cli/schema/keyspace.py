@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import fail
 from ringlog.cli.shared.following import operation_command
 from ringlog.cli.shared.options import newest, view_command
@@ -21,7 +22,7 @@ from ringlog.runtime.context import ClusterContext
 
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name of the keyspace.")]
-Factor = Annotated[int | None, typer.Option(help="Number of replicas (SimpleStrategy).")]
+Factor = Annotated[int | None, typer.Option(help=help_texts.FACTOR)]
 Setting = Annotated[
     str | None,
     typer.Option(
@@ -38,7 +39,7 @@ def given_replication(factor: int | None, setting: str | None) -> Replication:
     if factor is not None and setting is None:
         return Replication("simple", factor)
     if setting is None or factor is not None:
-        fail("bad_usage", "give either --factor or --replication", 2)
+        fail("bad_usage", "pass either --factor or --replication", 2)
     try:
         return parse_setting(setting)
     except ValueError as error:
@@ -89,7 +90,7 @@ def placements(context: ClusterContext, name: Name) -> Iterator[Any]:
     """Show the read and write replicas of each range."""
     found = views.placements(newest(context), name)
     if found is None:
-        fail("unknown_keyspace", f"there is no keyspace {name}")
+        fail("unknown_keyspace", f"the keyspace {name} does not exist")
     yield found
     rows = (
         (f"({read['start']}, {read['end']}]", " ".join(read["replicas"]), " ".join(write["replicas"]))

@@ -1,7 +1,7 @@
 """The cluster and the console of a command.
 
 The cluster comes from the options, then from ``RINGLOG_*`` variables, then from the cluster in use. ``ringlog cluster
-found``, ``ringlog cluster use`` and ``ringlog demo`` put a cluster in use (``context.json`` of the data folder), so
+create``, ``ringlog cluster use`` and ``ringlog demo`` put a cluster in use (``context.json`` of the data folder), so
 that the next command needs no options. A command without any of these says what to type. One whose broker does not
 answer names the broker and the source of its address. Broker, cache and log-in belong together: settings of one broker
 are never used with another one.
@@ -79,7 +79,7 @@ out = SafeConsole(highlight=False, markup=False, soft_wrap=True, width=width_of(
 errors = SafeConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 Bootstrap = Annotated[
-    str | None, typer.Option("--bootstrap", envvar="RINGLOG_BOOTSTRAP_SERVERS", help="Kafka brokers, host:port,…")
+    str | None, typer.Option("--bootstrap", envvar="RINGLOG_BOOTSTRAP_SERVERS", help="Kafka brokers.")
 ]
 Cluster = Annotated[str | None, typer.Option("--cluster", envvar="RINGLOG_CLUSTER", help="Name of the cluster.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -93,7 +93,7 @@ def seconds_of(text: str) -> float:
     with suppress(ValueError):
         if 0 <= (found := float(text)) <= SECONDS_MAX:
             return found
-    raise typer.BadParameter(f"{text[:40]!r} is no number of seconds from 0 to {SECONDS_MAX:,.0f}")
+    raise typer.BadParameter(f"{text[:40]!r} is not a number of seconds from 0 to {SECONDS_MAX:,.0f}")
 
 
 def fail(code: str, text: str, status: int = 1, ways_out: Sequence[str] = ()) -> NoReturn:
@@ -120,9 +120,9 @@ class BrokerAddress:
 QUIET_S = 3.0
 """Seconds without output on a terminal before an unreachable broker is reported."""
 
-_asked: list[BrokerAddress] = []
+_brokers_used: list[BrokerAddress] = []
 """The broker of this command, as soon as it is known."""
-_named: list[str] = []
+_clusters_used: list[str] = []
 """The cluster name of this command, as soon as it is known."""
 
 ABOUT_BROKERS = frozenset(
@@ -147,26 +147,28 @@ UNANSWERED = frozenset({"log_unavailable", "wait_timed_out"})
 """Codes of errors that a broker which does not answer can cause."""
 
 
-def asked() -> BrokerAddress | None:
+def used_broker() -> BrokerAddress | None:
     """Return the broker that this command used, or None."""
-    return _asked[-1] if _asked else None
+    return _brokers_used[-1] if _brokers_used else None
 
 
-def asked_cluster() -> str | None:
+def used_cluster() -> str | None:
     """Return the name of this command's cluster, or None."""
-    return _named[-1] if _named else None
+    return _clusters_used[-1] if _clusters_used else None
 
 
 def print_broker(code: str) -> None:
     """Print the broker after an error with this code, if the broker may be the cause."""
-    broker = asked()
+    broker = used_broker()
     if code in ABOUT_BROKERS and broker is not None:
-        errors.print(f"the broker asked was {broker.bootstrap}, named by {broker.origin}", markup=False)
+        errors.print(f"the broker was {broker.bootstrap}, set by {broker.origin}", markup=False)
         if code in UNANSWERED and (why := connection_failure(broker.bootstrap)):
-            errors.print(f"why: {why}", markup=False)
+            errors.print(f"cause: {why}", markup=False)
             for running in addresses():
                 if running.bootstrap != broker.bootstrap:
-                    errors.print(f"a stack of yours runs elsewhere: --bootstrap {running.bootstrap}", markup=False)
+                    errors.print(
+                        f"a stack of yours runs at another address: --bootstrap {running.bootstrap}", markup=False
+                    )
 
 
 def with_way_out(error: BaseException) -> BaseException:
@@ -174,14 +176,19 @@ def with_way_out(error: BaseException) -> BaseException:
 
     A lost log is rebuilt. A cluster that was never created is created.
     """
-    broker = asked()
-    if not isinstance(error, TopicMissing) or broker is None or not _named or error.topic != f"{_named[-1]}.metadata":
+    broker = used_broker()
+    if (
+        not isinstance(error, TopicMissing)
+        or broker is None
+        or not _clusters_used
+        or error.topic != f"{_clusters_used[-1]}.metadata"
+    ):
         return error
-    cluster = _named[-1]
+    cluster = _clusters_used[-1]
     if cluster_id := stored_id(broker.bootstrap, cluster):
-        hint = f"the cluster {cluster} was there, with the id {cluster_id}; rebuild its log: ringlog recover PLACE"
+        hint = f"the cluster {cluster} with the id {cluster_id} has lost its log. Rebuild it: ringlog recover PLACE"
     else:
-        hint = f"no cluster {cluster} is known at this broker; create it: ringlog cluster found {cluster}"
+        hint = f"the broker has no cluster {cluster}. Create it: ringlog cluster create {cluster}"
     return TopicMissing(error.topic, hint)
 
 
@@ -195,11 +202,11 @@ def broker_of(bootstrap: str | None) -> BrokerAddress:
     use_stored_login(found.bootstrap, kafka_config_of_stack(found.bootstrap))
     given = os.environ.get("RINGLOG_REDIS_URL")
     found = replace(found, redis=given if given is not None else found.redis or cache_of(found.bootstrap))
-    if errors.is_terminal and not _asked:
+    if errors.is_terminal and not _brokers_used:
         soon = threading.Timer(QUIET_S, report_unreachable, (found,))
         soon.daemon = True
         soon.start()
-    _asked.append(found)
+    _brokers_used.append(found)
     return found
 
 
@@ -225,9 +232,8 @@ def report_unreachable(broker: BrokerAddress) -> None:
     """Print that the command waits, if none of the broker's addresses accepts connections."""
     places = [address.strip().rpartition(":") for address in broker.bootstrap.split(",")]
     if not any(port.isdecimal() and takes_connections(host.strip("[]"), int(port)) for host, _, port in places):
-        text = (
-            f"waiting for the broker {broker.bootstrap}, named by {broker.origin}: nobody listens there; Ctrl-C ends it"
-        )
+        why = "no process listens there (Ctrl-C stops)"
+        text = f"waiting for the broker {broker.bootstrap}, set by {broker.origin}: {why}"
         errors.print(text, style="dim", markup=False)
 
 
@@ -242,7 +248,7 @@ def _broker_of(bootstrap: str | None) -> BrokerAddress:
         return BrokerAddress(last.bootstrap, last.redis, "the cluster in use (see: ringlog cluster list)")
     address = Stack().address()
     if address is None:
-        fail("no_broker", "give --bootstrap, or start one on this machine: ringlog stack up")
+        fail("no_broker", "pass --bootstrap, or start a broker on this machine: ringlog stack up")
     return BrokerAddress(address.bootstrap, address.redis, "the stack of this machine (see: ringlog stack status)")
 
 
@@ -257,8 +263,8 @@ def resolve(bootstrap: str | None, cluster: str | None) -> ClusterContext:
     last = current_cluster()
     name = cluster or (last.cluster if last else None)
     if name is None:
-        fail("no_cluster", "give --cluster, or found one: ringlog cluster found NAME")
-    _named.append(name)
+        fail("no_cluster", "pass --cluster, or create a cluster: ringlog cluster create NAME")
+    _clusters_used.append(name)
     use_stored_trust(broker.bootstrap, name)
     files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
     return ClusterContext(broker.bootstrap, name, broker.redis, **files)

@@ -118,7 +118,7 @@ def watch(
                 continue
             except KeyboardInterrupt:
                 errors.print(
-                    f"{name} goes on; watch it again with: ringlog operation list {name} --watch", markup=False
+                    f"{name} continues. To watch it again: ringlog operation list {name} --watch", markup=False
                 )
                 raise
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ringlog.cli.shared.connection import asked_cluster, connect, fail, out, resolve
+from ringlog.cli.shared.connection import connect, fail, out, resolve, used_cluster
 from ringlog.cli.shared.options import ASKING, with_options
 from ringlog.client.client import Client
 from ringlog.operator import answers
@@ -62,7 +62,7 @@ def submitted(
 
 def applied_text(epoch: int, began: str | None) -> str:
     """Return the text for an applied command, with the epoch and the operation that it started."""
-    return f"applied at epoch {epoch} of cluster {asked_cluster()}" + (f", operation {began}" if began else "")
+    return f"applied at epoch {epoch} of cluster {used_cluster()}" + (f", operation {began}" if began else "")
 
 
 def show_answer(answer: Submitted, began: str | None, as_json: bool, ways_out: Sequence[str] = ()) -> None:
@@ -74,6 +74,6 @@ def show_answer(answer: Submitted, began: str | None, as_json: bool, ways_out: S
     elif isinstance(answer, RejectedResult):
         fail(answer.code, answer.detail, ways_out=ways_out)
     else:
-        fail("request_expired", f"unknown, now final: look in the log since epoch {answer.since_epoch}")
+        fail("request_expired", f"unknown, and final now: see ringlog log --from-epoch {answer.since_epoch}")
     if not isinstance(answer, AppliedResult):
         raise typer.Exit(1)

@@ -27,83 +27,81 @@ class CdcReadError(LogError):
 
 
 class BadProgress(CdcReadError):
-    """The stored progress cannot be understood."""
+    """The stored progress is damaged or not supported by this release."""
 
     code = "bad_progress"
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"stored progress: {why}", "begin anew at a start point, under another name")
+        super().__init__(f"stored progress: {why}", "start again from a start point, under another name")
 
 
 class TablesForgotten(CdcReadError):
-    """The log was truncated, and what is left of it does not say which table had a name at that epoch."""
+    """The log was truncated, and its remaining part lacks the version of the table at that epoch."""
 
     code = "tables_forgotten"
 
     def __init__(self, name: str, epoch: Epoch) -> None:
-        why = f"{name} at epoch {epoch}: the log begins later, and keeps no version of that table from then"
-        super().__init__(why, "start behind those rows; `ringlog log at EPOCH --archive` shows the table as it was")
+        why = f"{name} at epoch {epoch}: the log begins later and has no version of that table from then"
+        super().__init__(why, "start after those rows; `ringlog log at EPOCH --archive` shows the table at that epoch")
 
 
 class TableReplaced(CdcReadError):
-    """A streaming query of Spark met rows of another table that was made under its table's name meanwhile: a query has
-    the columns of one table.
-    """
+    """A streaming query of Spark read rows of a new table with the same name. A query has the columns of one table."""
 
     code = "table_replaced"
 
     def __init__(self, name: str, table_id: str, epoch: Epoch) -> None:
-        why = f"{name}: table {table_id} lost its name at epoch {epoch}, and rows of another one have come"
-        left = f"what is left of the first one is read with tableid={table_id} and a checkpoint of its own"
-        super().__init__(why, f"start the query again: it goes on with the other one's; {left}")
+        why = f"{name}: table {table_id} was dropped or renamed at epoch {epoch}, and rows of a new table follow"
+        left = f"to read the remaining rows of the first one, use tableid={table_id} and another checkpoint"
+        super().__init__(why, f"restart the query: it continues with the new table; {left}")
 
 
 class ProgressInUse(CdcReadError):
-    """Two consumers with one progress would each skip what the other one has read."""
+    """Another consumer uses this progress. Two consumers would skip rows of each other."""
 
     code = "progress_in_use"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"another consumer holds {name}", "stop it, or give this one its own progress, or a share")
+        super().__init__(f"another consumer uses {name}", "stop it, or pass another progress or a share")
 
 
 class BadStore(CdcReadError):
-    """The file that keeps the place cannot be read or written, or is another kind of file."""
+    """The progress file cannot be read or written, or is another kind of file."""
 
     code = "bad_store"
 
     def __init__(self, path: object, why: object) -> None:
-        super().__init__(f"{path}: {why}", "what was kept in it before is as it was; mend it, or name another file")
+        super().__init__(f"{path}: {why}", "its earlier content is unchanged; fix the file, or pass another one")
 
 
 class GenerationExpired(CdcReadError):
-    """The consumer was away for longer than the CDC log is kept."""
+    """The consumer was stopped for longer than the retention of the CDC log."""
 
     code = "generation_expired"
 
     def __init__(self, timestamp: int) -> None:
         super().__init__(
-            f"the generation that began at {timestamp} is no longer kept",
-            "rows of it may be gone; go on with lost='skip', or begin anew",
+            f"the generation that started at {timestamp} is no longer retained",
+            "its rows may be lost; continue with lost='skip', or start again from another start point",
         )
         self.timestamp = timestamp
 
 
 class RowsLost(CdcReadError):
-    """The topic's retention has deleted rows that were not read yet."""
+    """The retention of the topic deleted rows before this consumer read them."""
 
     code = "rows_lost"
 
     def __init__(self, partition: int, position: int, begin: int) -> None:
         super().__init__(
-            f"partition {partition} begins at {begin}, offset {position} comes next",
-            "rows are gone; go on with lost='skip', or begin anew",
+            f"partition {partition} begins at {begin}, but the next offset to read is {position}",
+            "rows are lost; continue with lost='skip', or start again from another start point",
         )
         self.partition, self.position, self.begin = partition, position, begin
 
 
 class UnknownTable(CdcReadError):
-    """No such table."""
+    """The table does not exist, or has no CDC log."""
 
     code = "unknown_table"
 
@@ -112,28 +110,30 @@ class UnknownTable(CdcReadError):
 
 
 class BadStart(CdcReadError):
-    """Not a start point."""
+    """The start point is not valid."""
 
     code = "bad_start"
 
     def __init__(self, given: object) -> None:
-        super().__init__(f"{given!r} is no start point", "give earliest, now, microseconds, or an ISO 8601 time")
+        super().__init__(f"{given!r} is not a start point", "pass earliest, now, microseconds, or an ISO 8601 time")
 
 
 class UnreadableRecord(CdcReadError):
-    """A record that no consumer can interpret."""
+    """A record that consumers cannot interpret."""
 
     code = "unreadable_row"
 
     def __init__(self, partition: int, offset: int, why: str) -> None:
-        super().__init__(f"CDC record {partition}/{offset}: {why}", "is this program older than the cluster?")
+        super().__init__(
+            f"CDC record {partition}/{offset}: {why}", "upgrade this program if it is older than the cluster"
+        )
 
 
 class UnreadableChange(CdcReadError):
-    """A record of `cdc-generations` that no consumer can interpret: passed over it might hide a generation."""
+    """A record of `cdc-generations` that consumers cannot interpret. Skipping it could hide a generation."""
 
     code = "unreadable_change"
 
     def __init__(self, topic: str, offset: int, why: str) -> None:
-        ends = "is this program older than the cluster? If not, somebody else wrote it: start the publisher again"
-        super().__init__(f"record {offset} of {topic}: {why}", f"{ends}, which mends what cannot be read")
+        ends = "upgrade this program if it is older than the cluster. Otherwise restart the change publisher"
+        super().__init__(f"record {offset} of {topic}: {why}", f"{ends}, which replaces unreadable records")

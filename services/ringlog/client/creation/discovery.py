@@ -216,4 +216,4 @@ def waits_for(view: DiscoveryView) -> str:
     silent = missing_views(view)
     shown = ", ".join(silent[:SHOWN_MAX]) + (f" and {len(silent) - SHOWN_MAX} more" if silent[SHOWN_MAX:] else "")
     waits = f"nothing was heard from {shown}" if silent else f"{view.founder or 'the lowest id'} has not founded it"
-    return f"{waits}: start it, or found the cluster yourself (ringlog cluster found {view.cluster})"
+    return f"{waits}: start it, or create the cluster yourself (ringlog cluster create {view.cluster})"

@@ -194,7 +194,7 @@ def plan(state: ClusterState, request: ClientRequest) -> RequestPlan | Failed:
     if served is None:
         in_ring = strategy_of(state.keyspaces[request.keyspace].replication).in_ring
         tables = "" if in_ring else "; its tables are in tablets: name one"
-        return Failed("no_replicas", f"nobody serves {request.keyspace} at epoch {state.epoch}{tables}")
+        return Failed("no_replicas", f"no node serves {request.keyspace} at epoch {state.epoch}{tables}")
     live, moving = served
     if request.access is Access.READ:
         replicas, groups = live.read, {"readers": tuple(replica.node for replica in live.read)}
@@ -208,7 +208,7 @@ def plan(state: ClusterState, request: ClientRequest) -> RequestPlan | Failed:
                 return found
             needs += found
     if not needs:
-        return Failed("no_replicas", f"nobody may be asked for token {request.token} at epoch {state.epoch}")
+        return Failed("no_replicas", f"no node may serve token {request.token} at epoch {state.epoch}")
     # A LOCAL_QUORUM read asks only the local replicas. A LOCAL_QUORUM write still goes to all replicas.
     useful = {node for need in needs for node in need.members}
     local = request.level is Level.LOCAL_QUORUM and request.access is Access.READ

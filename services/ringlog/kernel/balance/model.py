@@ -186,14 +186,14 @@ MORE: Final = "replica_wanted"
 FEWER: Final = "replica_too_many"
 
 WHY: Final[Mapping[str, str]] = {
-    DRAIN: "its node gives all its tablets away",
-    REBUILDS: "its node is gone: the replica is made anew from the others",
-    BALANCE: "its node is more loaded than the other, and stays at least as loaded afterwards",
-    SHARDS: "its shard is more loaded than another of the same node",
+    DRAIN: "its node is drained",
+    REBUILDS: "its node is gone: the replica is rebuilt from the others",
+    BALANCE: "its node has more load than the target, before and after the move",
+    SHARDS: "its shard has more load than another shard of the node",
     TABLE_LIMIT: "its node has more tablets of the table than its share allows",
-    CO_LOCATE: "its sibling is there, and the two are to be merged",
-    MORE: "the replication asks for one replica more",
-    FEWER: "the replication asks for one replica fewer",
+    CO_LOCATE: "its sibling is there, and both are to be merged",
+    MORE: "the replication requires one more replica",
+    FEWER: "the replication requires one replica less",
 }
 """The reasons why a tablet moves."""
 
@@ -202,27 +202,27 @@ STATISTICS_MISSING: Final = "statistics_missing"
 
 STOPS: Final[Mapping[str, str]] = {
     "balanced": "the loads differ by less than the threshold",
-    "load_inversion": "any move would leave the source less loaded than the target",
-    "no_candidates": "placement rules leave no tablet that could move",
-    "limits": "as much is streamed as may be",
-    "skip_limit": "too many targets in vain: the search goes on with other sources",
-    "statistics_missing": "sizes of tablets of the node are not known",
-    "dead": "the node is down: what it has moves only when it is removed",
-    "draining": "the node gives tablets away and gets none",
+    "load_inversion": "each move would leave the source with less load than the target",
+    "no_candidates": "the placement rules forbid every move",
+    "limits": "the maximum number of streams is in progress",
+    "skip_limit": "too many targets were rejected: the search continues with other sources",
+    "statistics_missing": "the node has not reported the sizes of its tablets",
+    "dead": "the node is down: its tablets move when it is removed",
+    "draining": "the node is drained and receives no tablets",
     "drain_first": "a node of the datacenter is drained first",
-    "drain_impossible": "no place is left for a replica of a node that is drained",
-    "too_few_replicas": "too few replicas are alive to make the lost one anew",
-    "in_transition": "the tablet is in transition",
-    "paused": "an operator has paused it",
-    "node_request": "a node operation waits for the tablets that move to arrive",
+    "drain_impossible": "no other shard can take a replica of the drained node",
+    "too_few_replicas": "too few replicas are alive to rebuild the lost one",
+    "in_transition": "the tablet is migrating",
+    "paused": "an operator paused it",
+    "node_request": "a node operation waits for migrating tablets",
     "holds_replica": "the node has a replica of the tablet",
-    "other_datacenter": "a replica stays in its datacenter",
+    "other_datacenter": "a replica must stay in its datacenter",
     "rack_pinned": "the replication names the rack",
-    "rack_full": "the rack would have more of the tablet's replicas than the one it comes from",
-    "table_limit": "the node has as many tablets of the table as its share allows",
-    "refused": "the state refuses to move it",
-    "cannot_meet": "siblings of a merge stay apart: the nodes of other replicas are down, drained or unknown",
-    "nothing_to_do": "there are no tablets, or one node",
+    "rack_full": "the target rack would have more replicas of the tablet than the source rack",
+    "table_limit": "the node has its maximum share of the tablets of the table",
+    "refused": "the validator would reject the move",
+    "cannot_meet": "siblings of a merge cannot move together: nodes of other replicas are down, drained or unknown",
+    "nothing_to_do": "there are no tablets, or only one node",
 }
 """The reasons why a datacenter, node or tablet does not change."""
 

@@ -125,7 +125,7 @@ class Archive:
         """Return the heads of an archive that must exist. Raises ArchiveEmpty, and as ``segments``."""
         if heads := self.segments():
             return heads
-        hint = "name the place that the keeper has as RINGLOG_ARCHIVE, or begin one: `ringlog log archive --to PLACE`"
+        hint = "pass the RINGLOG_ARCHIVE of the cache writer, or start one: `ringlog log archive --archive LOCATION`"
         raise ArchiveEmpty(f"{self.place.name} has no segment of a log", hint)
 
     def records(self, heads: Iterable[SegmentHead]) -> Iterator[LogRecord]:
@@ -145,9 +145,9 @@ class Archive:
             head = SegmentHead(**found)
             typed = all(type(getattr(head, field)) is kind for field, kind in _TYPES.items())
         except (ValueError, TypeError, RecursionError) as error:
-            raise ArchiveForged(f"{name} does not begin as a segment: {error}") from error
+            raise ArchiveForged(f"{name} has no header of a segment: {error}") from error
         if not typed or head.format != FORMAT or head.line != line or head.name != name:
-            raise ArchiveForged(f"{name} says that it is {head.name} of format {head.format}")
+            raise ArchiveForged(f"{name} has the header of {head.name} in format {head.format}")
         return head
 
     def _body(self, head: SegmentHead) -> list[LogRecord]:

@@ -86,5 +86,5 @@ def end_of(copy: LogCopy) -> CopyEnd:
     except LogGap:
         has_gap = True
     if at.state.epoch == 0:
-        raise CopyMissing(f"{copy.place} holds no entry that founds a cluster")
+        raise CopyMissing(f"{copy.place} contains no initial entry of a cluster")
     return CopyEnd(at, seen, has_gap)

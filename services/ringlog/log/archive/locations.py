@@ -139,7 +139,7 @@ class StoreLocation:
             self._store.makedirs(self._path or "/", exist_ok=True)
             self._store.pipe_file(draft, data)
             if self._store.cat_file(draft) != data:
-                raise ArchiveUnavailable(f"{self.name}: {name} was written, and is another", "look at the store")
+                raise ArchiveUnavailable(f"{self.name}: {name} has other bytes than were written", "check the store")
             self._store.mv(draft, self._at(name))
         except ArchiveUnavailable:
             raise
@@ -157,7 +157,9 @@ class StoreLocation:
         said = f"{type(error).__name__}: {error}"
         if self._secret:
             said = said.replace(self._secret, "…").replace(unquote(self._secret), "…")
-        return ArchiveUnavailable(f"{self.name}/{name}: {said}", "does the store answer, and may this user write?")
+        return ArchiveUnavailable(
+            f"{self.name}/{name}: {said}", "check that the store answers and that this user may write"
+        )
 
 
 def open_location(place: str) -> ArchiveLocation:
@@ -173,15 +175,19 @@ def open_location(place: str) -> ArchiveLocation:
     except ValueError as error:
         raise ArchivePlaceUnknown("neither a folder nor a URL", "the place is scheme://host/path") from error
     if url.query or url.fragment or "::" in place:
-        raise ArchivePlaceUnknown(f"{shown}: a place has no options, no chain", "give them by fsspec's configuration")
+        raise ArchivePlaceUnknown(
+            f"{shown}: a location cannot have options or a chain", "give them by fsspec's configuration"
+        )
     if url.scheme == "file":
         if netloc not in ("", "localhost"):
-            raise ArchivePlaceUnknown(f"{shown} is of another machine", "mount the place, and name the folder")
+            raise ArchivePlaceUnknown(f"{shown} is on another machine", "mount the location, and pass the folder")
         return FolderLocation(Path(unquote(url.path)))
     if url.scheme in NO_STORES:
-        raise ArchivePlaceUnknown(f"{shown}: {url.scheme} keeps no archive", "a folder, or a store: s3://bucket/path")
+        raise ArchivePlaceUnknown(
+            f"{shown}: {url.scheme} is not supported for an archive", "a folder, or a store: s3://bucket/path"
+        )
     if re.search(r"[*?\[\]]", place):
-        raise ArchivePlaceUnknown(f"{shown}: * ? [ ] mean several places", "name one")
+        raise ArchivePlaceUnknown(f"{shown}: * ? [ ] would match several locations", "name one")
     return _in_store(place, shown)
 
 
@@ -196,13 +202,13 @@ def _in_store(place: str, shown: str) -> StoreLocation:
     try:
         store, path = url_to_fs(place)
     except ImportError as error:
-        raise ArchivePlaceUnknown(f"{shown}: {error}", "install what it names beside Ringlog") from error
+        raise ArchivePlaceUnknown(f"{shown}: {error}", "install the package that the message names") from error
     except (TypeError, ValueError) as error:
         raise ArchivePlaceUnknown(
             f"{shown}: {type(error).__name__}", "a folder, or a URL of a store that fsspec knows"
         ) from error
     except Exception as error:  # some stores connect here, and raise errors of any type
-        raise ArchiveUnavailable(f"{shown}: {type(error).__name__}", "does the store answer?") from error
+        raise ArchiveUnavailable(f"{shown}: {type(error).__name__}", "check that the store answers") from error
     return StoreLocation(store, path, place)
 
 
@@ -211,4 +217,4 @@ def _without_password(place: str) -> str:
 
 
 def _unavailable(place: str, error: OSError) -> ArchiveUnavailable:
-    return ArchiveUnavailable(f"{place}: {error.strerror or error}", "is the place there, and writable?")
+    return ArchiveUnavailable(f"{place}: {error.strerror or error}", "check that the location exists and is writable")

@@ -62,9 +62,9 @@ class Match:
 
     def __post_init__(self) -> None:
         if self.kind and self.kind not in COMMANDS:
-            raise BadRule(f"kind: {self.kind} is no command", f"one of {', '.join(sorted(COMMANDS))}")
+            raise BadRule(f"kind: {self.kind} is not a command", f"one of {', '.join(sorted(COMMANDS))}")
         if self.stage and self.stage not in STAGES:
-            raise BadRule(f"stage: {self.stage} is no stage", f"one of {', '.join(STAGES)}")
+            raise BadRule(f"stage: {self.stage} is not a stage", f"one of {', '.join(STAGES)}")
         if self.epoch < 0:
             raise BadRule(f"epoch: {self.epoch} is below 0")
 
@@ -118,13 +118,13 @@ class Rule:
         if not _NAME.fullmatch(self.name):
             raise BadRule(f"name: {self.name!r} is not made of up to 64 letters, digits, '-', '_' and '.'")
         if self.action not in ACTIONS:
-            raise BadRule(f"action: {self.action!r} is none of {', '.join(ACTIONS)}")
+            raise BadRule(f"action: {self.action!r} is not one of {', '.join(ACTIONS)}")
         if self.where not in PLACES:
-            raise BadRule(f"where: {self.where!r} is none of {', '.join(PLACES)}")
+            raise BadRule(f"where: {self.where!r} is not one of {', '.join(PLACES)}")
         if self.action == DROP and self.where == PROPAGATION:
             raise BadRule(
-                "where: what a reader has seen has no holes, so nothing can be dropped on the way to it",
-                "hold it, or drop the commit",
+                "where: readers see the log without gaps, so their entries cannot be dropped",
+                "hold the entries, or drop the commit",
             )
         if (self.action == DELAY) != (self.seconds > 0) or not self.seconds <= _SECONDS_MAX:
             raise BadRule(
@@ -170,7 +170,7 @@ def rule_from_json(text: str) -> Rule:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadRule(f"no JSON: {error}") from error
+        raise BadRule(f"not valid JSON: {error}") from error
     given = _typed(Rule, found, "a rule")
     match = Match(**_typed(Match, given.pop("match", {}), "match"))
     return Rule(**{**given, "participants": _patterns(given.get("participants", [])), "match": match})

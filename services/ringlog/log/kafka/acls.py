@@ -13,7 +13,7 @@ cdc-writer   the CDC topic, dead letters, requests
 ===========  =========================================================================================================
 
 A broker cannot restrict record keys: each node may write acknowledgements for all nodes. A MAC in the acknowledgement
-proves its author (``ringlog.wire.acks``). The user that creates the topics (``ringlog cluster found``, ``recover``)
+proves its author (``ringlog.wire.acks``). The user that creates the topics (``ringlog cluster create``, ``recover``)
 needs more permissions than any of these.
 
 Source: Apache Kafka 4, ``StandardAuthorizer``.

@@ -159,7 +159,7 @@ def await_write_denied(listener: str, protocol: str, cluster: str, rights: Right
         if time.monotonic() >= deadline:
             raise RightsNotGone(
                 f"{rights.principal} may still write to partitions {taking} of {topic_name(cluster, CDC.suffix)}",
-                "is it a super user, or is there a broker that does not hear of ACLs?",
+                "check that it is not a super user, and that every broker reads the ACLs",
             )
         threading.Event().wait(LOOK_S)
 
@@ -194,13 +194,13 @@ def _may_write(options: Mapping[str, Any], topic: str, partition: int) -> bool:
         told.append(refused.args[0])
     error = told[0] if told else None
     if told and error is None:
-        raise RightsNotGone(f"a record of {TOO_LARGE} bytes was taken", "is max.message.bytes of the topic raised?")
+        raise RightsNotGone(f"a record of {TOO_LARGE} bytes was accepted", "check max.message.bytes of the topic")
     if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return False
     if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return True
     why = "no answer" if error is None else error.str()
-    raise LogUnavailable(f"partition {partition} could not be tried: {why}", "is the listener of the writers up?")
+    raise LogUnavailable(f"partition {partition} could not be tested: {why}", "check the listener of the writers")
 
 
 def _bind(
@@ -242,8 +242,8 @@ def answered(future: Future[Any]) -> Any:
         if error.args[0].code() == _NO_AUTHORIZER:
             raise NoAuthorizer(
                 "the broker has no authorizer: every client that can connect may write",
-                "set authorizer.class.name, or see to it by other means",
+                "set authorizer.class.name, or stop the writer by other means",
             ) from error
-        raise LogUnavailable(f"the broker refused to change rights: {error.args[0].str()}") from error
+        raise LogUnavailable(f"the broker rejected the change of ACLs: {error.args[0].str()}") from error
     except TimeoutError as error:
-        raise LogUnavailable("the broker gave no answer about rights", "is it up?") from error
+        raise LogUnavailable("the broker did not answer about ACLs", "is it up?") from error

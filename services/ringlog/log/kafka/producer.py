@@ -89,7 +89,7 @@ def too_large(topic: str, key: bytes | None, size: int) -> RecordTooLarge:
     wanted = max(RECORD_BYTES_MAX, size + FRAMING_BYTES)
     change = f"--entity-type topics --entity-name {topic} --add-config {_LIMIT}={wanted}"
     mend = f"kafka-configs.sh --bootstrap-server HOST --alter {change}"
-    return RecordTooLarge(topic, key, size, f"let the topic take it, then start again: {mend}")
+    return RecordTooLarge(topic, key, size, f"raise the limit of the topic, then restart: {mend}")
 
 
 def _failure(topic: str, key: bytes | None, size: int, error: KafkaError) -> LogError:

@@ -34,14 +34,14 @@ from ringlog.log.port import LogRecord, MetadataLog
 from ringlog.log.reading import record_at
 
 FORKED_HINT = (
-    "the log lost entries that were read, and has grown again: restore it before starting anything; what was derived "
-    "from the lost entries does not fit this log"
+    "the log lost entries and contains new ones: restore it before you start any process; data derived "
+    "from the lost entries do not match this log"
 )
 NO_START_HINT = (
-    "entries were deleted, and nobody can start without them: restore the topic; see `ringlog snapshot list`"
+    "entries were deleted, and no process can start without them: restore the topic; see `ringlog snapshot list`"
 )
 REPLACED_HINT = (
-    "if it is meant that this log is gone, remove {file}, or after a recovery: ringlog agents accept-recovery; "
+    "if you deleted the log on purpose, remove {file}; after a recovery: ringlog agents accept-recovery; "
     "otherwise restore its records under this name"
 )
 
@@ -244,7 +244,7 @@ def check_identity(name: str, recorded: IdentityRecord, topic_id: str, end: int)
     if recorded.topic_id != topic_id:
         raise LogReplaced(
             f"{name} has the topic id {topic_id}, read was {recorded.topic_id}",
-            "the topic was deleted and made again: restore it, or remove what was derived from the old one",
+            "the topic was deleted and created again: restore it, or remove the data derived from the old one",
         )
     if end < recorded.position:
         raise LogTruncated(
@@ -252,7 +252,7 @@ def check_identity(name: str, recorded: IdentityRecord, topic_id: str, end: int)
         )
 
 
-def check_begin(name: str, begin: int, latest: int, why: str = "there is no snapshot behind that") -> None:
+def check_begin(name: str, begin: int, latest: int, why: str = "no snapshot covers that offset") -> None:
     """Check that a log does not begin after ``latest``. Raises LogTruncated.
 
     ``latest`` is the start of a reader, or the greatest begin offset that an entry allows. A deletion follows its
@@ -273,7 +273,7 @@ def _check_topic(path: str | Path, recorded: IdentityRecord, topic: Topic) -> No
             )
         return
     if recorded.kafka == topic.kafka:
-        what = f"was deleted and made again on this Kafka: its id is {topic.id}"
+        what = f"was deleted and created again on this Kafka: its id is {topic.id}"
     else:
         what = f"is a copy on another Kafka ({topic.kafka}, it was {recorded.kafka}): its id is {topic.id}"
     raise LogReplaced(
@@ -319,7 +319,7 @@ def record_from_json(data: str | bytes, by: str | Path) -> IdentityRecord:
         if any(type(getattr(recorded, name)) is not int or getattr(recorded, name) < 0 for name in numbers):
             raise TypeError("a position and an epoch are whole numbers")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise LogDamaged(f"{by} has no record of a topic", "look at it, then remove it to record anew") from error
+        raise LogDamaged(f"{by} has no record of a topic", "check the file, then remove it to record again") from error
     return recorded
 
 

@@ -143,7 +143,7 @@ class SnapshotTopic:
         Raises SnapshotIncomplete, SnapshotForged, SnapshotUnknown, LogUnavailable.
         """
         if head.first < self._records.begin_offset():
-            raise SnapshotIncomplete(f"the snapshot of epoch {head.epoch}: its chunks are not in the topic any more")
+            raise SnapshotIncomplete(f"the snapshot of epoch {head.epoch}: its chunks are no longer in the topic")
         return decode_snapshot(head, self._chunks(head))
 
     def _chunks(self, head: StoredSnapshot) -> Iterator[SnapshotChunk]:

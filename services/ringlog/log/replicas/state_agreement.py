@@ -123,7 +123,7 @@ class DigestComparison:
                 snapshots.close()
         except LogError as error:
             return f"{error.code}: {error.message}"
-        return "no snapshot that two agents have has it"
+        return "no snapshot of two agents contains it"
 
     def _quarantine(self, state: ClusterState, own: str, confirmed: str) -> None:
         path = self._evidence(state)

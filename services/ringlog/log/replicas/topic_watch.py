@@ -42,7 +42,7 @@ class LostTopic:
         if self.found is None:
             return f"{TopicMissing.code}: topic {self.topic} was deleted"
         made_again = f"its id was {self.was}, now it is {self.found}"
-        return f"{LogReplaced.code}: topic {self.topic} was deleted and made again: {made_again}"
+        return f"{LogReplaced.code}: topic {self.topic} was deleted and created again: {made_again}"
 
 
 class TopicWatch:

@@ -171,7 +171,7 @@ class CopyFile:
         for place in places:
             payload = self._sealer.read(self._file, place)
             if payload is None:
-                log.error("copy_damaged", kept=str(self._path), why=f"byte {place} is not what was synced")
+                log.error("copy_damaged", kept=str(self._path), why=f"byte {place} differs from the synced byte")
                 return
             yield _record_in(payload).data
 
@@ -248,7 +248,7 @@ def read_copy_state(path: Path) -> CopyState:
     """Read and fold the records of a file. Raises CopyDamaged, LogGap, ReplicaHalted, OSError."""
     payloads = _payloads(path)
     if not payloads or payloads[0][:1] != TOPIC:
-        raise CopyDamaged(f"{path} does not say of which log it is")
+        raise CopyDamaged(f"{path} does not name its log")
     topic_id = payloads[0][1:].decode("utf-8", "replace")
     head, base = _base_of(path, [one[1:] for one in payloads if one[:1] == SNAPSHOT])
     copy_state = CopyState(topic_id, base)

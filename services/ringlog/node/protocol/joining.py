@@ -59,12 +59,12 @@ async def register(me: RegisterNode, draw: Draw) -> None:
         if found is not None and found.address != me.address:
             raise NodeFailed(
                 f"node {me.name} is registered at {found.address}, not at {me.address}: use that "
-                f"address, or say first that it has moved: ringlog node update {me.name} --address {me.address}"
+                f"address, or change it first: ringlog node update {me.name} --address {me.address}"
             )
         if found is None and me.name in state.node_names:
             raise NodeFailed(
                 f"the name {me.name} belongs to node {state.node_names[me.name]}, this one is {me.id}: "
-                "choose another name, or bring back the folder that node had"
+                "choose another name, or restore the folder of that node"
             )
         # A restarted node with unchanged features sends no command that the validator could reject. So the node itself
         # checks for features that the cluster has come to require.

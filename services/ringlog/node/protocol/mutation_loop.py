@@ -197,8 +197,8 @@ class MutationLoop:
         # topic.
         if acknowledged and self._gaps and row_replica.serves():
             raise NodeFailed(
-                f"the mutations topic begins at {self._gaps}, this node has not read so far: writes are not in it any "
-                "more; replace the node by a new one"
+                f"the mutations topic begins at {self._gaps}, after the position of this node: writes are lost; "
+                "replace the node"
             )
         row_replica.caught_up = True
         await CaughtUp()

@@ -104,7 +104,7 @@ async def _called() -> StreamInterrupted | None:
             await EndPages()
             return None
         if not await KeepPage(page):
-            return StreamInterrupted("nobody wants it any more, or what came was not asked for")
+            return StreamInterrupted("the stream is obsolete, or the page does not match the request")
         has_kept = True
         page = await NextPage(is_first=False)
     return replace(page, is_late=page.is_late and has_kept)

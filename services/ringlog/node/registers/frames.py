@@ -137,7 +137,7 @@ def sealer_of(data: bytes, name: str) -> Sealer:
         found = Sealer(_FILE.unpack_from(data)[1])
         if found.born(data) is not None:
             return found
-    raise JournalDamaged(f"{name} does not begin as a journal does")
+    raise JournalDamaged(f"{name} has no header of a journal")
 
 
 def scan(data: bytes, name: str, may_be_torn: bool) -> Scanned:

@@ -262,7 +262,7 @@ def _records(scanned: Scanned, name: str) -> tuple[Unpacked, ...]:
     try:
         return tuple(decode_record(payload) for payload in scanned.payloads)
     except WireError as error:
-        raise JournalDamaged(f"{name} holds what is no record of this release: {error}") from error
+        raise JournalDamaged(f"{name} contains a record that this release cannot read: {error}") from error
 
 
 def _numbered(folder: Path, suffix: str) -> dict[int, Path]:

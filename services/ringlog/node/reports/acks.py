@@ -119,7 +119,7 @@ class Acks:
             self._raise_if_stopped()
         (failed,) = delivered
         if failed is not None and failed.fatal():
-            raise NodeFailed(f"acknowledgements cannot be published any more: {failed}")
+            raise NodeFailed(f"acknowledgements can no longer be published: {failed}")
         if failed is not None:
             self._say(failed, len(value))
         return failed is None

@@ -64,8 +64,8 @@ COMING_MAX: Final = 4_000
 FREED_PAGES: Final = 1_000
 """The limit of free pages that one commit returns to the file system."""
 NEXT: Final = (
-    "; if the mutations topic still goes back to its beginning, delete the file and what begins with its name, and the "
-    "node reads the topic again; else replace the node by a new one"
+    "; if the mutations topic still has its first record, delete the file and its -wal and -shm files, and the "
+    "node reads the topic again; otherwise replace the node"
 )
 
 ROWS = "rows.sqlite"
@@ -416,7 +416,7 @@ class DiskRows(RowStore):
         try:
             yield
         except (sqlite3.Error, struct.error, ValueError, KeyError, TypeError) as error:
-            self._failure = RowsDamaged(f"{self._path}: {error}: mend the disk, or restore the file{NEXT}")
+            self._failure = RowsDamaged(f"{self._path}: {error}: repair the disk, or restore the file{NEXT}")
             raise self._failure from error
 
 

@@ -362,7 +362,7 @@ class RowReplica:
 
     def _check_read(self, table: str, partition_key: bytes) -> None:
         if not self.caught_up:
-            raise NotReady("the node has not read again yet what it held before it was restarted")
+            raise NotReady("the node is still reading the writes that it had before its restart")
         owned = self._owned.get(table)
         if owned is None:
             raise NotServed(f"epoch {self.state.epoch} has no table {table}")

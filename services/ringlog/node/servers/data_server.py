@@ -225,7 +225,7 @@ class DataServer:
             with self._may_wait(request.epoch, self._epoch() < request.epoch) as may_wait:
                 found = self._host.answered(request, may_wait)
         except NodeFailed as failed:
-            unknown = "nobody knows whether it was written: " if isinstance(request, WriteRequest) else ""
+            unknown = "the outcome of the write is unknown: " if isinstance(request, WriteRequest) else ""
             context.abort(grpc.StatusCode.ABORTED, f"{unknown}{failed}")
         # Pass on only plausible epochs: a forged one must not make this node ask its peers.
         if isinstance(found, Behind) and requests.is_within_reach(self._epoch(), request.epoch):

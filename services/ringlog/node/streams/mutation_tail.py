@@ -102,14 +102,14 @@ class MutationsTail:
         """Check that this is the topic of the rows and that it still contains all records up to their positions."""
         if kept.topic_id and kept.topic_id != self.topic_id:
             raise RowsForeign(
-                f"the rows are of topic {kept.topic_id}, {self._topic} is {self.topic_id} now: it was made anew; "
-                "replace the node by a new one"
+                f"the rows are of topic {kept.topic_id}, {self._topic} is {self.topic_id} now: it was created again; "
+                "replace the node"
             )
         short = {p: end for p, end in self.ends.items() if end < kept.positions.get(p, 0)}
         if short:
             raise RowsForeign(
-                f"{self._topic} ends at {short}, the rows have what was at {dict(kept.positions)}: the broker lost "
-                "records; replace the node by a new one"
+                f"{self._topic} ends at {short}, but the rows go up to {dict(kept.positions)}: the broker lost "
+                "records; replace the node"
             )
 
     @property
@@ -126,7 +126,7 @@ class MutationsTail:
         for message in self._consumer.consume(RECORDS_PER_POLL, POLL_S):
             error = message.error()
             if error is not None and (error.fatal() or error.code() in _LOST):
-                raise NodeFailed(f"the mutations topic is not what it was: {error}")
+                raise NodeFailed(f"the mutations topic has changed: {error}")
             partition, offset = message.partition(), message.offset()
             if partition is None or offset is None or offset < 0:
                 continue
@@ -149,8 +149,8 @@ class MutationsTail:
             firsts = [self._consumer.get_watermark_offsets(one, timeout=METADATA_TIMEOUT_S)[0] for one in places]
             if any(firsts):
                 raise NodeFailed(
-                    f"the partitions {added} were added to {self._topic} and begin at {firsts} by now: writes are not "
-                    "in them any more; replace the node by a new one"
+                    f"the partitions {added} were added to {self._topic} and begin at {firsts} now: writes are lost; "
+                    "replace the node"
                 )
             if places:
                 self._consumer.incremental_assign(places)
@@ -166,7 +166,7 @@ class MutationsTail:
             self._admin = self._admin or admin_client(self._bootstrap)
             return ends_of(self._admin, self._topic, ASK_S)
         except LogError as error:
-            log.warning("nobody says where the mutations end", why=error.message)
+            log.warning("end of the mutations unknown", why=error.message)
             return None
 
     def _update_ends(self) -> None:

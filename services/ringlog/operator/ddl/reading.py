@@ -44,20 +44,20 @@ _NESTS: Final = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">":
 _DIGITS_MAX: Final = 18
 
 REASONS: Final[dict[str, str]] = {
-    "BATCH": "rows are written by mutations, see docs/build/mutations.md",
-    "CUSTOM": "an index is of a column and has no class here",
-    "DELETE": "rows are written by mutations, see docs/build/mutations.md",
-    "DESC": "rows lie in ascending order here",
-    "GRANT": "rights are those of the broker, see ringlog cluster grant",
-    "INSERT": "rows are written by mutations, see docs/build/mutations.md",
-    "OR": "a function is dropped before it is made anew",
-    "ROLE": "rights are those of the broker, see ringlog cluster grant",
-    "SELECT": "rows are read from the nodes, see ringlog data",
-    "TRIGGER": "there are no triggers here",
-    "TRUNCATE": "a table is emptied by dropping it and making it anew",
-    "UPDATE": "rows are written by mutations, see docs/build/mutations.md",
-    "USER": "rights are those of the broker, see ringlog cluster grant",
-    "USING": "an index is of a column and has no class here",
+    "BATCH": "clients write rows, see docs/build/mutations.md",
+    "CUSTOM": "an index has a column and no class",
+    "DELETE": "clients write rows, see docs/build/mutations.md",
+    "DESC": "rows are always in ascending order",
+    "GRANT": "permissions are ACLs of the broker: see `ringlog cluster acls`",
+    "INSERT": "clients write rows, see docs/build/mutations.md",
+    "OR": "a function must be dropped before it is created again",
+    "ROLE": "permissions are ACLs of the broker: see `ringlog cluster acls`",
+    "SELECT": "clients read rows, for example with `ringlog data rows`",
+    "TRIGGER": "triggers are not supported",
+    "TRUNCATE": "to empty a table, drop it and create it again",
+    "UPDATE": "clients write rows, see docs/build/mutations.md",
+    "USER": "permissions are ACLs of the broker: see `ringlog cluster acls`",
+    "USING": "an index has a column and no class",
 }
 """CQL keywords that are not supported, and the reason."""
 
@@ -94,7 +94,7 @@ def read_ddl(text: str, keyspace: str = "") -> tuple[DdlStatement, ...]:
     ``keyspace``: the keyspace of unqualified names until a USE statement changes it. Raises DdlError.
     """
     if len(text) > TEXT_MAX:
-        raise DdlError("bad_ddl", f"the text has {len(text):,} characters, at most {TEXT_MAX:,} are read", 1, 1)
+        raise DdlError("bad_ddl", f"the text has {len(text):,} characters, the limit is {TEXT_MAX:,}", 1, 1)
     found, reader = [], _Reader(keyspace, text)
     for tree in _parsed(text).children:
         if tree.data == "use":
@@ -103,7 +103,7 @@ def read_ddl(text: str, keyspace: str = "") -> tuple[DdlStatement, ...]:
         if_needed = bool(_parts(tree, "unless_there", "if_there"))
         found.append(DdlStatement(reader.json_of(tree), if_needed, tree.meta.line, tree.meta.column))
     if not found:
-        raise DdlError("bad_ddl", "there is no statement", 1, 1)
+        raise DdlError("bad_ddl", "the text contains no statement", 1, 1)
     return tuple(found)
 
 
@@ -113,7 +113,7 @@ def batch_json(statements: Sequence[DdlStatement]) -> Json:
         return statements[0].json
     if len(statements) > STATEMENTS_MAX:
         first = statements[STATEMENTS_MAX]
-        text = f"a batch has at most {STATEMENTS_MAX} statements, here are {len(statements)}: use --each, or two texts"
+        text = f"a batch has at most {STATEMENTS_MAX} statements, not {len(statements)}: pass --each, or split the text"
         raise DdlError("bad_ddl", text, first.line, first.column)
     marked = [one.json | ({"if_needed": True} if one.if_needed else {}) for one in statements]
     return {"command": "SchemaBatch", "statements": marked}
@@ -215,7 +215,7 @@ def _value(tree: Tree) -> Any:
             for pair in tree.children:
                 key = str(_value(pair.children[0]))
                 if key in found:
-                    raise _error(pair, f"{key} is there already", "bad_ddl")
+                    raise _error(pair, f"{key} appears twice", "bad_ddl")
                 found[key] = _value(pair.children[1])
             return found
         case "list":
@@ -299,7 +299,7 @@ class _Reader:
             case "drop_aggregate":
                 return {"command": "DropAggregate", **self._overload(tree)}
             case other:
-                raise AssertionError(f"the grammar has no {other}")
+                raise AssertionError(f"{other} is not supported")
 
     def _place(self, tree: Tree) -> Json:
         place, *_ = _parts(tree, "place")
@@ -312,13 +312,13 @@ class _Reader:
     def _fields(self, tree: Tree) -> list[Json]:
         for field in _parts(tree, "field"):
             if _parts(field, "static", "primary"):
-                raise _error(field, "a field of a type is neither static nor a key", "bad_ddl")
+                raise _error(field, "a field of a type cannot be static or a key", "bad_ddl")
         return self._columns(tree)
 
     def _added(self, tree: Tree) -> list[Json]:
         for field in _parts(tree, "field"):
             if _parts(field, "primary"):
-                raise _error(field, "the key of a table stays what it is")
+                raise _error(field, "the key of a table cannot change")
         return self._columns(tree)
 
     def _columns(self, tree: Tree) -> list[Json]:
@@ -334,9 +334,9 @@ class _Reader:
         key = _key(tree)
         for condition in _parts(tree, "not_null"):
             if _name(condition.children[0]) not in key["partition_key"] + key["clustering_key"]:
-                raise _error(condition, "only a column of the view's key is asked for IS NOT NULL", "bad_ddl")
+                raise _error(condition, "IS NOT NULL is allowed only for key columns of the view", "bad_ddl")
         for name, (_, place) in _options(tree).items():
-            raise _error(place, f"a view has no option {name} here")
+            raise _error(place, f"a view does not support the option {name}")
         (selected,) = _parts(tree, "selected")
         columns = [_name(name) for name in _parts(selected, "name")]
         return {**found, "table": self._inner(selected, found["keyspace"]), "columns": columns, **key}
@@ -344,7 +344,7 @@ class _Reader:
     def _index(self, tree: Tree) -> Json:
         found = self._place(tree)
         for part in _parts(tree, "of_part"):
-            raise _error(part, "an index is of a column and not of a part of it")
+            raise _error(part, "an index covers a whole column")
         *name, column = [_name(one) for one in _parts(tree, "name")]
         named = {"name": name[0]} if name else {}
         return {"keyspace": found["keyspace"], **named, "table": found["name"], "column": column}
@@ -396,9 +396,9 @@ class _Reader:
         options = _options(tree)
         for name, (value, place) in options.items():
             if name not in ("replication", "tablets", "durable_writes"):
-                raise _error(place, f"a keyspace has no option {name} here")
+                raise _error(place, f"a keyspace does not support the option {name}")
             if name == "durable_writes" and value is not True:
-                raise _error(place, "every write is durable here")
+                raise _error(place, "every write is durable, so durable_writes must be true")
         if "replication" not in options:
             raise _error(tree, "expected WITH replication = {…}", "bad_ddl")
         value, place = options["replication"]
@@ -442,15 +442,15 @@ def _options(tree: Tree) -> dict[str, tuple[Any, Tree]]:
     for options in _parts(tree, "options"):
         for option in options.children:
             if option.data == "compact":
-                raise _error(option, "COMPACT STORAGE: there is one form of tables here")
+                raise _error(option, "COMPACT STORAGE: tables have one storage format")
             if option.data == "clustering_order":
                 clustering = _key(tree)["clustering_key"] if _parts(tree, "primary_key") else None
                 if [_name(order.children[0]) for order in option.children] != clustering:
-                    raise _error(option, "expected the columns of the clustering key, in its order", "bad_ddl")
+                    raise _error(option, "expected the columns of the clustering key, in their order", "bad_ddl")
                 continue
             name = _name(option.children[0])
             if name in found:
-                raise _error(option, f"{name} is there already", "bad_ddl")
+                raise _error(option, f"{name} appears twice", "bad_ddl")
             found[name] = _value(option.children[1]), option
     return found
 
@@ -459,7 +459,9 @@ def _table_options(tree: Tree, allowed: frozenset[str]) -> Json:
     found: Json = {}
     for name, (value, place) in _options(tree).items():
         if name not in allowed:
-            raise _error(place, f"a table has no option {name} here; known are {', '.join(sorted(allowed))}")
+            raise _error(
+                place, f"a table does not support the option {name}; supported are {', '.join(sorted(allowed))}"
+            )
         if isinstance(value, Mapping):
             value = {_ALIASES.get(key, key) if name == "tablets" else key: _plain(one) for key, one in value.items()}
         found[name] = value
@@ -476,15 +478,15 @@ def _replication(value: Any, place: Tree) -> Json:
     name = str(value["class"]).removeprefix("org.apache.cassandra.locator.")
     if name == "SimpleStrategy":
         if rest.keys() != {"replication_factor"}:
-            raise _error(place, "replication: SimpleStrategy has a replication_factor and nothing else", "bad_ddl")
+            raise _error(place, "replication: SimpleStrategy supports only replication_factor", "bad_ddl")
         return {"strategy": "simple", "factor": rest["replication_factor"]}
     if name == "NetworkTopologyStrategy":
         if "replication_factor" in rest:
-            raise _error(place, "replication_factor for all datacenters: name each of them here")
+            raise _error(place, "replication_factor for all datacenters is not supported: name each datacenter")
         return {"strategy": "network", "datacenters": rest}
     if name == "EverywhereStrategy" and not rest:
         return {"strategy": "entire"}
-    raise _error(place, f"replication: the class {name} is not known here; known are {', '.join(_CLASSES)}")
+    raise _error(place, f"replication: the class {name} is not supported; supported are {', '.join(_CLASSES)}")
 
 
 def _in_tablets(replication: Json, value: Any, place: Tree) -> Json:
@@ -495,5 +497,5 @@ def _in_tablets(replication: Json, value: Any, place: Tree) -> Json:
     if not plain["enabled"]:
         return replication
     if replication["strategy"] in ("entire", "zone"):
-        raise _error(place, f"tablets: the strategy {replication['strategy']} has none of its own")
+        raise _error(place, f"tablets: the strategy {replication['strategy']} does not support tablets")
     return replication | {"strategy": "tablets"}

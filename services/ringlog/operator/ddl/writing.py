@@ -48,7 +48,7 @@ def describe(state: ClusterState, name: str = "") -> str:
     if inner:
         return "\n\n".join(_one(state, name)) + "\n"
     if keyspace and keyspace not in state.keyspaces:
-        raise Refused("unknown_keyspace", f"there is no keyspace {keyspace}")
+        raise Refused("unknown_keyspace", f"the keyspace {keyspace} does not exist")
     chosen = (found for key, found in in_order(state.keyspaces) if keyspace in ("", key))
     statements = [statement for found in chosen for statement in _keyspace(state, found)]
     return "\n\n".join(statements) + "\n" if statements else ""
@@ -64,7 +64,7 @@ def _one(state: ClusterState, name: str) -> list[str]:
     found += [_view(state.views[name])] if name in state.views else []
     found += [_index(state.indexes[name])] if name in state.indexes else []
     if not found:
-        raise Refused("unknown_table", f"there is no table, nor anything else, of the name {name}")
+        raise Refused("unknown_table", f"{name} does not exist")
     return found
 
 

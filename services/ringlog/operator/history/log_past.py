@@ -76,7 +76,7 @@ def past(
     if archive is not None or begin == 0:
         return Past(all_records(log, archive))
     start = StartPointFinder(open_topic, oldest=True).start(log, log.identity(), lambda _: ())
-    check_begin(log.name, begin, start.position, "no snapshot is behind that; name the archive, if there is one")
+    check_begin(log.name, begin, start.position, "no snapshot covers that offset. Pass --archive, if an archive exists")
     return Past(all_records(log, None, start.position), start)
 
 
@@ -99,7 +99,7 @@ def state_at(past: Past, epoch: Epoch) -> ClusterState:
             break
     if state.epoch == epoch:
         return state
-    problem, more = ("begins", ": name the archive of what was before") if state.epoch > epoch else ("ends", "")
+    problem, more = ("begins", ". Pass --archive to read earlier entries") if state.epoch > epoch else ("ends", "")
     raise Refused("epoch_unknown", f"the log {problem} with epoch {state.epoch}{more}")
 
 
@@ -133,7 +133,7 @@ def archive_fault(state: ClusterState, heads: Sequence[SegmentHead]) -> str:
     problem = state.log_bounds.get(ARCHIVED)
     if problem is None or any((head.last, head.next, head.digest) == astuple(problem) for head in heads):
         return ""
-    return f"the log knows of an archive up to epoch {problem.epoch} with digest {problem.digest}; that is not here"
+    return f"the log records an archive up to epoch {problem.epoch} with digest {problem.digest}; this is another one"
 
 
 def _compare(head: StoredSnapshot, at: Start, topic_id: str) -> CheckedSnapshot:

@@ -43,14 +43,14 @@ def composed(text: str | bytes, state: ClusterState) -> tuple[ForcedPart, ...]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _refused(f"no JSON: {error}") from error
+        raise _refused(f"not valid JSON: {error}") from error
     if not isinstance(found, dict) or found.keys() != {*OF, "parts"} or not isinstance(found["parts"], dict):
-        raise _refused(f"an object with {', '.join(OF)} and parts is wanted")
+        raise _refused(f"an object with {', '.join(OF)} and parts is expected")
     for name in OF:
         if found[name] != getattr(state, name):
             raise _refused(f"{name} is {found[name]!r}; the copy ends with {getattr(state, name)!r}: export it again")
     if strange := sorted(found["parts"].keys() - set(FORCEABLE)):
-        raise _refused(f"{strange[0]} is no part that can be replaced")
+        raise _refused(f"{strange[0]} is not a section that can be replaced")
     before = encoded_parts(state)
     parts = {name: _data(name, value) for name, value in sorted(found["parts"].items())}
     return tuple(ForcedPart(name, data) for name, data in parts.items() if data != before.get(name, b""))
@@ -94,7 +94,7 @@ def bytes_of(value: Json) -> bytes:
             return joined(b"R", [encode(kind), *inner])
         case dict():
             return framed_map((encode(key), bytes_of(one)) for key, one in value.items())
-    raise ValueError(f"{value!r} is no value of a state")
+    raise ValueError(f"{value!r} is not a value of the state")
 
 
 def _read(data: bytes, at: int) -> tuple[Json, int]:

@@ -117,7 +117,7 @@ def operation_id(state: ClusterState, given: str, *, changes: bool = False) -> s
         return given
     if len(found) == 1 and not (changes and given[-1].isdigit()):
         return found[0]
-    return InvalidCommand("ambiguous_operation", f"{given} may be {', '.join(found)}: give the whole id")
+    return InvalidCommand("ambiguous_operation", f"{given} may be {', '.join(found)}: pass the whole id")
 
 
 def of_operation(command: CancelOperation | FailOperation | RetryOperation) -> Intent:

@@ -106,7 +106,7 @@ def _statement(source: AuthorSource, given: Any) -> SchemaStatement:
         raise InvalidJsonError("bad_field", "if_needed: must be true or false")
     command = _read(source, {name: item for name, item in given.items() if name != "if_needed"})
     if type(command) not in PLACES:
-        raise InvalidJsonError("bad_field", f"command: {type(command).__name__} is no command of a batch")
+        raise InvalidJsonError("bad_field", f"command: {type(command).__name__} cannot be in a batch")
     return statement_of(command, if_needed)
 
 
@@ -120,7 +120,7 @@ def _kind_of(value: Any) -> tuple[str, Mapping[str, Any]]:
     if not isinstance(kind, str):
         raise InvalidJsonError("bad_field", "command: must be text")
     if kind not in COMMANDS:
-        raise InvalidJsonError("unknown_command", f"{kind} is no command{near(kind, COMMANDS)}")
+        raise InvalidJsonError("unknown_command", f"{kind} is not a command{near(kind, COMMANDS)}")
     return kind, {name: item for name, item in value.items() if name != "command"}
 
 
@@ -129,7 +129,7 @@ def _counted(source: AuthorSource, given: Mapping[str, Any]) -> tuple[AuthorSour
     if "num_tokens" not in given:
         return source, given
     if "tokens" in given:
-        raise InvalidJsonError("bad_field", "num_tokens: either tokens or their number")
+        raise InvalidJsonError("bad_field", "num_tokens: cannot be combined with tokens")
     count = read_number("num_tokens", given["num_tokens"], 1, NUM_TOKENS_MAX)
     rest = {name: item for name, item in given.items() if name != "num_tokens"}
     return AuthorSource(source.state, source.draw, count), rest
@@ -145,9 +145,9 @@ def _without_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
         raise InvalidJsonError("bad_field", "options: must be an object")
     for name in options:
         if name not in _OPTIONS:
-            raise InvalidJsonError("unknown_field", f"options.{name} is no field{near(str(name), _OPTIONS)}")
+            raise InvalidJsonError("unknown_field", f"options.{name} is not a field{near(str(name), _OPTIONS)}")
         if name in given:
-            raise InvalidJsonError("bad_field", f"options.{name}: stands beside {name}")
+            raise InvalidJsonError("bad_field", f"options.{name}: cannot be combined with {name}")
     return {**{name: item for name, item in given.items() if name != "options"}, **options}
 
 

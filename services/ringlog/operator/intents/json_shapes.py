@@ -49,7 +49,7 @@ def near(wrong: str, options: Collection[str]) -> str:
     close = get_close_matches(wrong, list(options), n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]}?"
-    return f"; known are {', '.join(sorted(options))}" if options else "; there are none"
+    return f"; known: {', '.join(sorted(options))}" if options else "; there are none"
 
 
 def read_fields(
@@ -103,7 +103,9 @@ def _refusal(errors: list[ErrorDetails]) -> InvalidJsonError:
     path = _path(first["loc"])
     if first["type"] == "unknown_field":
         name, options = first["ctx"]["unknown"]
-        return InvalidJsonError("unknown_field", f"{f'{path}.' if path else ''}{name} is no field{near(name, options)}")
+        return InvalidJsonError(
+            "unknown_field", f"{f'{path}.' if path else ''}{name} is not a field{near(name, options)}"
+        )
     if first["type"] == "missing":
         return InvalidJsonError("missing_field", f"{path} is missing")
     return InvalidJsonError("bad_field", f"{path}: {_RULES.get(first['type'], first['msg'])}")

@@ -64,7 +64,7 @@ def next_step_text(state: ClusterState, table: str, decision: str) -> str:
     """Return the condition that completes an applied decision."""
     count = state.tablets[table].count
     if decision == NONE:
-        return f"{table} keeps its {count} tablets, unless the balancer decides anew"
+        return f"{table} keeps its {count} tablets unless the balancer makes another decision"
     then = 2 * count if decision == SPLIT else -(-count // 2)
     waits = "every replica is ready" if decision == SPLIT else "the balancer has moved siblings to the same shards"
     return f"{table} has {then} tablets instead of {count} as soon as {waits}: ringlog tablet list {table}"

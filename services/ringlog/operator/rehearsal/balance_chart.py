@@ -1,7 +1,7 @@
 """A chart of the balance over time, as SVG. Equal histories give equal bytes.
 
 All panels share the time axis. From top to bottom: tablets of each node divided by its shards; the same for bytes, if
-any are known; a strip for each shard, darker for more tablets; tablets in transition. A value holds until the next
+any are known; a strip for each shard, darker for more tablets; migrating tablets. A value holds until the next
 moment. With more than ``STRIPS_MAX`` shards, each node has one strip, shaded by its fullest shard.
 """
 
@@ -134,7 +134,7 @@ def _moving(moments: Sequence[BalanceMoment], axis: _Axis) -> _Panel:
         tall = round(high * (count or 0) / max(1, most), 1)
         place = f'x="{axis.x(at)}" y="{high - tall}" width="{round(axis.x(until) - axis.x(at), 1)}" height="{tall}"'
         drawn += [f'<rect class="moving" {place}><title>{count}</title></rect>'] if count else []
-    return _Panel("tablets in transition", high, drawn, str(most))
+    return _Panel("migrating tablets", high, drawn, str(most))
 
 
 def _frame(panel: _Panel, axis: _Axis) -> Iterator[str]:

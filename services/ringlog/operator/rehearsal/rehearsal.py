@@ -153,7 +153,11 @@ class Rehearsal:
     def _placements(self, value: Json) -> Json:
         keyspace = _text(value, "keyspace")
         found = views.placements(self.state, keyspace)
-        return found if found is not None else self._rejected("unknown_keyspace", f"there is no keyspace {keyspace}")
+        return (
+            found
+            if found is not None
+            else self._rejected("unknown_keyspace", f"the keyspace {keyspace} does not exist")
+        )
 
     def _tablets(self, value: Json) -> Json:
         found = rehearsed_tablets.shown_tablets(self.state, _text(value, "table"))
@@ -166,18 +170,18 @@ class Rehearsal:
     def _stream(self, value: Json) -> Json:
         token, at = _whole(value, "token"), _whole(value, "at")
         if not is_token(token):
-            raise Invalid("bad_field", f"token: {token} is no token")
+            raise Invalid("bad_field", f"token: {token} is not a token")
         name = _text(value, "table") if "table" in value else ""
         table = self.state.tables.get(name)
         if name and table is None:
-            return self._rejected("unknown_table", f"there is no table {name}")
+            return self._rejected("unknown_table", f"the table {name} does not exist")
         generation = generation_at(self.state.generations, at)
         if generation is None:
             first = self.state.generations[0].timestamp if self.state.generations else None
-            why = "there is no CDC generation" if first is None else f"the first CDC generation begins at {first}"
+            why = "there is no CDC generation" if first is None else f"the first CDC generation starts at {first}"
             return {"stream": None, "code": "no_generation", "detail": why}
         if not generation.ranges:
-            why = f"{generation.id} operated then; it expired, and its streams are not kept any more"
+            why = f"{generation.id} was active then. It expired, and its streams are pruned"
             return {"stream": None, "code": "generation_expired", "detail": why}
         return {
             "stream": stream_of(generation, token, "" if table is None else table.id).hex(),
@@ -265,7 +269,7 @@ class Rehearsal:
         """
         wanted = _text(value, "operation") if "operation" in value else None
         if wanted is not None and wanted not in self.state.operations:
-            return self._rejected("unknown_operation", f"there is no operation {wanted}")
+            return self._rejected("unknown_operation", f"the operation {wanted} does not exist")
         goals = [op.id for op in in_flight(self.state) if wanted in (None, op.id)]
         if wanted is None and not to_end and not goals:
             self._coordinate(set())  # Without operations, a step changes only the metadata service or a generation.
@@ -320,7 +324,7 @@ def _parsed(text: str | bytes) -> Json:
     """Return the JSON object of a line. NaN and Infinity, which Python accepts, are refused."""
 
     def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not valid JSON")
 
     try:
         value = json.loads(text, parse_constant=refuse)

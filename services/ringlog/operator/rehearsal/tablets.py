@@ -30,7 +30,7 @@ from ringlog.protocol.balancer.load_book import measured
 
 Json = dict[str, Any]
 PLANS_MAX = 10_000
-_NO_REPORT = "the report is ignored as a whole"
+_NO_REPORT = "the whole report is ignored"
 
 
 class BadField(Exception):
@@ -74,7 +74,7 @@ def _replica(state: ClusterState, number: int, place: Any) -> TabletReplica | Re
         raise BadField(f"replicas: tablet {number}: expected [node, shard]")
     node = state.node_names.get(place[0], place[0])
     if node not in state.nodes:
-        return Rejected("unknown_node", f"replicas: there is no node {place[0]}")
+        return Rejected("unknown_node", f"replicas: the node {place[0]} does not exist")
     if not 0 <= place[1] < state.nodes[node].shards:
         return Rejected("unknown_shard", f"replicas: {place[0]} has no shard {place[1]}")
     return TabletReplica(node, place[1], state.epoch)
@@ -201,5 +201,5 @@ def _has(loads: Mapping[NodeId, Loads], node: NodeId, table: str, number: int) -
 
 def _without(state: ClusterState, table: str) -> Rejected:
     if table not in state.tables:
-        return Rejected("unknown_table", f"there is no table {table}")
+        return Rejected("unknown_table", f"the table {table} does not exist")
     return Rejected("no_tablets", f"{table} has no tablets of its own")

@@ -73,4 +73,6 @@ def _no_step(state: ClusterState, zone: Zone, number: int) -> Rejected | None:
     partition = state.zone_partitions.get(partition_key(zone.name, number))
     if partition is None:
         return Rejected("unknown_zone_partition", f"partition: {zone.name} has no partition {number}")
-    return None if partition.pending else Rejected("nothing_pending", f"partition: {zone.name}/{number} goes nowhere")
+    return (
+        None if partition.pending else Rejected("nothing_pending", f"partition: {zone.name}/{number} is not migrating")
+    )

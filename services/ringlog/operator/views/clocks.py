@@ -53,17 +53,24 @@ def left_ahead(state: ClusterState, now: Micros) -> tuple[LeftTime, ...]:
         if writer.horizon >= latest:
             fence = () if writer.fenced is not None else (f"ringlog cdc fence --writer {name} --reason …",)
             ways = (*fence, f"ringlog cdc lower --writer {name} --reason …")
-            found.append(LeftTime(f"CDC writer {name} has promised up to {when(writer.horizon)}", writer.horizon, ways))
+            found.append(
+                LeftTime(f"CDC writer {name} has a write lease until {when(writer.horizon)}", writer.horizon, ways)
+            )
     last = current(state)
     if last is not None and last.timestamp >= latest:
         ways = (f"ringlog cdc withdraw {last.id} --reason …",)
         found.append(LeftTime(f"{last.id} starts at {when(last.timestamp)}", last.timestamp, ways))
     until, leads = state.settled.until, (setting(state, "cdc_horizon_lead_us"), setting(state, "verdicts_lead_us"))
     if until >= now + 2 * max(MINUTE_US, *leads):
-        text = f"verdicts on writes are settled up to {when(until)}"
+        text = f"the validation watermark is {when(until)}"
         ways = ("ringlog cdc lower --reason …",)
         found.append(
-            LeftTime(text, until, ways, "no generation can start, and no change of a table or the leeway counts")
+            LeftTime(
+                text,
+                until,
+                ways,
+                "no generation can start, and no change of a table or of the allowed lateness takes effect",
+            )
         )
     return tuple(found)
 
@@ -71,8 +78,8 @@ def left_ahead(state: ClusterState, now: Micros) -> tuple[LeftTime, ...]:
 def ways_of(left: tuple[LeftTime, ...], now: Micros) -> tuple[str, ...]:
     """Return the remedies for these timestamps, a line each."""
     ahead = max((one.at for one in left), default=now) - now
-    take_back = [f"take it back: {', then '.join(one.ways_out)}" for one in left]
-    return (*take_back, f"or start it there, {ahead // SECOND_US} s ahead: {_CHANGE}") if left else ()
+    take_back = [f"lower it: {', then '.join(one.ways_out)}" for one in left]
+    return (*take_back, f"or let the next generation start {ahead // SECOND_US} s ahead: {_CHANGE}") if left else ()
 
 
 def skews(state: ClusterState, now: Micros, appended: Micros | None) -> list[str]:
@@ -146,14 +153,14 @@ def lowering(
     """
     found = state.writers.get(name)
     if found is None:
-        raise Refused("unknown_writer", f"there is no CDC writer {name}; known are those of: ringlog cdc status")
+        raise Refused("unknown_writer", f"the CDC writer {name} does not exist; `ringlog cdc status` lists the writers")
     lowest = lowest_horizon(state, found, appended)
     if to is not None and to < lowest:
-        text = f"{when(to)} is too low: writes were appended, or claimed, up to {when(lowest)}"
+        text = f"{when(to)} is too low: writes may have timestamps up to {when(lowest)}"
         raise Refused("writes_appended", text)
     horizon = lowest if to is None else to
     if horizon >= found.horizon:
-        text = f"{name} may have used all that it has promised, up to {when(found.horizon)}: writes were appended"
+        text = f"{name} may have used its whole write lease, until {when(found.horizon)}: writes were appended"
         raise Refused(
             "writes_appended", f"{text} until {_last(appended)}; a generation can only start above: {_CHANGE}"
         )
@@ -173,17 +180,21 @@ def settled_lowering(
     used = max(now + MINUTE_US, appended or 0) + widest_leeway(state) + 1
     lowest = max(used, horizon, state.settled.forgotten + 1)
     if to is not None and to < lowest:
-        raise Refused("writes_appended", f"{when(to)} is too low: writes may be judged up to {when(lowest)}")
+        raise Refused("writes_appended", f"{when(to)} is too low: writes may be validated up to {when(lowest)}")
     if to is None and horizon > used:
         ahead = ", ".join(name for name, writer in in_order(state.writers) if writer.horizon > used)
-        raise Refused("settled_too_low", f"{ahead} has promised up to {when(horizon)}: lower that with --writer first")
+        raise Refused(
+            "settled_too_low", f"{ahead} has a write lease until {when(horizon)}: lower that first with --writer"
+        )
     until = lowest if to is None else to
     if until < state.settled.until:
         return LowerSettledTime(until, reason_text)
-    text = f"verdicts are settled up to {when(state.settled.until)}"
+    text = f"the validation watermark is {when(state.settled.until)}"
     if now + MINUTE_US < (appended or 0):
-        raise Refused("writes_appended", f"{text}, and writes were appended until {_last(appended)}, and judged there")
-    raise Refused("settled_not_lower", f"{text}: that is not far ahead")
+        raise Refused(
+            "writes_appended", f"{text}, and writes were appended until {_last(appended)}, which nodes have validated"
+        )
+    raise Refused("settled_not_lower", f"{text}, which is not far ahead")
 
 
 def withdrawal(
@@ -193,7 +204,7 @@ def withdrawal(
     starts = start_of(state, generation)
     if starts is not None and appended is not None and appended >= starts:
         text = f"writes were appended until {_last(appended)}, after {generation} starts ({when(starts)})"
-        raise Refused("writes_appended", f"{text}: nodes have judged them by it")
+        raise Refused("writes_appended", f"{text}: nodes have validated them with it")
     return WithdrawCdcGeneration(generation, seed_of(draw), reason_text)
 
 

@@ -69,7 +69,7 @@ def _plan(state: ClusterState, plan: RequestPlan) -> dict[str, Any]:
 
 def value_of(type_name: str, text: str) -> bytes:
     """Return the bytes of a typed value. Raises TypeMismatch."""
-    refused = TypeMismatch(type_name, f"{text[:40]!r} is none")
+    refused = TypeMismatch(type_name, f"{text[:40]!r} is not valid")
     for meant in _meanings(text):
         try:
             return serialize(type_name, meant)

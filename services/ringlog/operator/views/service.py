@@ -47,7 +47,7 @@ def _lacking(state: ClusterState) -> str:
     if len(members) < wanted:
         return f"{wanted - len(members)} more nodes that are normal, up and not excluded"
     if any(state.nodes[name].state not in STAYS for name in members):
-        return "another node that is normal, up and not excluded: the last member stays"
+        return "another node that is normal, up and not excluded: the last member cannot leave"
     return ""
 
 
@@ -56,7 +56,7 @@ def _ways_out(state: ClusterState, silent: tuple[str, ...]) -> tuple[str, ...]:
     if in_recovery(state) is not None:
         return (f"start {names}",)
     enter = submit({"command": "EnterRecovery", "operator": "NAME", "reason": REASON})
-    return (f"start {names}", *ways(state, "if a majority is gone for good, a step needs no quorum after", enter))
+    return (f"start {names}", *ways(state, "if a majority is permanently lost, a step needs no quorum after", enter))
 
 
 def recovery_lines(state: ClusterState) -> tuple[str, ...]:

@@ -57,7 +57,8 @@ def _operations(found: Iterable[Json], now: Micros) -> Iterable[str]:
         if view.get("awaits_decision"):
             yield f"{view['id']} needs a decision: ringlog operation show {view['id']}"
         elif absent and view.get("waits_for_nodes"):
-            yield f"{view['id']} waits while {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} absent"
+            names = ", ".join(absent)
+            yield f"{view['id']} waits for {names}, which {'is' if len(absent) == 1 else 'are'} down or silent"
         elif lasts >= LONG_US:
             yield f"{view['id']} has been in stage {view['stage']} for {span(lasts)}"
 
@@ -94,7 +95,7 @@ def _agents(agents: Sequence[AgentView]) -> Iterable[str]:
         if (one := by_role.get(role)) is None:
             yield f"no {role} has reported"
         elif not one.is_at_work:
-            yield f"the {role} is not at work: {one.readiness}"
+            yield f"the {role} is not working: {one.readiness}"
         elif one.why:
             yield f"{role}: {one.why}"
 
@@ -120,7 +121,9 @@ def truncation_view(state: ClusterState) -> dict[str, Any] | None:
 
 def format_truncation(view: dict[str, Any]) -> str:
     """Return a truncation view as a sentence."""
-    archive = "the archive holds them" if view["archived"] else "there is no archive: they are gone then"
+    archive = (
+        "the archive contains them" if view["archived"] else "without an archive, truncation deletes them permanently"
+    )
     return f"log: no reader needs the oldest {view['records']:,} records ({archive}): {view['command']}"
 
 

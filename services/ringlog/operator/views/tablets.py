@@ -92,7 +92,7 @@ def resizes_view(state: ClusterState, acks: Mapping[str, NodeAck], table: str = 
 def resizing(rows: list[Json]) -> Iterator[str]:
     """Yield a line for each resize of ``resizes_view``."""
     for row in rows:
-        yield f"{row['decision']} {row['sequence']} of {row['table']} is decided and waits for {row['waits_for']}"
+        yield f"{row['decision']} {row['sequence']} of {row['table']} waits for {row['waits_for']}"
 
 
 def troubles(rows: list[Json]) -> Iterator[str]:
@@ -102,7 +102,7 @@ def troubles(rows: list[Json]) -> Iterator[str]:
         if row["reason"]:
             yield f"{where}: {row['reason']}"
         for one in row["tries"]:
-            yield f"{where}: {one['node']} asked {one['source']} {one['count']} times in vain: {one['reason']}"
+            yield f"{where}: {one['node']} asked {one['source']} {one['count']} times without success: {one['reason']}"
 
 
 def tables_view(state: ClusterState) -> list[Json]:
@@ -169,7 +169,7 @@ def stop_view(state: ClusterState, stop: BalanceStop) -> Json:
 def stop_text(code: str | None) -> str:
     """Return the reason why no tablet moves."""
     why = STOPS.get(code or "") or CODES.get(code or "", "a reason that this release does not know").rstrip(".")
-    return f"nothing is to move: {why[0].lower()}{why[1:]} ({code})"
+    return f"no tablet needs to move: {why[0].lower()}{why[1:]} ({code})"
 
 
 def ignored_text(row: Json) -> str:
@@ -252,7 +252,7 @@ def explanation(
             "kind": moving.kind,
             "stage": moving.stage,
             "since": moving.stage_epoch,
-            "why": with_names(state, moving.reason) or "it is on its way",
+            "why": with_names(state, moving.reason) or "it is migrating",
             "waits_for": waits.text,
             "ways_out": list(waits.ways_out),
         }
@@ -275,7 +275,7 @@ def explanation(
             found["stays"].append(stop_view(state, stop))
     if not found["stays"]:
         counts = "their bytes" if by_size(advice.inputs) else "their number"
-        why = f"by {counts}, no move of it would even out what its nodes and shards have"
+        why = f"by {counts}, no move of it would balance its nodes and shards better"
         found["stays"].append({"what": name, "code": "balanced", "why": why, "detail": ""})
     return found
 

@@ -65,7 +65,7 @@ def nodes(state: ClusterState, last_reports: LastReports | None = None) -> list[
         | {"state": statuses[node.id].state}
         | picked(node, "address", "datacenter", "rack", "shards", "ignore_msb", "release", "features", "capacity")
         | picked(node, "tokens")
-        | _on_its_way(state, statuses[node.id], len(node.tokens))
+        | _movement_fields(state, statuses[node.id], len(node.tokens))
         | ({"down": node.down_reason or True} if node.down else {})
         | (
             {}
@@ -90,7 +90,7 @@ def silent_nodes(state: ClusterState, last_reports: LastReports, nodes: Iterable
     ]
 
 
-def _on_its_way(state: ClusterState, status: NodeStatus, tokens: int) -> Json:
+def _movement_fields(state: ClusterState, status: NodeStatus, tokens: int) -> Json:
     """Return the fields that an operation in flight adds to its node."""
     reported = {
         "num_tokens": status.num_tokens if status.num_tokens != tokens else None,
@@ -152,7 +152,7 @@ def operation(
     found: Operation,
     acks: Mapping[str, NodeAck] | None = None,
     now: Micros | None = None,
-    doubted: Collection[str] = (),
+    rejected_nodes: Collection[str] = (),
     last_reports: LastReports = NO_REPORTS,
     *,
     advises: bool = True,
@@ -187,7 +187,7 @@ def operation(
         view["retries"] = [picked(one, "epoch", "reason") for one in found.retries]
     if not is_ended(found):
         view["locks"] = [picked(lock, "replication", "start", "end") for lock in found.locks]
-        waits = waiting(state, found, acks or {}, now, doubted)
+        waits = waiting(state, found, acks or {}, now, rejected_nodes)
         view["waits_for"] = waits.text
         view["waits_for_nodes"] = [name_of(state, node) for node in waits.nodes]
         view["down"] = [state.nodes[node].name for node in waits.nodes if state.nodes[node].down]
@@ -219,7 +219,7 @@ def request(found: GlobalRequest) -> Json:
         "stages": [asked] if found.ended is None else [asked, ended],
         "streamed": [],
     }
-    waits = {"waits_for": f"{found.generation} to be published", "ways_out": []}
+    waits = {"waits_for": f"the publication of {found.generation}", "ways_out": []}
     return view | (waits if found.ended is None else {})
 
 
@@ -227,11 +227,11 @@ def operations(
     state: ClusterState,
     acks: Mapping[str, NodeAck] | None = None,
     now: Micros | None = None,
-    doubted: Collection[str] = (),
+    rejected_nodes: Collection[str] = (),
     last_reports: LastReports = NO_REPORTS,
 ) -> list[Json]:
     """Return operations and cluster-wide requests, oldest first, in flight and recently ended."""
-    found = [operation(state, op, acks, now, doubted, last_reports) for op in state.operations.values()]
+    found = [operation(state, op, acks, now, rejected_nodes, last_reports) for op in state.operations.values()]
     return sorted([*found, *map(request, state.requests.values())], key=lambda view: int(view["stages"][0]["epoch"]))
 
 

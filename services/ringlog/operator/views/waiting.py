@@ -84,16 +84,20 @@ def waiting(
     found: Operation,
     acks: Mapping[str, NodeAck],
     now: Micros | None = None,
-    doubted: Collection[str] = (),
+    rejected_nodes: Collection[str] = (),
 ) -> WaitingFor:
     """Return the wait of an operation in flight.
 
-    ``acks``: the nodes' last acknowledgements. ``now``: the clock, if available. ``doubted``: names of nodes whose
-    acknowledgements the coordinator rejects.
+    ``acks``: the nodes' last acknowledgements. ``now``: the clock, if available. ``rejected_nodes``: names of nodes
+    whose acknowledgements the coordinator rejects.
     """
-    silent = {one.id for one in state.nodes.values() if one.name in doubted}
+    silent = {one.id for one in state.nodes.values() if one.name in rejected_nodes}
     waits = _waiting(state, found, {node: ack for node, ack in acks.items() if node not in silent}, now)
-    why = [f"{state.nodes[node].name} is not believed: {REJECTED_ACK_REMEDY}" for node in waits.nodes if node in silent]
+    why = [
+        f"{state.nodes[node].name} sends acknowledgements that are rejected: {REJECTED_ACK_REMEDY}"
+        for node in waits.nodes
+        if node in silent
+    ]
     return replace(waits, advise=lambda: (*why, *waits.ways_out))
 
 
@@ -103,7 +107,7 @@ def _waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck],
         return _decision(state, found, stopped_by(found))
     if here.kind == SERVICE:
         (node,) = here.nodes
-        text = f"{state.nodes[node].name} to hand over its place in the metadata service (see: ringlog service show)"
+        text = f"{state.nodes[node].name} to leave the metadata service (see: ringlog service show)"
         return WaitingFor(text, (), lambda: _cancel(state, found))
     if here.kind == TABLET_TRACK:
         return _tablets(state, found)
@@ -134,7 +138,9 @@ def _generation(state: ClusterState, found: Operation, now: Micros | None) -> Wa
     text = "the commit of its CDC generation" + (f" {found.generation}" if found.generation else "")
     left = () if now is None else left_ahead(state, now)
     if left and now is not None:
-        text = "; ".join([f"{text}, which must start later than a clock left it", *(one.text for one in left)])
+        text = "; ".join(
+            [f"{text}, which must start after the timestamp that a wrong clock left", *(one.text for one in left)]
+        )
         return WaitingFor(text, (), lambda: (*ways_of(left, now), *_cancel(state, found)))
     return WaitingFor(text)
 
@@ -147,21 +153,23 @@ def _wrong_reports(wrong: tuple[tuple[NodeId, str], ...], nodes: tuple[NodeId, .
 def tries(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> tuple[tuple[NodeId, FailedTries], ...]:
     """Return (node, failed stream attempts) of an operation's present stage, sorted."""
     since = counts_from(found)
-    told = [(node, one) for node, ack in acks.items() if matches_log(ack, state) for one in ack.tries]
-    return tuple((node, one) for node, one in sorted(told, key=repr) if (one.operation, one.since) == (found.id, since))
+    reported = [(node, one) for node, ack in acks.items() if matches_log(ack, state) for one in ack.tries]
+    return tuple(
+        (node, one) for node, one in sorted(reported, key=repr) if (one.operation, one.since) == (found.id, since)
+    )
 
 
 def format_failed_tries(state: ClusterState, one: FailedTries) -> str:
     """Return failed stream attempts in words."""
     source = state.nodes[one.source].name if one.source in state.nodes else one.source
     most = setting(state, "stream_tries_max")
-    return f"{source} {one.count} of {most} times in vain since {when(one.at)}: {one.reason}"
+    return f"{source} {one.count} of {most} times without success since {when(one.at)}: {one.reason}"
 
 
 def _decision(state: ClusterState, found: Operation, failures: tuple[Failure, ...]) -> WaitingFor:
     failed_nodes = tuple(sorted({failure.node for failure in failures if failure.node in state.nodes}))
     failed = "; ".join(describe(state, failure) for failure in failures)
-    again = advice.ways(state, "when that is fixed", advice.retry(found))
+    again = advice.ways(state, "after you fix the cause", advice.retry(found))
     text = f"an operator's decision since epoch {failures[0].epoch}: {failed}"
     return WaitingFor(text, failed_nodes, lambda: (*again, *_cancel(state, found)))
 
@@ -172,12 +180,12 @@ def _tablets(state: ClusterState, found: Operation) -> WaitingFor:
         more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
         leaving = _counted(_tablets_on(state, node), "tablet")
         text = f"the balancer to move {leaving} of {tables[0]}{more} away from {state.nodes[node].name}"
-        how = "how it goes on, and why not: ringlog balance status"
+        how = "for the progress and obstacles: ringlog balance status"
         return WaitingFor(text, (), lambda: (how, *_cancel(state, found)))
     tablets, one = next(transitions(state))
     moving = _counted(sum([len(each.transitions) for each in state.tablets.values()]), "migrating tablet")
     text = f"{moving} to arrive, the first is {tablets.table}/{one.tablet} ({one.stage})"
-    why = f"what that one waits for: ringlog tablet explain {tablets.table} {one.tablet}"
+    why = f"for the cause of its wait: ringlog tablet explain {tablets.table} {one.tablet}"
     return WaitingFor(text, (), lambda: (why, *_cancel(state, found)))
 
 
@@ -195,7 +203,7 @@ def _turn(state: ClusterState, found: Operation) -> WaitingFor:
     text = f"its turn: one of {', '.join(other.id for other in waits_behind(state, found))} to end"
     settings = {"operations_concurrent_max": setting(state, "operations_concurrent_max") + 1}
     more = advice.submit({"command": "ChangeSettings", "settings": settings})
-    return WaitingFor(text, (), lambda: (*advice.ways(state, "more at once", more), *_cancel(state, found)))
+    return WaitingFor(text, (), lambda: (*advice.ways(state, "raise the limit", more), *_cancel(state, found)))
 
 
 def _cancel(state: ClusterState, found: Operation) -> tuple[str, ...]:
@@ -207,23 +215,25 @@ def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) 
     awaited = [state.nodes[node] for node in nodes]
     parting = parting_of(found)
     is_late = has_reached(found, POINT_OF_NO_RETURN)
-    found_ways = [*_start_again(awaited, found.id)]
+    found_ways = [*_restart_lines(awaited, found.id)]
     for node in awaited:
         if node.id == parting and not node.down:
             found_ways += advice.ways(
-                state, f"if {node.name} is gone for good, continue without it", *advice.down(node)
+                state, f"if {node.name} is permanently lost, continue without it", *advice.down(node)
             )
         elif node.id == parting and is_late:
-            text = f"if {node.name} is gone for good, continue without it"
-            found_ways += advice.ways(state, text, advice.assassinate(node), remark="reads of others may miss rows")
+            text = f"if {node.name} is permanently lost, continue without it"
+            found_ways += advice.ways(
+                state, text, advice.assassinate(node), remark="reads of other nodes may miss rows"
+            )
     others = [node for node in awaited if node.id != parting]
     if is_late:
-        found_ways.append("too late to cancel: it continues when enough of them are back")
+        found_ways.append("too late to cancel: the operation continues when enough of them have returned")
         return (*found_ways, *(way for node in others for way in _without(state, found, node)))
     found_ways += _cancel(state, found)
     gone = next((node for node in others if node.down), next(iter(others), None))
     if gone is not None:
-        text = f"if {gone.name} is gone for good"
+        text = f"if {gone.name} is permanently lost"
         if gone.id == found.node and kind_of_operation(found).brings_node:
             found_ways += advice.ways(state, text, advice.cancel(found), advice.unregister(gone))
         else:
@@ -231,22 +241,23 @@ def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) 
     return tuple(found_ways)
 
 
-def _start_again(awaited: Sequence[Node], action: str) -> Iterator[str]:
+def _restart_lines(awaited: Sequence[Node], action: str) -> Iterator[str]:
     """Yield the usual remedy first: a restarted node continues its work."""
     down = [node.name for node in awaited if node.down]
     others = [node.name for node in awaited if not node.down]
     if down:
-        yield f"start it again: {', '.join(down)} {'was' if len(down) == 1 else 'were'} declared down"
+        yield f"start {', '.join(down)} again, which {'was' if len(down) == 1 else 'were'} declared down"
     if others:
         shown = ", ".join(others[:NAMES_MAX]) + (", …" if len(others) > NAMES_MAX else "")
-        yield f"if {shown} {'has' if len(others) == 1 else 'have'} stopped, start it again: {action} then continues"
+        has, them = ("has", "it") if len(others) == 1 else ("have", "them")
+        yield f"if {shown} {has} stopped, start {them} again: {action} then continues"
 
 
 def _without(state: ClusterState, found: Operation, node: Node) -> Iterator[str]:
     """Yield the remedy for an operation past the point of no return whose node is lost."""
-    text = f"if {node.name} is gone for good"
+    text = f"if {node.name} is permanently lost"
     kept = advice.ways(state, text, *advice.down(node), advice.retry(found, node))
-    loss = "too few others know that it continued: reads of others may miss rows"
+    loss = "too few other nodes know that it continued: their reads may miss rows"
     last = (*advice.down(node), advice.retry(found, node, admits_loss=True))
     yield from kept or advice.ways(state, text, *last, remark=loss)
 
@@ -264,7 +275,9 @@ def tablet_waiting(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks
         acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
         text = explain(awaited(state, tablets, tablet, acked), (), state.nodes)
     elif here.kind == SURVIVORS:
-        text = f"{', '.join(state.nodes[node].name for node in here.nodes)} to be up: too few others know every row"
+        text = (
+            f"{', '.join(state.nodes[node].name for node in here.nodes)} to be up: too few other nodes have every row"
+        )
     else:
         work = STAGES[tablet.transition.stage].work.value
         text = f"{', '.join(state.nodes[node].name for node in here.nodes)} to report that its work ({work}) is done"
@@ -280,7 +293,7 @@ def _tablet_ways_out(
     assert tablet.transition is not None, "who waits is in transition"
     awaited = [state.nodes[node] for node in nodes]
     name = f"{tablets.table}/{tablet.index}"
-    found_ways = [*_start_again(awaited, name)]
+    found_ways = [*_restart_lines(awaited, name)]
     stage = tablet.transition.stage
     if stage != WRITE_BOTH_READ_NEW and turns_back_without(state, tablets, tablet, nodes):
         one = {"table": tablets.table, "tablet": tablet.index, "reason": advice.REASON}
@@ -290,7 +303,7 @@ def _tablet_ways_out(
     if asks or missed(tablet, state.nodes):
         found_ways += advice.ways(state, "continue without", advice.reset(zone_of(state, tablets.table)))
     for node in awaited:
-        text = f"if {node.name} is gone for good"
+        text = f"if {node.name} is permanently lost"
         if not node.down:
             found_ways += advice.ways(state, text, *advice.down(node))
             continue

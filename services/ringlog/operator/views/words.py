@@ -53,7 +53,7 @@ def span(micros: int) -> str:
 
 def lifetime(amount: int | None, a_second: int = 1_000) -> str:
     """Return a retention in seconds. ``a_second``: units of ``amount`` per second; None or negative: unlimited."""
-    return "for ever" if amount is None or amount < 0 else f"{amount / a_second:,.0f} s"
+    return "without limit" if amount is None or amount < 0 else f"{amount / a_second:,.0f} s"
 
 
 def printable(text: str) -> str:
@@ -79,10 +79,12 @@ def described(view: Json) -> list[str]:
     lines = [f"{view['id']} of {subject(view)}: {view['stage']}"]
     lines += [f"  {when(mark['at'])}  epoch {mark['epoch']}  {mark['stage']}" for mark in view["stages"]]
     if view.get("ignored"):
-        lines.append(f"goes on without {', '.join(view['ignored'])}")
+        lines.append(f"continues without {', '.join(view['ignored'])}")
     lines += [f"{one['node']} streamed {one['rows']} rows" for one in view["streamed"]]
     if view.get("relaxed"):
-        lines.append(f"left without a quorum that knew it (setting gate_prepared): {', '.join(view['relaxed'])}")
+        lines.append(
+            f"left without a quorum that acknowledged it (setting gate_prepared): {', '.join(view['relaxed'])}"
+        )
     for one in view.get("failures", ()):
         node_names = f"{one['node']} " if one["node"] else ""
         often = f" after {one['tries']} tries" if one["tries"] else ""
@@ -140,7 +142,7 @@ def format_pause(view: Json) -> str:
 
 def format_refused(one: RefusedProposal) -> str:
     """Return an agent's rejected proposal in words."""
-    return f"{one.command} of {one.subject} is refused since {when(one.since)}: {one.code}: {one.detail}"
+    return f"{one.command} of {one.subject} was rejected since {when(one.since)}: {one.code}: {one.detail}"
 
 
 _ID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")

@@ -45,10 +45,10 @@ def timer_line(state: ClusterState, timer: RunningTimer) -> str:
     node_names, since = _listed(state, timer.nodes), when(timer.since)
     option = f"ringlog zone alter {timer.zone} --{timer.name.replace('_', '-')}"
     comes = timer.name == SCALE_UP
-    event = "came, to be a data node" if comes else "went, to be no data node any more"
+    event = "to join the data nodes" if comes else "to leave the data nodes"
     if timer.fires is None:
-        return f"{timer.name}: {node_names} {event}; never, as the zone is set: {option} SECONDS"
-    until = f"since {since}, over at {when(timer.fires)} at the latest"
+        return f"{timer.name}: {node_names} {event}: never; to change that: {option} SECONDS"
+    until = f"changed at {since}, takes effect at {when(timer.fires)} at the latest"
     return f"{timer.name}: {node_names} {event}: {until}; at once: {option} 0"
 
 
@@ -62,30 +62,34 @@ def _explain(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> st
     node_names = _listed(state, one.nodes)
     match one.code:
         case waits.VOTERS:
-            quorum = "a quorum of its voters" if not _has_quorum(state, partition) else "a majority of who has its data"
+            quorum = (
+                "a quorum of its voters"
+                if not _has_quorum(state, partition)
+                else "a majority of the nodes with its data"
+            )
             return f"for {quorum}: {node_names} are down; {_quorum_way(state, partition, one)}"
         case waits.COPIES:
-            return f"for {node_names} to say what they have; who never will is to be declared down (ringlog node down)"
+            return f"for {node_names} to report their data; declare lost nodes down (ringlog node down)"
         case waits.ANSWERS:
             dead = _listed(state, (node for node in one.nodes if not is_alive(state, node)))
-            way = "; ringlog zone cancel" if _has_way_back(partition) and _has_quorum(state, partition) else ""
+            way = "; ringlog zone cancel" if _can_cancel(partition) and _has_quorum(state, partition) else ""
             return f"not yet: {node_names}" + (f", of which {dead} are down{way}" if dead else "")
         case waits.ROWS:
             lost = may_lose(state, partition) if restarts_from_survivor(state, partition) else ""
             way = f", or {_ADMIT}, which may lose {lost}" if lost else ""
-            return f"for rows of its tablets that nobody knows without {node_names}: bring them back{way}"
+            return f"for rows of its tablets that only {node_names} have: start them again{way}"
         case waits.ROOM:
-            end = "ringlog zone cancel" if _has_way_back(partition) else "ringlog node remove"
-            return f"{node_names} cannot get tablets now: bring them back, or {end}"
+            end = "ringlog zone cancel" if _can_cancel(partition) else "ringlog node remove"
+            return f"{node_names} cannot get tablets now: start them again, or {end}"
         case waits.OPERATION:
-            return f"tablets begin to move when operation {', '.join(one.what)} is over (ringlog operation show)"
+            return f"tablets start to move after operation {', '.join(one.what)} (ringlog operation show)"
         case waits.TABLETS:
             dead = f", which need {node_names}" if one.nodes else ""
-            return f"tablet {_first(one)} on the way{dead} (ringlog tablet explain)"
+            return f"for migrating tablet {_first(one)}{dead} (ringlog tablet explain)"
         case waits.BEGIN:
-            return f"tablet {_first(one)} to begin: the rebalancer"
+            return f"for the rebalancer to start tablet {_first(one)}"
         case waits.STEP:
-            return "all have answered: the rebalancer"
+            return "for the rebalancer: all nodes have answered"
         case waits.TRIGGER:
             zone = state.zones[partition.zone]
             changed = zone.changed if partition.change < zone.changed else zone.liveness
@@ -93,17 +97,17 @@ def _explain(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> st
             until = f"; {pause_text(stopped.scope)} (ringlog resume {stopped.scope})" if stopped is not None else ""
             return f"for the rebalancer to act on epoch {changed}{until}"
         case waits.PLACE:
-            why = f"of its data nodes ({node_names}) none can have it" if one.nodes else "its zone has no data nodes"
-            return f"for a node to belong on: {why}; bring nodes up, or change the zone's filter (ringlog zone alter)"
+            why = f"none of its data nodes ({node_names}) can have it" if one.nodes else "its zone has no data nodes"
+            return f"for a suitable node: {why}; start nodes, or change the filter of the zone (ringlog zone alter)"
         case waits.MISPLACED:
             zone = state.zones[partition.zone]
             (target,) = targets(state, zone, [partition.stable], [partition.number])
             nodes = target.nodes if target is not None else ()
             dead = _listed(state, (node for node in nodes if not is_alive(state, node)))
             there = _listed(state, nodes) + (f" ({dead} are down)" if dead else "")
-            return f"not where its zone puts it, on {there}: a cancel or a reset left it here; {_rebalance(partition)}"
+            return f"its zone places it on {there}, but a cancellation or a reset left it here; {_rebalance(partition)}"
         case _:
-            return f"it was turned back to {node_names}, and they have left; {_rebalance(partition)}"
+            return f"it was reverted to {node_names}, which have left; {_rebalance(partition)}"
 
 
 def _rebalance(partition: ZonePartition) -> str:
@@ -115,7 +119,7 @@ def _quorum_way(state: ClusterState, partition: ZonePartition, one: ZoneWait) ->
     if not one.is_stuck:
         return "mode high_availability resets it" + (f", which may lose {lost}" if lost else "")
     if lost:
-        return f"bring them back, or {_ADMIT}, which may lose {lost}"
+        return f"start them again, or {_ADMIT}, which may lose {lost}"
     return "ringlog zone reset"
 
 
@@ -123,7 +127,7 @@ def _has_quorum(state: ClusterState, partition: ZonePartition) -> bool:
     return has_quorum(state, state.zones[partition.zone], partition)
 
 
-def _has_way_back(partition: ZonePartition) -> bool:
+def _can_cancel(partition: ZonePartition) -> bool:
     """Return True if a cancel would be accepted: none has started, and the pending step is not a reset."""
     return bool(partition.pending) and partition.cancel is None and not partition.pending[0].forced
 

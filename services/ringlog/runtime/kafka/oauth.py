@@ -145,7 +145,7 @@ class OAuth:
         except urllib.error.HTTPError as error:
             raise NoToken(f"{self.endpoint} answers {error.code}") from error
         except (OSError, ValueError, http.client.HTTPException) as error:
-            raise NoToken(f"{self.endpoint} gives no answer: {type(error).__name__}") from error
+            raise NoToken(f"{self.endpoint} does not answer: {type(error).__name__}") from error
         return token_in(found)
 
 
@@ -190,7 +190,7 @@ def _hooked(name: str) -> Callable[[], Token]:
 def _checked(value: object, ends: object) -> Token:
     """Check a token and its expiry. Raises NoToken."""
     if not isinstance(value, str) or _TOKEN.fullmatch(value) is None:
-        raise NoToken("what was given is no token")
+        raise NoToken("the value is not a token")
     if isinstance(ends, bool) or not isinstance(ends, int | float) or not time.time() < ends < math.inf:
         raise NoToken("a token was given that has ended, or without the second since 1970 with which it ends")
     return Token(value, float(ends))

@@ -90,7 +90,7 @@ class _Reader:
         for family, wanted in (("sasl.", found.logs_in), ("ssl.", found.encrypted)):
             for name in self._lines:
                 if name.startswith(family) and not wanted:
-                    self._refuse(name, f"it says nothing under security.protocol {protocol}")
+                    self._refuse(name, f"it has no effect with security.protocol {protocol}")
         if found.logs_in:
             found = self._login(found)
         return self._trust(found) if found.encrypted else found
@@ -103,7 +103,7 @@ class _Reader:
         if mechanism not in MODULES:
             options_text = next((name for name in names if name in self._lines), "security.protocol")
             self._refuse(options_text, f"sasl.mechanism is one of {', '.join((*MODULES, oauth.MECHANISM))}")
-        self._none_of(_OF_OAUTH, f"it says nothing under sasl.mechanism {mechanism}")
+        self._none_of(_OF_OAUTH, f"it has no effect with sasl.mechanism {mechanism}")
         if "sasl.jaas.config" in self._lines:
             if "sasl.username" in self._lines or "sasl.password" in self._lines:
                 self._refuse("sasl.jaas.config", "it has the name and the password, so no other line may")
@@ -126,17 +126,19 @@ class _Reader:
     def _oauth(self) -> OAuth:
         """Return the token source: a user function, or OIDC with librdkafka's or Java's options."""
         handler = self._text("sasl.login.callback.handler.class")
-        self._none_of(("sasl.username", "sasl.password"), "it says nothing under sasl.mechanism OAUTHBEARER")
+        self._none_of(("sasl.username", "sasl.password"), "it has no effect with sasl.mechanism OAUTHBEARER")
         hook = self._text("ringlog.oauth.hook")
         if hook:
             if oauth.HOOK.fullmatch(hook) is None:
                 self._refuse("ringlog.oauth.hook", "MODULE:FUNCTION")
-            self._none_of((*_OF_OIDC, "sasl.jaas.config"), "ringlog.oauth.hook gives the tokens, so it says nothing")
+            self._none_of(
+                (*_OF_OIDC, "sasl.jaas.config"), "it has no effect with ringlog.oauth.hook, which returns the tokens"
+            )
             if handler and _CLASS.fullmatch(handler) is None:
                 self._refuse("sasl.login.callback.handler.class", "the name of a class")
             return OAuth(hook=hook, java_handler=handler)
         if handler not in ("", *oauth.OIDC_HANDLERS):
-            self._refuse("sasl.login.callback.handler.class", "Python's clients need ringlog.oauth.hook beside it")
+            self._refuse("sasl.login.callback.handler.class", "the Python clients also need ringlog.oauth.hook")
         if self._text("sasl.oauthbearer.method", "oidc").lower() != "oidc":
             self._refuse("sasl.oauthbearer.method", "only oidc; for other ways there is ringlog.oauth.hook")
         given = self._oidc_jaas() if "sasl.jaas.config" in self._lines else {}
@@ -206,7 +208,7 @@ class _Reader:
         except OSError:  # for example, a name that is too long
             readable = False
         if not readable:
-            self._refuse(name, f"{path} is no file that can be read")
+            self._refuse(name, f"{path} is not a readable file")
         return str(path)
 
     def _only(self, name: str, value: str) -> None:
@@ -310,7 +312,7 @@ def _why_not(name: str) -> str:
     for begins, why in _REFUSED.items():
         if name.startswith(begins):
             return why
-    return "no option of the connection; what clients do, Ringlog sets itself: take the line out"
+    return "not a connection option; Ringlog sets the other options itself: remove the line"
 
 
 _REFUSED: Mapping[str, str] = {

@@ -44,7 +44,7 @@ def read_properties(text: str) -> tuple[Property, ...]:
             raise BadPropertyLine(number, "not a name=value line")
         name = _plain(number, matched[1])
         if name in found:
-            raise BadPropertyLine(number, f"{name} is given in line {found[name].number} already")
+            raise BadPropertyLine(number, f"{name} is already set in line {found[name].number}")
         found[name] = Property(number, name, _plain(number, line[matched.end() :]).rstrip())
     return tuple(found.values())
 

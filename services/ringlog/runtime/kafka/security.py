@@ -118,7 +118,7 @@ class Security:
                 context.load_cert_chain(self.certificate, self.key or None, self.key_password or None)
         except (OSError, ValueError) as error:  # SSLError is an OSError
             files = ", ".join(filter(None, dict.fromkeys((self.ca, self.certificate, self.key))))
-            raise BadKafkaConfig(f"{files}: not what TLS takes: {getattr(error, 'reason', None) or error}") from error
+            raise BadKafkaConfig(f"{files}: not usable for TLS: {getattr(error, 'reason', None) or error}") from error
         return context
 
     def _jaas(self) -> str:

@@ -22,12 +22,12 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 EVERY: Final = "every agent and every node"
 CERTIFIED: Final = "every agent and every node with a certificate"
-READER: Final = "every node, and every agent that has its role"
+READER: Final = "every node, and every active agent"
 AGENT: Final = "every agent"
-WORKER: Final = "every agent that has its role"
-VALIDATOR: Final = "the validator that has its role"
-COORDINATOR: Final = "the coordinator that has its role"
-ACK_READERS: Final = "the coordinator and the rebalancer that have their roles"
+WORKER: Final = "every active agent"
+VALIDATOR: Final = "the active validator"
+COORDINATOR: Final = "the active coordinator"
+ACK_READERS: Final = "the active coordinator and the active rebalancer"
 NODE: Final = "every node"
 JOB: Final = "the CDC job"
 
@@ -86,89 +86,93 @@ class Sample:
 
 
 _ROWS: Final = (
-    Metric("ringlog_release_info", "gauge", EVERY, "1; the release that runs.", ("release",)),
+    Metric("ringlog_release_info", "gauge", EVERY, "Always 1; a label has the release.", ("release",)),
     Metric("ringlog_clock_seconds", "gauge", EVERY, "The process's own clock; compare it with `timestamp()`."),
     Metric(
         "ringlog_certificate_expires_seconds",
         "gauge",
         CERTIFIED,
-        "When its certificate or its authority expires.",
+        "Expiry time of the certificate or its authority, seconds since 1970.",
     ),
-    Metric("ringlog_epoch", "gauge", READER, "The newest epoch that the process has folded."),
+    Metric("ringlog_epoch", "gauge", READER, "The newest epoch that the process has applied."),
     Metric(
         "ringlog_log_behind_records",
         "gauge",
         READER,
-        "Records of the metadata log that the process has not read, of those that it knows of.",
+        "Known records of the metadata log that the process has not read yet.",
     ),
     Metric(
         "ringlog_log_silent_seconds",
         "gauge",
         READER,
-        "Since when the broker has not said where the metadata log ends; asked every five seconds.",
+        "Seconds without an answer of the broker about the end of the metadata log; asked every five seconds.",
     ),
-    Metric("ringlog_log_halted", "gauge", READER, "1: the process reads the log no further, for good."),
+    Metric("ringlog_log_halted", "gauge", READER, "1: the process has stopped reading the log permanently."),
     Metric("ringlog_log_time_seconds", "gauge", READER, "The log's time: the latest clock of an author so far."),
     Metric(
         "ringlog_log_records",
         "counter",
         READER,
-        "Records of the metadata log that were read since the start, by what became of them.",
+        "Records of the metadata log read since the start, by outcome.",
         ("outcome",),
     ),
-    Metric("ringlog_agent_ready", "gauge", AGENT, "1: `/health` says that the agent is ready."),
+    Metric("ringlog_agent_ready", "gauge", AGENT, "1: `/health` reports the agent as ready."),
     Metric(
-        "ringlog_agent_state", "gauge", AGENT, "1 for the state that the agent is in, 0 for the others.", ("state",)
+        "ringlog_agent_state",
+        "gauge",
+        AGENT,
+        "1 for the current state of the agent, 0 for the other states.",
+        ("state",),
     ),
-    Metric("ringlog_agent_term", "gauge", WORKER, "The term in which the agent has the role; 0: it has none yet."),
-    Metric("ringlog_agent_handled_epoch", "gauge", WORKER, "The epoch up to which the role's work is done."),
+    Metric("ringlog_agent_term", "gauge", WORKER, "The term of the agent in its role; 0: none yet."),
+    Metric("ringlog_agent_handled_epoch", "gauge", WORKER, "The last epoch whose work the role has finished."),
     Metric(
         "ringlog_agent_refused_proposals",
         "gauge",
         WORKER,
-        "What the role would do and is refused; `ringlog status` says what and why.",
+        "Commands of the role that are rejected; `ringlog status` lists them with the reason.",
     ),
-    Metric("ringlog_agent_broken_state", "gauge", WORKER, "1: the folded state breaks an invariant of this release."),
-    Metric("ringlog_validator_waiting_requests", "gauge", VALIDATOR, "Requests that were read and have no answer yet."),
-    Metric(
-        "ringlog_validator_answers", "counter", VALIDATOR, "Requests that were answered since the start.", ("outcome",)
-    ),
+    Metric("ringlog_agent_broken_state", "gauge", WORKER, "1: the state breaks an invariant of this release."),
+    Metric("ringlog_validator_waiting_requests", "gauge", VALIDATOR, "Requests without an answer yet."),
+    Metric("ringlog_validator_answers", "counter", VALIDATOR, "Requests answered since the start.", ("outcome",)),
     Metric(
         "ringlog_validator_answer_seconds",
         "histogram",
         VALIDATOR,
-        "From when a record of requests was read to when all of it was answered.",
+        "Time from the read of a record of requests to its last answer.",
     ),
     Metric(
         "ringlog_validator_commit_seconds",
         "histogram",
         VALIDATOR,
-        "From when the first entries of a batch were appended to when the log showed what became of all.",
+        "Time from the append of a batch to the outcome of its last entry in the log.",
     ),
     Metric("ringlog_cluster_nodes", "gauge", COORDINATOR, "Nodes of the directory, by their state.", ("state",)),
     Metric("ringlog_cluster_nodes_down", "gauge", COORDINATOR, "Nodes that were declared down."),
-    Metric("ringlog_cluster_service_members", "gauge", COORDINATOR, "Members of the metadata service."),
-    Metric("ringlog_cluster_in_recovery", "gauge", COORDINATOR, "1: a recovery goes on."),
+    Metric("ringlog_cluster_service_members", "gauge", COORDINATOR, "Log replicas of the metadata service."),
+    Metric("ringlog_cluster_in_recovery", "gauge", COORDINATOR, "1: the cluster is in recovery."),
     Metric("ringlog_cluster_pauses", "gauge", COORDINATOR, "Kinds of changes that are paused."),
     Metric(
         "ringlog_cluster_settled_seconds",
         "gauge",
         COORDINATOR,
-        "The settled time, seconds since 1970: one of the far future was left by a clock.",
+        "The validation watermark, seconds since 1970. A value in the far future comes from a wrong clock.",
     ),
-    Metric("ringlog_operations", "gauge", COORDINATOR, "Operations in flight, by what they wait for.", ("waits_for",)),
+    Metric(
+        "ringlog_operations", "gauge", COORDINATOR, "Operations in flight, by the reason of their wait.", ("waits_for",)
+    ),
     Metric(
         "ringlog_operations_oldest_seconds",
         "gauge",
         COORDINATOR,
-        "How long the oldest of them has been in its stage; 0 where there is none.",
+        "Seconds that the oldest of them has been in its stage; 0 without any.",
         ("waits_for",),
     ),
     Metric(
         "ringlog_tablets_on_their_way",
         "gauge",
         COORDINATOR,
-        "Tablets in transition, by what they wait for.",
+        "Migrating tablets, by the reason of their wait.",
         ("waits_for",),
     ),
     Metric("ringlog_awaited_nodes", "gauge", COORDINATOR, "Nodes that operations and tablets wait for."),
@@ -176,43 +180,46 @@ _ROWS: Final = (
         "ringlog_awaited_node",
         "gauge",
         COORDINATOR,
-        "How many operations and tablets wait for that node; of many nodes the fifty that most wait for.",
+        "Operations and tablets that wait for the node. Shows at most fifty nodes, the most awaited first.",
         ("node",),
     ),
     Metric(
         "ringlog_node_heard_seconds",
         "gauge",
         COORDINATOR,
-        "When the broker took the last load report of that node, seconds since 1970; nodes that left or were declared "
-        "down are left out, of many nodes the fifty that have been silent for longest are shown.",
+        "Append time of the node's last load report, seconds since 1970. Omits nodes that left or were declared down. "
+        "Shows at most fifty nodes, the longest silent first.",
         ("node",),
     ),
     Metric("ringlog_snapshot_epoch", "gauge", COORDINATOR, "Epoch of the newest confirmed snapshot; 0: there is none."),
-    Metric("ringlog_archive_epoch", "gauge", COORDINATOR, "Up to which epoch the archive holds the log; 0: none does."),
+    Metric("ringlog_archive_epoch", "gauge", COORDINATOR, "The last epoch in the archive; 0: no archive."),
     Metric(
-        "ringlog_log_begin_epoch", "gauge", COORDINATOR, "The epoch that the log may begin with; 0: it was not cut."
+        "ringlog_log_begin_epoch",
+        "gauge",
+        COORDINATOR,
+        "The first epoch of the log after a truncation; 0: not truncated.",
     ),
     Metric(
         "ringlog_acks_not_believed",
         "counter",
         ACK_READERS,
-        "Acknowledgements without a code by the key of their node; only counted where there is an `ack.master`.",
+        "Acknowledgements without a valid MAC of their node; counted only if `ack.master` exists.",
     ),
-    Metric("ringlog_cdc_writers", "gauge", COORDINATOR, "CDC writers, live and fenced ones.", ("state",)),
+    Metric("ringlog_cdc_writers", "gauge", COORDINATOR, "CDC writers, by live and fenced.", ("state",)),
     Metric(
         "ringlog_cdc_writers_low_watermark_seconds",
         "gauge",
         COORDINATOR,
-        "What the live writer that is farthest behind has made durable, as the log knows it, seconds since 1970.",
+        "The lowest low-watermark of the live writers in the log, seconds since 1970.",
     ),
-    Metric("ringlog_node_ready", "gauge", NODE, "1: `/health` says that the node is ready."),
+    Metric("ringlog_node_ready", "gauge", NODE, "1: `/health` reports the node as ready."),
     Metric("ringlog_node_acknowledged_epoch", "gauge", NODE, "The newest epoch that the node has acknowledged."),
-    Metric("ringlog_node_rows_epoch", "gauge", NODE, "The epoch under which the node keeps rows."),
-    Metric("ringlog_node_known_epoch", "gauge", NODE, "The newest epoch that the log, or a peer, has shown."),
-    Metric("ringlog_node_registers_epoch", "gauge", NODE, "The epoch under which the node answers for registers."),
-    Metric("ringlog_node_rows", "gauge", NODE, "Versions of rows that the node holds."),
-    Metric("ringlog_node_registers", "gauge", NODE, "Registers that the node holds."),
-    Metric("ringlog_node_registers_pending", "gauge", NODE, "Writes of registers that are not on the disk yet."),
+    Metric("ringlog_node_rows_epoch", "gauge", NODE, "The epoch of the node's rows."),
+    Metric("ringlog_node_known_epoch", "gauge", NODE, "The newest epoch known from the log or a peer."),
+    Metric("ringlog_node_registers_epoch", "gauge", NODE, "The epoch of the node's registers."),
+    Metric("ringlog_node_rows", "gauge", NODE, "Row versions that the node stores."),
+    Metric("ringlog_node_registers", "gauge", NODE, "Registers that the node stores."),
+    Metric("ringlog_node_registers_pending", "gauge", NODE, "Register writes that are not synced yet."),
     Metric(
         "ringlog_node_disk_bytes",
         "gauge",
@@ -224,30 +231,30 @@ _ROWS: Final = (
         "ringlog_node_writes",
         "counter",
         NODE,
-        "Writes of the mutations topic that were judged since the start: `kept`, `not_mine`, or the code of a refusal.",
+        "Writes of the mutations topic validated since the start: `kept`, `not_mine`, or the code of the rejection.",
         ("verdict",),
     ),
     Metric(
         "ringlog_node_mutations_behind_records",
         "gauge",
         NODE,
-        "Offsets of the mutations topic that the node has not judged, of those that it knows of.",
+        "Known offsets of the mutations topic that the node has not validated yet.",
     ),
     Metric(
         "ringlog_node_streams",
         "gauge",
         NODE,
-        "Streams that the node waits for: of `rows`, of `registers`.",
+        "Open streams that the node receives: `rows` or `registers`.",
         ("of",),
     ),
-    Metric("ringlog_node_stream_tries", "gauge", NODE, "How often open streams were asked for in vain, in all."),
+    Metric("ringlog_node_stream_tries", "gauge", NODE, "Failed attempts of open streams, in total."),
     Metric(
         "ringlog_node_streams_given_up",
         "gauge",
         NODE,
-        "Streams that were asked for in vain as often as may be; then an operation waits for an operator's decision.",
+        "Streams that failed the maximum number of attempts; their operation waits for an operator's decision.",
     ),
-    Metric("ringlog_node_copy_epoch", "gauge", NODE, "Up to which epoch the copy of the log goes that a member keeps."),
+    Metric("ringlog_node_copy_epoch", "gauge", NODE, "The last epoch in the log replica's copy of the log."),
     Metric(
         "ringlog_node_clock_ahead_seconds",
         "gauge",
@@ -255,25 +262,26 @@ _ROWS: Final = (
         "How far the node's clock is ahead of the broker's: the least of the last eight writes that came while nothing "
         "was behind, their way to the node included.",
     ),
-    Metric("ringlog_cdc_mutations", "counter", JOB, "Mutations that were carried out."),
-    Metric(
-        "ringlog_cdc_rows", "counter", JOB, "Rows that were written, by the generation they lie in.", ("generation",)
-    ),
-    Metric("ringlog_cdc_rejected", "counter", JOB, "Mutations that went to the dead letters, by reason.", ("reason",)),
-    Metric("ringlog_cdc_skipped", "counter", JOB, "Mutations that have no row and need none."),
-    Metric("ringlog_cdc_batches", "counter", JOB, "Batches that were finished."),
-    Metric("ringlog_cdc_held_seconds", "counter", JOB, "Seconds for which batches waited for a horizon."),
+    Metric("ringlog_cdc_mutations", "counter", JOB, "Mutations that the job has processed."),
+    Metric("ringlog_cdc_rows", "counter", JOB, "Rows that the job has written, by generation.", ("generation",)),
+    Metric("ringlog_cdc_rejected", "counter", JOB, "Mutations in the dead letters, by reason.", ("reason",)),
+    Metric("ringlog_cdc_skipped", "counter", JOB, "Mutations without a row, which need none."),
+    Metric("ringlog_cdc_batches", "counter", JOB, "Finished batches."),
+    Metric("ringlog_cdc_held_seconds", "counter", JOB, "Seconds that batches waited for a write lease."),
     Metric(
         "ringlog_cdc_rows_per_second",
         "gauge",
         JOB,
-        "Mutations a second in the last batch, without the time it waited.",
+        "Mutations per second in the last batch, without waits.",
     ),
     Metric(
-        "ringlog_cdc_behind", "gauge", JOB, "Offsets of one source partition that lie behind the last batch, at most."
+        "ringlog_cdc_behind",
+        "gauge",
+        JOB,
+        "The greatest number of unread offsets of a source partition after the last batch.",
     ),
-    Metric("ringlog_cdc_waiting_seconds", "gauge", JOB, "For how long the batch in hand has waited for a horizon."),
-    Metric("ringlog_cdc_epoch", "gauge", JOB, "Epoch of the metadata that the last batch was decided with."),
+    Metric("ringlog_cdc_waiting_seconds", "gauge", JOB, "Seconds that the current batch has waited for a write lease."),
+    Metric("ringlog_cdc_epoch", "gauge", JOB, "Metadata epoch of the last batch."),
     Metric(
         "ringlog_cdc_generation_seconds", "gauge", JOB, "Start of the newest generation in use, seconds since 1970."
     ),
@@ -281,9 +289,14 @@ _ROWS: Final = (
         "ringlog_cdc_low_watermark_seconds",
         "gauge",
         JOB,
-        "Everything below is durable in the log of changes, seconds since 1970.",
+        "Low-watermark: all rows below are durable in the CDC topic, seconds since 1970.",
     ),
-    Metric("ringlog_cdc_horizon_seconds", "gauge", JOB, "The writer routes only what lies below, seconds since 1970."),
+    Metric(
+        "ringlog_cdc_horizon_seconds",
+        "gauge",
+        JOB,
+        "Write lease: the writer routes only writes below, seconds since 1970.",
+    ),
 )
 
 ALL_METRICS: Final = {figure.name: figure for figure in _ROWS}

@@ -52,7 +52,7 @@ def name_of(host: str) -> str:
 
 
 CHALLENGE: Final = "Bearer"
-NO_TOKEN: Final = json.dumps({"detail": "show a token of this server: Authorization: Bearer …"}).encode()
+NO_TOKEN: Final = json.dumps({"detail": "send a token of this server: Authorization: Bearer …"}).encode()
 
 
 def is_admitted(authorizations: Sequence[str], tokens: Sequence[str]) -> bool:

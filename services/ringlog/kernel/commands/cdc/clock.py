@@ -49,14 +49,14 @@ from ringlog.kernel.schema.table_versions import lowered
 from ringlog.kernel.values import MICROS_MAX, Command
 
 CODES: Final = {
-    "generation_in_use": "A writer may have routed into the generation, or an operation in flight rests on it.",
-    "generation_not_last": "Another generation follows; only the last one can be withdrawn.",
-    "horizon_below_low_watermark": "The horizon is below what the writer has claimed to be durable.",
-    "horizon_not_lower": "The horizon is above the one that the writer has promised.",
-    "settled_not_lower": "The settled time is not above the one asked for.",
-    "settled_too_low": "Verdicts were given, or are forgotten, at or above the time asked for.",
-    "settled_too_near": "The time asked for is so near the validator's clock that writes may be judged there by then.",
-    "writer_not_fenced": "The writer is alive: only the horizon of a fenced one can be lowered for it.",
+    "generation_in_use": "A writer may have routed rows to the generation, or an operation in flight needs it.",
+    "generation_not_last": "A later generation exists. Only the last one can be withdrawn.",
+    "horizon_below_low_watermark": "The write lease is below the low-watermark of the writer.",
+    "horizon_not_lower": "The new write lease is not below the current one.",
+    "settled_not_lower": "The new validation watermark is not below the current one.",
+    "settled_too_low": "Writes at or above that time were already validated, or their versions are pruned.",
+    "settled_too_near": "The time is too close to the validator's clock: writes near it may be validated now.",
+    "writer_not_fenced": "The writer is not fenced. Only the write lease of a fenced writer can be lowered.",
 }
 
 

@@ -29,11 +29,11 @@ from ringlog.kernel.model.state import ClusterState, Generation, PastTtl, advanc
 from ringlog.kernel.values import MICROS_MAX, Command, GenerationId
 
 CODES: Final = {
-    "generation_expired": "The generation has expired already.",
-    "generation_forgotten": "The generation's streams have left the state already.",
-    "generation_not_closed": "The generation is open: CDC writers may still log into it.",
-    "generation_not_expired": "The generation has not expired: rows of it are kept.",
-    "retention_not_over": "Rows of the generation are kept beyond this time, or for ever.",
+    "generation_expired": "The generation has expired.",
+    "generation_forgotten": "The streams of the generation are pruned from the state.",
+    "generation_not_closed": "The generation is not sealed. CDC writers may still write to it.",
+    "generation_not_expired": "The generation has not expired. Its rows are retained.",
+    "retention_not_over": "Rows of the generation are retained beyond this time or without limit.",
 }
 
 EXPIRED = "expired"

@@ -22,9 +22,9 @@ from ringlog.kernel.schema.table_versions import pruned
 from ringlog.kernel.values import MICROS_MAX, Command, Micros
 
 CODES: Final = {
-    "already_settled": "The verdicts are settled up to that time, and what counted before is forgotten, already.",
-    "too_many_versions": "More of what counted for earlier writes would be kept than may be: SettleVerdicts forgets.",
-    "verdicts_needed": "Writes appended before that time may still have to be judged.",
+    "already_settled": "The validation watermark is at or above that time, and older versions are pruned.",
+    "too_many_versions": "The state would keep too many table versions. SettleVerdicts prunes old ones.",
+    "verdicts_needed": "Writes appended before that time may still need validation.",
 }
 
 

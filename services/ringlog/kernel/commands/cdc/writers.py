@@ -20,15 +20,15 @@ from ringlog.kernel.model.state import CdcWriter, ClusterState, advance, in_orde
 from ringlog.kernel.values import MICROS_MAX, Before, Command, Micros, Position, is_name
 
 CODES: Final = {
-    "horizon_below_floor": "The horizon is below the one found at registration.",
-    "horizon_frozen": "The horizon may not rise now: a generation is waiting for its timestamp.",
-    "incarnation_reused": "The incarnation is registered already; every start of a writer needs a new one.",
-    "low_watermark_went_back": "The low watermark may only rise.",
-    "positions_went_back": "A position of a writer may only rise.",
-    "source_in_use": "Another CDC writer logs the source, or may do so, and is not fenced.",
-    "stale_incarnation": "A later incarnation of the writer is registered, or this one was never.",
-    "unknown_writer": "No such CDC writer is registered.",
-    "writer_fenced": "The incarnation was fenced: it has lost its right to write, and promises nothing any more.",
+    "horizon_below_floor": "The write lease is below the lease at registration.",
+    "horizon_frozen": "The write lease cannot be raised while a generation waits for its timestamp.",
+    "incarnation_reused": "The incarnation is registered. Each start of a writer needs a new incarnation.",
+    "low_watermark_went_back": "The low-watermark can only rise.",
+    "positions_went_back": "The position of a writer can only rise.",
+    "source_in_use": "Another CDC writer logs the source and is not fenced.",
+    "stale_incarnation": "The incarnation was never registered, or a later one is registered.",
+    "unknown_writer": "The CDC writer is not registered.",
+    "writer_fenced": "The incarnation is fenced and cannot write any longer.",
 }
 
 POSITIONS_MAX = 4_096

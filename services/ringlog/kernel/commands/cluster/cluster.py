@@ -18,10 +18,10 @@ from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.values import Command, Setting, is_name
 
 CODES: Final = {
-    "already_founded": "The cluster exists; it can be founded only once.",
-    "bad_setting": "The value lies outside the bounds of the setting.",
-    "stale_term": "The term is not above the last one of the role.",
-    "unknown_setting": "This release does not know the setting.",
+    "already_founded": "The cluster exists and cannot be created again.",
+    "bad_setting": "The value is outside the bounds of the setting.",
+    "stale_term": "The term is not above the last term of the role.",
+    "unknown_setting": "This release does not have the setting.",
 }
 
 TERM_MAX = 2**62

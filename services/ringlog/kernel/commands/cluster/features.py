@@ -27,7 +27,7 @@ from ringlog.kernel.values import Command, is_name
 CODES: Final = {
     "feature_enabled": "The feature is enabled, so its requirement cannot be withdrawn.",
     "feature_missing": "The node does not support a feature that is required or enabled.",
-    "feature_unsupported": "A node that is a member, or becomes one, does not support the feature.",
+    "feature_unsupported": "A member, or a node that becomes a member, does not support the feature.",
 }
 
 

@@ -44,13 +44,13 @@ from ringlog.kernel.service import (
 from ringlog.kernel.values import Before, Command, Witness
 
 CODES: Final = {
-    "awaits_service": "The node is in a group of the metadata service, and hands over first.",
-    "last_member": "The node is the last one in the read group of the metadata service.",
-    "member_exists": "The node is in a group of the metadata service already.",
-    "no_live_majority": "Without the node, half of the members of the metadata service or more would be down.",
-    "no_member": "The node is no member of the metadata service.",
-    "service_changing": "Another node is on its way into the metadata service, or out of it.",
-    "wrong_service_step": "It is not the next step of the metadata service.",
+    "awaits_service": "The node is a log replica of the metadata service. The service replaces it first.",
+    "last_member": "The node is the last member of the read group of the metadata service.",
+    "member_exists": "The node is a log replica of the metadata service.",
+    "no_live_majority": "Without the node, at least half of the log replicas of the metadata service would be down.",
+    "no_member": "The node is not a log replica of the metadata service.",
+    "service_changing": "Another node is joining or leaving the metadata service.",
+    "wrong_service_step": "The command is not the next step of the metadata service.",
 }
 
 

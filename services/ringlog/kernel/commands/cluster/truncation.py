@@ -32,12 +32,12 @@ from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.values import Command, Epoch, is_name
 
 CODES: Final = {
-    "archive_behind": "The archive does not hold yet what would be deleted.",
-    "archive_shrank": "The archive that the log knows of goes further.",
-    "nothing_to_truncate": "The log may begin there, or later, already.",
-    "snapshot_contradicted": "The log, or another witness, says something else of that epoch.",
-    "snapshot_unknown": "No snapshot was asked for at that epoch, or its mark is forgotten.",
-    "truncation_uncovered": "No confirmed snapshot is at or below that epoch.",
+    "archive_behind": "The archive does not contain the entries that would be deleted yet.",
+    "archive_shrank": "The log has recorded an archive that contains more entries.",
+    "nothing_to_truncate": "The log starts at this epoch or later.",
+    "snapshot_contradicted": "The log, or another witness, has another digest for this epoch.",
+    "snapshot_unknown": "No snapshot was requested at this epoch, or its record is pruned.",
+    "truncation_uncovered": "No confirmed snapshot is at or below this epoch.",
 }
 
 WITNESSES_MIN: Final = 2

@@ -49,7 +49,7 @@ from ringlog.kernel.values import Before, Command
 _KEEP: Final = frozenset(name for name, kind in KINDS.items() if not kind.exchanges)
 """Kinds of transitions that leave a tablet on the same nodes: repairs."""
 
-CODES: Final = {"changes_paused": "Operators hold up changes of this kind until they resume them."}
+CODES: Final = {"changes_paused": "An operator paused changes of this kind. Resume them with `ringlog resume`."}
 
 
 @dataclass(frozen=True, slots=True)

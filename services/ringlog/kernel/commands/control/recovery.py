@@ -39,10 +39,10 @@ from ringlog.kernel.service import in_recovery
 from ringlog.kernel.values import Command
 
 CODES: Final = {
-    "in_recovery": "It is not allowed while a recovery goes on, or one goes on already.",
-    "not_in_recovery": "It is allowed only while a recovery goes on.",
-    "state_undecodable": "The bytes of a part are none that a state of this release has.",
-    "state_unsound": "The state that would follow breaks an invariant.",
+    "in_recovery": "The cluster is in recovery, which forbids this command.",
+    "not_in_recovery": "The command is allowed only during a recovery.",
+    "state_undecodable": "The bytes of a state section are not valid in this release.",
+    "state_unsound": "The resulting state would break an invariant.",
 }
 
 OPERATOR_LENGTH_MAX: Final = 100

@@ -60,20 +60,20 @@ from ringlog.kernel.zones.resets import AUTOMATIC, MANUAL, RESET_MODES, members,
 from ringlog.kernel.zones.salvage import may_lose, refused_salvage, salvaged
 
 CODES: Final = {
-    "already_pending": "The partition is on its way: wait, or cancel that first.",
-    "awaits_data": "Tablets of the partition are not yet on the nodes of the step, or not back.",
-    "may_lose_data": "The reset may lose rows or registers, and the operator has not admitted that.",
-    "moves_limit": "As many partitions of zones are on their way as may be.",
-    "no_cancel": "No cancel of that revision is open.",
-    "not_high_availability": "Only a zone in mode high_availability resets partitions by itself.",
+    "already_pending": "The partition is migrating. Wait, or cancel the migration.",
+    "awaits_data": "Tablets of the partition have not arrived on the nodes of the step, or have not moved back.",
+    "may_lose_data": "The reset may lose rows or registers. To accept that, pass `--admit-loss`.",
+    "moves_limit": "The maximum number of zone partitions is migrating.",
+    "no_cancel": "The partition has no open cancellation with this revision.",
+    "not_high_availability": "Automatic resets need a zone in mode high_availability.",
     "not_pending": "The configuration is not the next pending step of the partition.",
-    "nothing_pending": "The partition goes nowhere.",
-    "nothing_survives": "No node that is alive has the partition's data, or could have it.",
-    "nothing_to_return_to": "Nobody has the partition yet, or its reset has begun: there is no way back.",
-    "outdated_revision": "The partition has changed since the request was decided.",
-    "partition_healthy": "The partition can go on without a reset.",
-    "quorum_needed": "Without these nodes too few voters of the partition would be alive.",
-    "unknown_zone_partition": "The zone has no partition of this number.",
+    "nothing_pending": "The partition is not migrating.",
+    "nothing_survives": "No live node has, or can have, the data of the partition.",
+    "nothing_to_return_to": "The partition has no configuration to return to, or its reset has started.",
+    "outdated_revision": "The partition changed after the request was made.",
+    "partition_healthy": "The partition has a majority and needs no reset.",
+    "quorum_needed": "Too few voters of the partition would remain without these nodes.",
+    "unknown_zone_partition": "The zone does not have a partition with this number.",
 }
 
 REPORTED_MAX: Final = 100_000

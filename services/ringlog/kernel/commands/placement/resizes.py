@@ -32,11 +32,11 @@ from ringlog.kernel.values import Before, Command, NodeId, StreamReport, Witness
 from ringlog.kernel.zones.data import in_zone, zone_of
 
 CODES: Final = {
-    "cut_by_zone": "The table has a tablet for each partition of its zone, neither more nor fewer.",
-    "no_resize": "The table is not being resized by a decision of this number.",
-    "not_ready": "Not every replica is ready for the resize, or siblings are apart.",
-    "resize_bounds": "The table would have more or fewer tablets than it may.",
-    "stale_sequence": "The number is not the one that follows the table's last decision.",
+    "cut_by_zone": "The table has exactly one tablet for each partition of its zone.",
+    "no_resize": "No resize decision with this number is in progress for the table.",
+    "not_ready": "A replica is not ready for the resize, or sibling tablets are on different nodes.",
+    "resize_bounds": "The number of tablets would be outside the bounds of the table.",
+    "stale_sequence": "The number does not follow the table's last resize decision.",
 }
 
 

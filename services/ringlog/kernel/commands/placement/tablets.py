@@ -52,22 +52,22 @@ from ringlog.kernel.tablets.streaming import Streams
 from ringlog.kernel.values import Before, Command, Epoch, NodeId, StreamReport, Witness
 
 CODES: Final = {
-    "awaits_tablets": "Tablets are in transition, or a node that leaves still has some.",
-    "drain_impossible": "The tablets of a node that leaves have no other place.",
-    "holds_replica": "The node has a replica of the tablet already.",
-    "no_tablets": "The table has no tablets: its keyspace places it otherwise.",
-    "not_a_replica": "The shard has no replica of the tablet.",
-    "not_in_transition": "The tablet is in no transition.",
-    "other_datacenter": "A replica of a tablet stays in its datacenter.",
-    "outside_of_partition": "The partition of the tablet's zone does not go to that node, or does not leave it.",
-    "plan_outdated": "Another instance of the balancer acts by now.",
-    "rack_full": "The rack would have more of the tablet's replicas than the one it comes from.",
+    "awaits_tablets": "Tablets are migrating, or a leaving node still has tablets.",
+    "drain_impossible": "No other shard can take the tablets of the leaving node.",
+    "holds_replica": "The node has a replica of the tablet.",
+    "no_tablets": "The table has no tablets: its keyspace has another kind of placement.",
+    "not_a_replica": "The shard does not have a replica of the tablet.",
+    "not_in_transition": "The tablet is not migrating.",
+    "other_datacenter": "A tablet replica must stay in its datacenter.",
+    "outside_of_partition": "The zone partition of the tablet does not move to this node, or does not leave it.",
+    "plan_outdated": "Another balancer is the active instance now.",
+    "rack_full": "The target rack would have more replicas of the tablet than the source rack.",
     "rack_pinned": "The replication names the rack of each replica.",
-    "replicas_as_wanted": "The tablet would have more or fewer replicas than its replication asks for.",
-    "streaming_limit": "As much is streamed as may be.",
-    "tablet_in_transition": "The tablet is in transition already.",
-    "unknown_shard": "The node has no such shard.",
-    "unknown_tablet": "The table has no tablet of this number.",
+    "replicas_as_wanted": "The move would change the number of replicas that the replication requires.",
+    "streaming_limit": "The maximum number of streams is in progress.",
+    "tablet_in_transition": "The tablet is migrating.",
+    "unknown_shard": "The node does not have the shard.",
+    "unknown_tablet": "The table does not have a tablet with this number.",
 }
 
 TABLETS_MAX: Final = 4_096

@@ -36,15 +36,15 @@ from ringlog.kernel.zones.distribution import default_quorum, quorum_bounds, tar
 from ringlog.kernel.zones.filter import broken_filter
 
 CODES: Final = {
-    "bad_filter": "The filter of a zone is no JSONPath, or none of the part that zones understand.",
-    "no_data_nodes": "The zone would have no data nodes: its filter matches nobody.",
-    "outdated_cause": "A change that is not older than this one was acted on already.",
-    "profile_missing": "A data node lacks a storage profile of its zone: it does not have that feature.",
-    "partitions_fixed": "The zone places keyspaces: with another number of partitions rows would move between them.",
+    "bad_filter": "The filter of a zone is not a JSONPath of the supported subset.",
+    "no_data_nodes": "The zone would have no data nodes: no node matches its filter.",
+    "outdated_cause": "The same change, or a later one, was already processed.",
+    "profile_missing": "A data node does not support a storage profile of its zone.",
+    "partitions_fixed": "The zone places keyspaces, so its number of partitions cannot change.",
     "too_few_data_nodes": "The zone has fewer data nodes than replicas.",
-    "unknown_zone": "No such zone.",
-    "zone_exists": "A zone of this name exists.",
-    "zone_in_use": "The zone places keyspaces, which need it.",
+    "unknown_zone": "The zone does not exist.",
+    "zone_exists": "A zone with this name exists.",
+    "zone_in_use": "A keyspace uses the zone for its placement.",
 }
 
 COPIES_MAX: Final = 100_000

@@ -28,13 +28,13 @@ from ringlog.kernel.schema.dependents import first_of
 from ringlog.kernel.values import Command, is_identifier
 
 CODES: Final = {
-    "aggregate_exists": "An aggregate of this name with these arguments exists.",
-    "ambiguous_name": "Several functions or aggregates have this name: their arguments must be given, too.",
-    "function_exists": "A function of this name with these arguments exists.",
-    "function_in_use": "An aggregate is made of the function.",
-    "function_mismatch": "The function returns another type than the state's.",
-    "unknown_aggregate": "No such aggregate.",
-    "unknown_function": "No such function.",
+    "aggregate_exists": "An aggregate with this name and these arguments exists.",
+    "ambiguous_name": "Several functions or aggregates have this name. Name the argument types.",
+    "function_exists": "A function with this name and these arguments exists.",
+    "function_in_use": "An aggregate uses the function.",
+    "function_mismatch": "The function does not return the type of the state.",
+    "unknown_aggregate": "The aggregate does not exist.",
+    "unknown_function": "The function does not exist.",
 }
 
 ARGUMENTS_MAX: Final = 64

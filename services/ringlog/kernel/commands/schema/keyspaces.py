@@ -40,12 +40,12 @@ from ringlog.kernel.values import Command, Replication, is_identifier, is_name
 from ringlog.kernel.zones.data import unplaced
 
 CODES: Final = {
-    "conversion_impossible": "What is placed by the ring, in tablets or by a zone stays there, and in its zone.",
-    "keyspace_exists": "A keyspace of this name exists.",
+    "conversion_impossible": "A keyspace keeps its kind of placement: token ring, tablets, or the same zone.",
+    "keyspace_exists": "A keyspace with this name exists.",
     "keyspace_not_empty": "The keyspace has tables, user types, functions or aggregates.",
-    "replication_impossible": "There are not enough normal nodes, or not in the racks, for the replicas asked for.",
-    "unknown_keyspace": "No such keyspace.",
-    "unknown_strategy": "This release does not know the replication strategy.",
+    "replication_impossible": "Too few normal nodes, or too few in the racks, for the requested replication.",
+    "unknown_keyspace": "The keyspace does not exist.",
+    "unknown_strategy": "This release does not support the replication strategy.",
 }
 
 FACTOR_MAX = 64

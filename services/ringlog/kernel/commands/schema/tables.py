@@ -38,15 +38,15 @@ from ringlog.kernel.values import (
 )
 
 CODES: Final = {
-    "bad_key": "The key columns are missing, repeated, unknown or of a type that no key may have.",
-    "column_exists": "The table has a column of this name already.",
-    "column_in_use": "A view or an index has the column.",
-    "table_exists": "A table of this name exists.",
-    "table_in_use": "A view or an index is of the table.",
+    "bad_key": "The key columns are missing, repeated or unknown, or have a type that a key cannot have.",
+    "column_exists": "The table has a column with this name.",
+    "column_in_use": "A view or an index uses the column.",
+    "table_exists": "A table with this name exists.",
+    "table_in_use": "A view or an index uses the table.",
     "bad_tablets": "The options for tablets contradict each other, or the table cannot have them.",
-    "table_id_reused": "The table id belongs or belonged to a table; ids are never reused.",
-    "unknown_column": "The table has no such column.",
-    "unknown_table": "No such table.",
+    "table_id_reused": "A table has or had this id. Ids are never reused.",
+    "unknown_column": "The table does not have the column.",
+    "unknown_table": "The table does not exist.",
 }
 
 COLUMNS_MAX = 1_000

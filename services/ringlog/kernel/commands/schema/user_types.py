@@ -29,11 +29,10 @@ from ringlog.kernel.schema.table_versions import changed as lifetimes_after
 from ringlog.kernel.values import Column, Command, TypeField, is_identifier
 
 CODES: Final = {
-    "field_exists": "The user type has a field of this name already.",
-    "type_exists": "A user type of this name exists.",
-    "type_in_use": "A column, another type or a function is of the user type; or a column of a key is, where it would "
-    "change.",
-    "unknown_type": "No such column type, or one that this release does not support.",
+    "field_exists": "The user type has a field with this name.",
+    "type_exists": "A user type with this name exists.",
+    "type_in_use": "A column, a type or a function uses the user type, or a key column prevents the change.",
+    "unknown_type": "The column type does not exist, or this release does not support it.",
 }
 
 FIELDS_MAX = LENGTH_MAX // 4

@@ -22,10 +22,10 @@ from ringlog.kernel.schema.dependents import indexes_of
 from ringlog.kernel.values import Command, is_identifier
 
 CODES: Final = {
-    "index_exists": "An index of this name exists, or one of this column.",
-    "unknown_index": "No such index.",
-    "unknown_view": "No such view.",
-    "view_exists": "A view of this name exists.",
+    "index_exists": "An index with this name, or on this column, exists.",
+    "unknown_index": "The index does not exist.",
+    "unknown_view": "The view does not exist.",
+    "view_exists": "A view with this name exists.",
 }
 
 

@@ -72,14 +72,14 @@ def unavailable_tokens(state: ClusterState, tokens: Sequence[Token]) -> Rejected
 
 
 CODES: Final = {
-    "different_rack": "A node is replaced only by one in the same datacenter and rack.",
-    "duplicate_token": "The same token is asked for twice.",
-    "operations_in_flight": "An operation in flight has a plan that this would break.",
-    "plans_conflict": "With another operation in flight, ranges would not end as the strategy lays them out.",
-    "range_locked": "A range that would change is locked by another operation.",
-    "too_few_replicas": "Too few replicas of a range are alive to know every row of it.",
-    "token_owned": "A token belongs to another node.",
-    "too_many_operations": "As many operations are in flight as may be.",
+    "different_rack": "The new node must be in the datacenter and rack of the replaced node.",
+    "duplicate_token": "The request contains the same token twice.",
+    "operations_in_flight": "The change would invalidate the plan of an operation in flight.",
+    "plans_conflict": "Together with another operation in flight, the final placement would break the strategy.",
+    "range_locked": "Another operation has locked a range that would change.",
+    "too_few_replicas": "Too few replicas of a range are alive to have all of its rows.",
+    "token_owned": "Another node owns one of the tokens.",
+    "too_many_operations": "The maximum number of operations is in flight.",
 }
 
 

@@ -28,10 +28,10 @@ from ringlog.kernel.zones.salvage import with_returned
 
 CODES: Final = {
     "duplicate_address": "Another node that has not left has this address.",
-    "duplicate_id": "A node with this id exists or existed; ids are never reused.",
-    "duplicate_name": "A node with this name exists or existed; names are never reused.",
-    "node_in_zone": "The node is a data node of a zone, or has one of its partitions.",
-    "unknown_node": "No such node is registered.",
+    "duplicate_id": "A node has or had this id. Ids are never reused.",
+    "duplicate_name": "A node has or had this name. Names are never reused.",
+    "node_in_zone": "The node is a data node of a zone, or has a replica of a zone partition.",
+    "unknown_node": "The node is not registered.",
     "wrong_node_state": "The node's state does not allow it.",
 }
 

@@ -33,14 +33,14 @@ from ringlog.kernel.tablets.mutual_exclusion import lost_without, tables_on
 from ringlog.kernel.values import Before, Command, StreamReport, Witness
 
 CODES: Final = {
-    "awaits_decision": "Somebody has failed of it for good or too often: an operator decides how it goes on.",
-    "gate_not_met": "Not every node that matters has acknowledged enough.",
-    "generation_not_committed": "The CDC generation made for the operation is not committed.",
-    "generation_not_published": "The CDC generation made for the operation is not published.",
-    "past_point_of_no_return": "The operation can only go on: a new owner may already be read.",
-    "unknown_operation": "No such operation is known.",
-    "waits_its_turn": "As many operations run as may at once, or one of a kind that comes first is waiting.",
-    "wrong_stage": "The operation is not in the stage that this follows.",
+    "awaits_decision": "A step failed permanently or too often. Retry or cancel the operation.",
+    "gate_not_met": "Too few of the required nodes have acknowledged the epoch.",
+    "generation_not_committed": "The CDC generation of the operation is not committed.",
+    "generation_not_published": "The CDC generation of the operation is not published.",
+    "past_point_of_no_return": "The operation can only continue: a new owner may already serve reads.",
+    "unknown_operation": "The operation is not known. It does not exist, or it ended long ago.",
+    "waits_its_turn": "The maximum number of operations is running, or an operation of higher priority waits.",
+    "wrong_stage": "The operation is not in the stage before the requested one.",
 }
 
 FAILURES_KEPT_MAX = 10
