@@ -4,8 +4,8 @@
 
 A cluster grows to 1,000 nodes of 16 tokens as in ``replay.py``, with a CDC generation for each join, and gets 10,000
 tables. Then the bench takes a snapshot, and 10,000 entries follow that change nothing. Both starts are timed in one
-run, in processor time, from bytes in memory, without a broker. The digests of both states are compared. ``SCALE`` multiplies
-all three numbers.
+run, in processor time, from bytes in memory, without a broker. The digests of both states are compared. ``SCALE``
+multiplies all three numbers.
 
 No generation of that life expires. ``--expired`` keeps only the last three of them, as in a cluster without a recent
 join. The whole log is not folded then.
