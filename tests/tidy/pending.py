@@ -5,9 +5,9 @@ An entry whose page is gone has no effect. Each set is empty when the documentat
 
 from __future__ import annotations
 
-PENDING_PAGES = frozenset({"docs/reference/codes.md", "docs/reference/metrics.md"})
+PENDING_PAGES: frozenset[str] = frozenset()
 PENDING_PACKAGES = frozenset({"tests"})
 
 PLANNED_PAGES: frozenset[str] = frozenset()
-PLANNED_COMMANDS = (["cluster", "create"],)
+PLANNED_COMMANDS: tuple[list[str], ...] = ()
 """Commands that pages may show before the program has them."""
