@@ -1,4 +1,4 @@
-"""The topics of a cluster in memory, as the audit reads them, and a CDC job that fills them by the production rules."""
+"""In-memory topics of a cluster for the audit, and a CDC job that fills them with the production rules."""
 
 from __future__ import annotations
 
@@ -54,8 +54,12 @@ class MemoryTopics:
 
 @dataclass
 class MemoryCluster:
-    """A cluster whose log, mutations and CDC log lie in memory. ``starts``: of its generations; ``leeway``: of their
-    commit; ``closed``: how many of them are.
+    """A cluster that keeps its log, mutations and CDC log in memory.
+
+    Args:
+        starts: start timestamps of the generations.
+        leeway: allowed lateness of a commit.
+        closed: number of sealed generations.
     """
 
     starts: tuple[int, ...]
@@ -70,7 +74,7 @@ class MemoryCluster:
     written: list[list[tuple[str, int, bytes, bytes]]] = field(default_factory=list)
 
     def enter(self, *commands: Command) -> None:
-        """Entries of the metadata log, which must apply."""
+        """Append entries to the metadata log and assert that each one applies."""
         for command in commands:
             number = self.state.epoch + 1
             ids = uuid(number), self.state.state_id or None, uuid(number, space=1)
@@ -81,20 +85,23 @@ class MemoryCluster:
             self.state = folded.state
 
     def is_refused(self, command: Command) -> bool:
-        """True if the command would not apply."""
+        """Return True if the command does not apply."""
         number = self.state.epoch + 1
         ids = uuid(number), self.state.state_id or None, uuid(number, space=1)
         made = author_entry(CLUSTER, *ids, self.state.epoch, "test", 0, command)
         return fold(self.state, made.entry).outcome.kind is not OutcomeKind.APPLIED
 
     def write(self, mutation: Mutation | bytes, now: int, partition: int = 0) -> None:
-        """A record of the mutations topic, appended at ``now``."""
+        """Append a record to the mutations topic at time ``now``."""
         value = mutation if isinstance(mutation, bytes) else encode_mutation(mutation)
         offset = self.topics.add("mutations", b"k", value, partition, now)
         self.pending.append(Input(partition, offset, now, b"k", value, job.read_mutation(value)))
 
     def carry_out(self, most: int = 1_000) -> None:
-        """A part of what is settled: the job judges it by the newest state, whatever was in force at its append."""
+        """Process at most ``most`` mutations below the validation watermark.
+
+        The job validates them with the newest state, although they were appended at an earlier epoch.
+        """
         settled = self.state.settled.until
         ready = 0
         while ready < min(len(self.pending), most) and self.pending[ready].use(widest_leeway(self.state)) < settled:
@@ -117,13 +124,13 @@ class MemoryCluster:
         self.send([_addressed(one) for one in out if one.reason >= ROUTED])
 
     def send(self, records: list[tuple[str, int, bytes, bytes]]) -> None:
-        """Write what a part has to say."""
+        """Write the output records of a batch to the topics."""
         self.written.append(records)
         for suffix, partition, key, value in records:
             self.topics.add(suffix, key, value, partition)
 
     def with_generations(self) -> ClusterState:
-        """The state with its generations, which no entry makes here."""
+        """Return the state with its generations added, because no entry creates them in this cluster."""
         owners = dict(self.state.token_owners)
         made = tuple(
             Generation(
@@ -142,7 +149,7 @@ class MemoryCluster:
         return replace(self.state, generations=made)
 
     def publish(self) -> None:
-        """What the publisher writes."""
+        """Write the change records of the publisher."""
         for (topic, key), value in project(self.with_generations()).items():
             if topic in (SCHEMA, CDC_GENERATIONS, CDC_STREAMS, EPOCHS):
                 _, name, data = encode_change_record(ChangeRecord(topic, key, value))

@@ -1,4 +1,7 @@
-"""What the audit of a lake takes for the same: random rows as the lake has them, and each of their changes."""
+"""The audit compares a decoded CDC row with a row of the lake.
+
+Random rows must equal their own lake row and differ after each single change.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,17 @@ TYPED = LogColumns(replace(TABLE, columns=(*TABLE.columns, *(Column(name, kind) 
 
 
 def in_lake(found: CdcRow, columns: LogColumns = COLUMNS) -> dict[str, Any]:
-    """A row as the lake has it, by column."""
+    """Return the row in lake format, by column."""
     batch = columns.batch([found])
     return {name: batch.column(place)[0] for place, name in enumerate(batch.schema.names)}
 
 
 def changed(chance: Random, found: CdcRow) -> list[CdcRow]:
-    """The row with one thing that is another one."""
+    """Return copies of the row, each with one change."""
     made = [replace(found, partition_key=(b"another",))]
     for place, cell in enumerate(found.cells):
         others = found.cells[:place] + found.cells[place + 1 :]
-        # A timestamp may be beyond those that the lake can hold, and they are all cut to the same one.
+        # The lake clamps timestamps outside its range, so two such timestamps compare as equal.
         is_cut = cell.column == "x_timestamp"
         if cell.value is not None and not is_cut and cell.column not in {other.column for other in others}:
             data = bytes([cell.value[0] ^ 1, *cell.value[1:]]) if cell.value else b"\0"
@@ -47,7 +50,7 @@ def changed(chance: Random, found: CdcRow) -> list[CdcRow]:
     return made
 
 
-def test_a_row_is_the_same_as_itself_in_the_lake_and_as_no_other() -> None:
+def test_a_row_equals_only_its_own_lake_row() -> None:
     compared = 0
     for seed in range(300):
         chance = Random(seed)
@@ -62,7 +65,7 @@ def test_a_row_is_the_same_as_itself_in_the_lake_and_as_no_other() -> None:
     assert compared > 500
 
 
-def test_a_value_that_the_lake_has_lost_is_missed() -> None:
+def test_a_value_missing_in_the_lake_is_reported() -> None:
     found = row(2, cells=(Cell("nocol", b"!"), Cell("v", b"\1")), deleted=("gone",))
     there = in_lake(found)
     assert says_the_same(asdict(found), there, KEYS)
@@ -75,7 +78,7 @@ def test_a_value_that_the_lake_has_lost_is_missed() -> None:
     assert not says_the_same(asdict(found), there | {"cdc$undecoded": pa.scalar(None, kind)}, KEYS)
 
 
-def test_values_with_parts_are_the_same_part_by_part() -> None:
+def test_collections_are_compared_by_element() -> None:
     values: dict[str, Any] = {"u": {"a": 1, "at": 2**60}, "y": (7, None), "z": (("k", -5),)}
     cells = tuple(Cell(name, serialize(PARTS[name], value)) for name, value in values.items())
     found = row(2, values={"m": (("x", 1),)}, deleted_elements=(DeletedElements("m", (b"a", b"b")),))

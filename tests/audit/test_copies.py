@@ -1,4 +1,6 @@
-"""What the audit makes of the rows of a log is what a node answers: random histories of every kind of write."""
+"""The audit rebuilds rows from the CDC log. Random histories of all write operations must give the rows that a node
+returns.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ OWN = frozenset(("s", "v", "w", *KEYS))
 
 
 def logged(write: Mutation, number: int, shape: TableShape = SHAPE) -> list[dict[str, Any]]:
-    """The rows of the log of a write, as they are decoded."""
+    """Return the decoded log rows of a write."""
     pieces = split(write, shape) if statements.is_compound(write, shape) else (plain_piece(write),)
     return [
         {
@@ -46,7 +48,7 @@ def history(chance: Random) -> list[Mutation]:
 
 
 def made_of(writes: list[Mutation], chance: Random) -> LoggedPartition:
-    """Writes in any order, some twice; the rows of one in theirs."""
+    """Put the writes into a partition in random order, some of them twice. The rows of one write keep their order."""
     partition = LoggedPartition(COLUMNS)
     numbered = [*enumerate(writes), *(pair for pair in enumerate(writes) if chance.random() < 0.2)]
     for number, write in chance.sample(numbered, len(numbered)):
@@ -69,7 +71,7 @@ def test_random_histories() -> None:
     assert met > 300
 
 
-def test_what_expires_about_now_is_there_or_not() -> None:
+def test_a_row_near_its_expiry_may_be_present_or_missing() -> None:
     chance = Random(1)
     for seed in range(60):
         writes = history(Random(seed))
@@ -80,7 +82,7 @@ def test_what_expires_about_now_is_there_or_not() -> None:
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_another_history_is_named_by_row_and_column(lost: bool) -> None:
+def test_a_deviation_names_row_and_column(lost: bool) -> None:
     differing = 0
     for seed in range(60):
         chance = Random(seed)
@@ -95,7 +97,7 @@ def test_another_history_is_named_by_row_and_column(lost: bool) -> None:
     assert differing > 10
 
 
-def test_a_deviation_says_what_the_node_has_and_what_the_log_has() -> None:
+def test_a_deviation_contains_the_values_of_node_and_log() -> None:
     partition = LoggedPartition(COLUMNS)
     row = {"timestamp": 5, "ttl": None, "clustering_key": [b"\0", b"\1"], "deleted": [], "deleted_elements": []}
     said = {"cells": [{"column": "w", "value": b"of the log"}], "source_partition": 0, "source_offset": 1}
@@ -122,6 +124,6 @@ def test_cells_of_a_column_that_was_dropped_keep_no_row() -> None:
 @pytest.mark.parametrize(
     "answer", [{}, {"static": [], "rows": []}, {"static": {}, "rows": [{"clustering_key": ["x"]}]}]
 )
-def test_what_is_no_answer(answer: dict[str, Any]) -> None:
+def test_an_invalid_answer_is_rejected(answer: dict[str, Any]) -> None:
     with pytest.raises((AttributeError, KeyError, TypeError, ValueError)):
         answered(answer, COLUMNS, {})

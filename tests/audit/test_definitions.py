@@ -1,4 +1,4 @@
-"""The audit's own definitions of acceptance, streams and images agree with those of the kernel and the job."""
+"""The audit's own definitions of acceptance, streams and images agree with the kernel and the CDC job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEP = 1_000_000
 DEFAULT_US = 5 * STEP
 
 
-def test_every_epoch_accepts_what_the_kernel_accepts_there() -> None:
+def test_audit_and_kernel_accept_the_same_writes_in_each_epoch() -> None:
     met = set()
     for seed in range(300):
         chance = Random(seed)
@@ -68,7 +68,7 @@ def test_without_an_epoch_the_widest_leeway_since_then_counts() -> None:
     assert always(7).widest(0) == always(7).at_epoch(99) == 7
 
 
-# The stream of a write, as the audit works it out: against the definition of the kernel.
+# The audit computes the stream of a write. The reference is the definition in the kernel.
 
 
 def published(ranges: tuple[GenerationRange, ...]) -> tuple[PublishedRange, ...]:
@@ -91,7 +91,7 @@ def test_a_table_in_tablets_has_the_streams_that_are_published_for_it(seed: int)
     assert stream_of(later, 0, "t") != stream_of(generation, 0, "t")
 
 
-# The audit's images and the job's, which share nothing, are the same: random histories of every kind of write.
+# The audit and the job compute images with separate code. Random histories of all write operations must agree.
 
 
 COLUMNS = AuditColumns(("text",), ("int", "int"), frozenset("s"), {name: TYPES[name] for name in KEYS})

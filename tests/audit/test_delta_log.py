@@ -1,4 +1,4 @@
-"""Delta tables made by hand, as the protocol has them, and read."""
+"""The Delta reader of the audit, tested with handwritten tables in the format of the Delta protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
 
 
 def add(table: Path, name: str, generation: int, *numbers: int) -> dict[str, Any]:
-    """A file of these numbers, and the action that adds it."""
+    """Write a file with these numbers and return its ``add`` action."""
     table.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"n": list(numbers)}), table / name)
     return {"add": {"path": name.replace(" ", "%20"), "partitionValues": {"g": str(generation)}, "size": 1}}
@@ -32,7 +32,7 @@ def commit(table: Path, version: int, *actions: dict[str, Any]) -> None:
 
 
 def checkpoint(table: Path, version: int, *actions: dict[str, Any], parts: int | None = None) -> None:
-    """Checkpoint the table at a version, in one piece or in several, and forget what lies before."""
+    """Write a checkpoint in one or several parts and delete the earlier commits."""
     log = table / "_delta_log"
     kind = pa.struct([("path", pa.string()), ("partitionValues", pa.map_(pa.string(), pa.string()))])
     adds = [{"path": a["add"]["path"], "partitionValues": list(a["add"]["partitionValues"].items())} for a in actions]
@@ -50,7 +50,7 @@ def rows(table: Path) -> list[tuple[Any, ...]]:
     return sorted(DeltaFiles(LOCAL, str(table)).rows(("g", "n")))
 
 
-def test_the_table_is_what_was_added_and_not_removed(tmp_path: Path) -> None:
+def test_a_table_contains_added_files_without_removed_files(tmp_path: Path) -> None:
     commit(tmp_path, 0, PROTOCOL, add(tmp_path, "a b.parquet", 1, 1, 2))
     commit(tmp_path, 1, add(tmp_path, "c.parquet", 2, 3))
     assert rows(tmp_path) == [("1", 1), ("1", 2), ("2", 3)]
@@ -61,7 +61,7 @@ def test_the_table_is_what_was_added_and_not_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parts", [None, 2])
-def test_a_checkpoint_stands_for_what_lies_before_it(tmp_path: Path, parts: int | None) -> None:
+def test_a_checkpoint_replaces_earlier_commits(tmp_path: Path, parts: int | None) -> None:
     first, second = add(tmp_path, "a", 1, 1), add(tmp_path, "b", 1, 2)
     commit(tmp_path, 0, PROTOCOL, first)
     commit(tmp_path, 1, second)
@@ -70,7 +70,7 @@ def test_a_checkpoint_stands_for_what_lies_before_it(tmp_path: Path, parts: int 
     assert rows(tmp_path) == [("1", 2), ("2", 3)]
 
 
-def test_what_is_no_table_or_needs_a_later_reader_is_refused(tmp_path: Path) -> None:
+def test_invalid_tables_and_later_reader_versions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AuditError, match="no Delta table"):
         DeltaFiles(LOCAL, str(tmp_path))
     commit(tmp_path, 0, {"protocol": {"minReaderVersion": 3, "readerFeatures": ["deletionVectors"]}})

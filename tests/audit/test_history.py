@@ -1,4 +1,4 @@
-"""Which version of a table reads a write, as the audit says it, against the kernel: random lives of two names."""
+"""The audit and the kernel choose the same table version for a write, in random histories of two table names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOUR = 3_600_000_000
 
 @dataclass(frozen=True)
 class Named:
-    """What a write says of its table."""
+    """The table, version and epoch named by a write."""
 
     table: str
     table_id: str | None
@@ -63,7 +63,7 @@ def drawn(chance: Random, state: ClusterState, number: int) -> Command:
     return SettleVerdicts(state.settled.until + (HOUR if what == "far" else chance.randint(1, 20)))
 
 
-def test_the_audit_reads_a_write_by_the_version_by_which_the_kernel_does() -> None:
+def test_audit_and_kernel_choose_the_same_table_version() -> None:
     met: dict[str, int] = {"": 0, "unknown_version": 0, "unknown_table": 0}
     for seed in range(60):
         chance, found = Random(seed), TableHistory()
@@ -72,7 +72,7 @@ def test_the_audit_reads_a_write_by_the_version_by_which_the_kernel_does() -> No
         ids: set[str | None] = {None, uuid(99, space=6)}
         versions: set[str | None] = {None}
         for number in range(25):
-            # Before the first settled time nothing is promised, so the newest tables count.
+            # The first settled time starts the guarantee. Earlier writes use the newest tables.
             command = drawn(chance, state, number) if number != 3 else SettleVerdicts(state.settled.until + 10)
             before, state = state, applied(state, command)
             found.look(before, state)

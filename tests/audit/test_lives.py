@@ -1,7 +1,7 @@
-"""The audit finds nothing wrong in a right CDC log, whatever has befallen its tables: random lives of three names.
+"""The audit reports no deviation in a correct CDC log, in random histories of three table names.
 
-Tables are dropped, made again and altered while writes of every kind come in. Some of them name an id, a version or an
-epoch, of now or of before. The job carries them out late, in parts of any size, and repeats some.
+Commands create, drop and alter tables while writes of all operations arrive. Some writes name a current or earlier id,
+version or epoch. The job processes the writes late, in batches of random size, and repeats some batches.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OPTIONS = (
 
 
 def created(cluster: MemoryCluster) -> None:
-    """A cluster with a node that has a token, and the keyspace. A recovery puts the node there."""
+    """Create a cluster with a keyspace and one node that owns a token. The test uses a recovery to add the node."""
     settings = (("cdc_leeway_us", cluster.leeway),)
     cluster.enter(InitializeCluster("test", settings), EnterRecovery("a node", "ann"))
     parts = encoded_parts(with_normal_nodes(cluster.state, 1))
@@ -145,7 +145,7 @@ def mutation(chance: Random, now: int, met: dict[str, list[tuple[str, str]]], ep
 
 
 def lived(seed: int) -> MemoryCluster:
-    """A cluster after a random life, its CDC log written by the production rules."""
+    """Return a cluster after a random history. The production rules write its CDC log."""
     chance = Random(seed)
     now = START
     starts, leeway = (START - 1_000 * MS, START + 60 * MS), chance.choice((40 * MS, 5_000 * MS))
@@ -183,7 +183,7 @@ def lived(seed: int) -> MemoryCluster:
     return cluster
 
 
-def test_a_right_log_has_no_deviation_whatever_befell_its_tables() -> None:
+def test_a_correct_log_has_no_deviation() -> None:
     reasons: Counter[str] = Counter()
     for seed in range(40):
         cluster = lived(seed)

@@ -1,4 +1,4 @@
-"""The metadata log as the audit reads it: it must lead from the published epoch to the initial entry."""
+"""How the audit reads the metadata log: it requires all entries from the initial entry to the published epoch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_right(cluster: MemoryCluster, *archived: bytes) -> bool:
     return audit(cluster.topics, Expected(archived=archived), lambda _: None).ok
 
 
-def test_a_log_that_was_truncated_needs_its_archive(cluster: MemoryCluster) -> None:
+def test_a_truncated_log_needs_its_archive(cluster: MemoryCluster) -> None:
     log = cluster.topics.all["metadata"]
     gone, cluster.topics.all["metadata"] = [record.value() or b"" for record in log[:4]], log[4:]
     with pytest.raises(AuditError, match="--archive"):
@@ -42,12 +42,12 @@ def test_a_log_that_was_truncated_needs_its_archive(cluster: MemoryCluster) -> N
     assert is_right(cluster, *gone)
 
 
-def test_what_is_no_entry_or_lost_a_race_or_comes_later_counts_for_nothing(cluster: MemoryCluster) -> None:
+def test_unreadable_stale_and_later_entries_are_ignored(cluster: MemoryCluster) -> None:
     first = cluster.topics.all["metadata"][0]
     cluster.topics.add("metadata", None, b"no entry")
     cluster.topics.add("metadata", None, first.value())
     cluster.enter(Noop(), SettleVerdicts(cluster.state.settled.until + 1))
-    assert is_right(cluster), "published is an earlier epoch"
+    assert is_right(cluster), "the published epoch is behind the log"
 
 
 def test_without_a_published_epoch_there_is_no_audit(cluster: MemoryCluster) -> None:
@@ -56,16 +56,18 @@ def test_without_a_published_epoch_there_is_no_audit(cluster: MemoryCluster) -> 
         is_right(cluster)
 
 
-def test_what_the_job_has_not_come_to_is_told_from_what_is_lost(cluster: MemoryCluster) -> None:
+def test_the_audit_distinguishes_pending_from_lost_writes(cluster: MemoryCluster) -> None:
     kept = cluster.topics.all["cdc"]
     lost = kept.pop()
     kept[:] = [record for record in kept if record.data != lost.data]
     report = audit(cluster.topics, Expected(), lambda _: None)
-    assert {check.name for check in report.checks if not check.ok} == {"carried_out"}, "no writer says that it is done"
+    assert {check.name for check in report.checks if not check.ok} == {"carried_out"}, (
+        "the audit reports that no writer has processed these records"
+    )
     assert report.counts["not_carried_out"] == 1
 
 
-# The audit's quick reading of records: what it finds is what decoding finds, whatever the bytes.
+# The audit reads records with a fast path. It must return the values of the decoder for any bytes.
 
 
 def parsed(full_name: str) -> Any:
@@ -99,14 +101,14 @@ def test_damaged_bytes_are_never_read_as_something_else(mutation: Any, data: st.
     assert dict(zip(HEAD_FIELDS, fields, strict=True)) == {name: record[name] for name in HEAD_FIELDS}
 
 
-def test_todays_schemas_are_read_quickly_and_others_are_left_to_the_decoder() -> None:
+def test_the_fast_path_reads_only_current_schemas() -> None:
     assert HEAD.usable
     assert RecordHead(parsed(CDC_ROW), CDC_TAILS, ROW_FIELDS).usable
     assert not RecordHead(parsed(CDC_ROW), MUTATION_TAILS, ROW_FIELDS).usable
     assert not RecordHead(parsed(MUTATION), MUTATION_TAILS, ("no_such_field",)).usable
 
 
-def test_arrays_of_several_blocks_are_left_to_the_decoder() -> None:
+def test_the_fast_path_skips_arrays_of_several_blocks() -> None:
     one = b"\x02\x02\x02k\x00"
     assert components_at(one, 0) == ([b"k"], len(one))
     for several in (b"\x02\x00\x02\x00\x00", b"\x01\x02\x00\x00"):

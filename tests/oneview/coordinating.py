@@ -1,5 +1,4 @@
-"""A cluster that is all script, around the coordinator's core: who acknowledges what, which answers get lost, who else
-writes."""
+"""A scripted cluster around the coordinator core. The script sets acknowledgements, lost answers and other writers."""
 
 from __future__ import annotations
 
@@ -25,13 +24,15 @@ OTHER_CLUSTER = "99999999-9999-4999-8999-999999999999"
 
 
 def node_id(name: str) -> str:
-    """The id of node ``n1``, ``n2``, …"""
+    """Return the id of node ``n1``, ``n2``, …"""
     digit = name.removeprefix("n")
     return f"{digit * 8}-1111-4111-8111-111111111111"
 
 
 class Coordinator(Actor):
-    """``log`` is the truth; ``seen`` what this instance has folded of it; ``acks`` what it heard from nodes."""
+    """A coordinator under test. ``log`` contains all entries, ``seen`` is the state that this instance has applied, and
+    ``acks`` are the acknowledgements that it has received.
+    """
 
     def __init__(self) -> None:
         self.log = World()
@@ -41,7 +42,7 @@ class Coordinator(Actor):
         self.published = 0
         self.asked: tuple[Proposal, ...] = ()
 
-    # ------------------------------------------------------------------------------- the cluster before
+    # Initial cluster
 
     @line(r"(n.*) are normal, with a keyspace of factor (\d)")
     def _cluster(self, members: str, factor: str) -> None:
@@ -54,7 +55,7 @@ class Coordinator(Actor):
         self._hear()
         self._publish()
 
-    # -------------------------------------------------------------------------------------- others write
+    # Writes of other processes
 
     @line(r"(n\d) registers")
     def _registers(self, name: str) -> None:
@@ -91,11 +92,11 @@ class Coordinator(Actor):
         if not self.deaf:
             self.seen = self.log.state
 
-    # ---------------------------------------------------------------------------------- others acknowledge
+    # Acknowledgements of nodes
 
     @property
     def operation(self) -> Operation:
-        """The join in flight, by the log."""
+        """Return the join in flight, as of the end of the log."""
         (found,) = in_flight(self.log.state)
         return found
 
@@ -167,16 +168,16 @@ class Coordinator(Actor):
     def _publish(self) -> None:
         self.published = self.log.state.epoch
 
-    # --------------------------------------------------------------------------------- what it does itself
+    # Actions of the coordinator
 
     def look(self) -> tuple[Proposal, ...]:
-        """All that it would ask for now."""
+        """Return all proposals of the coordinator for the current view."""
         return propose(CoordinatorView(self.seen, dict(self.acks), self.published, NOW))
 
     @line(r"it asks for (?!nothing|the same|it)(.*)")
     def _asks(self, steps: str) -> None:
         self.asked = self.look()
-        assert _steps(self.asked) == names(steps), f"it asks for {_steps(self.asked)}"
+        assert _steps(self.asked) == names(steps), f"the coordinator proposes {_steps(self.asked)}"
 
     @line("it shows no acknowledgement beyond what it has folded")
     def _shows(self) -> None:
@@ -185,7 +186,7 @@ class Coordinator(Actor):
 
     @line("it asks for nothing")
     def _asks_nothing(self) -> None:
-        assert not self.look(), f"it asks for {_steps(self.look())}"
+        assert not self.look(), f"the coordinator proposes {_steps(self.look())}"
 
     @line("it asks for the same, under the same ids")
     def _asks_the_same(self) -> None:
@@ -201,7 +202,7 @@ class Coordinator(Actor):
 
     @line("another instance takes over, and knows what the log and the acknowledgements say")
     def _taken_over(self) -> None:
-        """Nothing that an instance remembers goes into ``propose`` but these, so a new one is a new look."""
+        """Apply the whole log. ``propose`` uses no other memory, so a new instance proposes from the same view."""
         self.seen = self.log.state
 
     def _land(self) -> list[OutcomeKind]:
@@ -223,7 +224,7 @@ class Coordinator(Actor):
 
     @line("it goes on to (.*), everything acknowledged at once")
     def _go_on(self, stage: str) -> None:
-        """Up to that stage."""
+        """Advance the operation to that stage."""
         while self.operation.stage != stage:
             self._acknowledge("n1 n2 n3")
             if self.operation.stage == WRITE_BOTH_READ_OLD:
@@ -232,7 +233,7 @@ class Coordinator(Actor):
             self._apply_next(self.look())
 
     def _apply_next(self, proposals: tuple[Proposal, ...]) -> None:
-        assert proposals, f"stands in {self.operation.stage}"
+        assert proposals, f"no proposal in stage {self.operation.stage}"
         self.asked = proposals[:1]
         self._applied()
 

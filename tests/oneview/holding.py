@@ -1,7 +1,7 @@
-"""A cluster that is all script, around one node's holder: epochs of others, their streams, their questions.
+"""A scripted cluster around one row replica. The script sets epochs, streams and requests of the other nodes.
 
-The other nodes are a plain model: what each would hold is computed from the writes and the placements, so a stream is
-exactly what its source has to send, no matter how this node behaves.
+The other nodes are a simple model. It computes their rows from the writes and the placements, so each stream contains
+exactly the rows of its source.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ WHOLE_RING = ((0, 0),)
 
 
 class Node(Actor):
-    """``me`` is the production holder; ``topic`` the one partition of mutations; ``state`` the head of the log."""
+    """A node under test. ``me`` is the production row replica, ``topic`` the only partition of mutations, ``state`` the
+    state at the end of the log.
+    """
 
     def __init__(self) -> None:
         self.state: ClusterState = cluster(*THIRDS)
@@ -59,7 +61,7 @@ class Node(Actor):
         assert self.me.positions[0] == len(self.topic)
         self.me.caught_up = True
 
-    # --------------------------------------------------------------------------------- what the others do
+    # Actions of the other nodes
 
     @line(r"(\d+) writes are made")
     def _writes(self, count: str) -> None:
@@ -90,7 +92,7 @@ class Node(Actor):
     def _hear_late(self, stage: str) -> None:
         self.fetches += self.me.adopt(self.earlier[stage])
 
-    # ------------------------------------------------------------------------------------ the others' rows
+    # Rows of the other nodes
 
     def _versions(self, writes: list[Mutation]) -> list[RowVersion]:
         made = []
@@ -143,7 +145,7 @@ class Node(Actor):
         self.fetches = self.me.adopt(self.state)
         assert self.fetches
 
-    # ---------------------------------------------------------------------------------------- what I do
+    # Actions of this node
 
     @line("I read all writes")
     def _read_all(self) -> None:
@@ -176,7 +178,7 @@ class Node(Actor):
         assert self.me.reports[self.operation].rows == (wanted if rows == "all" else int(rows))
 
     def _mine(self, kind: str) -> list[RowVersion]:
-        """By the placements of the epoch that I have adopted."""
+        """Return the versions that belong to this node in the placements of its adopted epoch."""
         (placement,) = self.me.state.placements.values()
         found = []
         for version in self._versions(self.topic):
@@ -218,12 +220,12 @@ class Node(Actor):
             with pytest.raises(NotReady):
                 self.me.read(TABLE, f"k{number}".encode())
 
-    # ------------------------------------------------------------------------------------- others ask me
+    # Requests of other nodes
 
     def _plan(self, position: int) -> RowFetch:
         (operation,) = in_flight(self.state)
         mine = [s for s in operation.plan.sources if s.source == self.me.node]
-        assert mine, "the plan has me as a source"
+        assert mine, "the plan has no stream from this node"
         ranges = tuple(sorted((s.start, s.end) for s in mine))
         return RowFetch(
             operation.id, operation.stage_epoch, self.me.node, mine[0].replication, ranges, ((0, position),)

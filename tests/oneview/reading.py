@@ -1,4 +1,4 @@
-"""A log that is all script, around one production replica: what arrives in it, and what is kept from this reader."""
+"""A scripted log around one production replica. The script appends records and delays their delivery to the replica."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ APPLIED = OutcomeKind.APPLIED
 
 
 class Reader(Actor):
-    """``log`` is the truth, ``head`` its fold; ``me`` the replica that reads it through a delayable log."""
+    """A replica under test. ``log`` contains all records and ``head`` is its final state. ``me`` is the replica, which
+    reads through a delayable log.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.log = MemoryLog()
@@ -61,7 +63,7 @@ class Reader(Actor):
         self.me.stop()
         self.me.log.close()
 
-    # --------------------------------------------------------------------------------- what others append
+    # Appends of other processes
 
     def _append(self, data: bytes) -> None:
         self.log.append([data])
@@ -118,7 +120,7 @@ class Reader(Actor):
     def _truncated(self, end: str) -> None:
         self.log.truncate(int(end))
 
-    # -------------------------------------------------------------------------------- what is kept from me
+    # Delays for this replica
 
     @line(r"the entry of epoch (\d+) is held")
     def _hold(self, epoch: str) -> None:
@@ -136,11 +138,11 @@ class Reader(Actor):
     def _pass(self, seconds: str) -> None:
         self.clock.advance(int(seconds))
 
-    # ------------------------------------------------------------------------------------------ what I do
+    # Actions of this replica
 
     @line(r"I stand before epoch (\d+)")
     def _stand(self, epoch: str) -> None:
-        """Everything before it is folded, and it waits at my door."""
+        """Wait until all earlier entries are applied and the entry of this epoch is held."""
         held = self.delays.await_held(f"epoch-{epoch}", ME, LONG_S)
         self.me.wait_for(lambda _: self.me.position == held.offset, LONG_S, f"offset {held.offset}")
         assert self.me.state.epoch == int(epoch) - 1

@@ -1,7 +1,7 @@
-"""Stories as tests: lines of plain words, each of which one method of the actor under test understands.
+"""Runs test scripts written as lines of plain words. Each line calls one method of the actor under test.
 
-The actor holds *one* production thing; everything around it, the rest of the cluster, does what the story says, when
-it says so. A line that nobody understands, or that two methods claim, is an error.
+The actor contains one production object. The script controls the rest of the cluster and the order of events. A line
+that matches no method, or several, is an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def line(pattern: str) -> Callable[[Any], Any]:
-    """Marks a method: it plays the lines that fit ``pattern``, with its groups as arguments."""
+    """Mark a method as the handler of lines that match ``pattern``. The groups are its arguments."""
 
     def mark(method: Any) -> Any:
         method.lines = re.compile(pattern)
@@ -22,10 +22,10 @@ def line(pattern: str) -> Callable[[Any], Any]:
 
 
 class Actor:
-    """Somebody who plays a story."""
+    """Base class of the objects that run a script."""
 
     def play(self, story: str) -> None:
-        """Play line after line; a failure names its line. What follows a ``#`` is for the reader."""
+        """Run the lines in order and add the line to a failure. Text after ``#`` is a comment."""
         for number, text in enumerate(story.splitlines()):
             words = text.partition("#")[0].strip()
             if not words:
@@ -42,11 +42,11 @@ class Actor:
             pattern = getattr(getattr(type(self), name), "lines", None)
             if isinstance(pattern, re.Pattern) and (fits := pattern.fullmatch(words)):
                 found.append((name, fits))
-        assert len(found) == 1, f"understood by {[name for name, _ in found]}"
+        assert len(found) == 1, f"line matches {[name for name, _ in found]}"
         name, fits = found[0]
         getattr(self, name)(*fits.groups())
 
 
 def names(words: str) -> list[str]:
-    """The names in ``n1, n2 and n3``."""
+    """Return the names in ``n1, n2 and n3``."""
     return re.findall(r"\w+", words.replace(" and ", " "))

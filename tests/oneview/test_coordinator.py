@@ -1,4 +1,4 @@
-"""The coordinator alone among scripted nodes: what moves a join on, and what does not."""
+"""One coordinator with scripted nodes: the events that advance a join, and those that must not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def play(story: str) -> Coordinator:
     return coordinator
 
 
-def test_a_join_waits_at_every_stage_for_those_who_must_know_of_it() -> None:
+def test_a_join_waits_in_each_stage_for_its_acknowledgements() -> None:
     play("""
         it asks for nothing
         n3 asks to join
@@ -69,7 +69,7 @@ def test_a_join_waits_at_every_stage_for_those_who_must_know_of_it() -> None:
     """)
 
 
-def test_acknowledgements_that_do_not_count() -> None:
+def test_invalid_acknowledgements_are_ignored() -> None:
     play("""
         n3 asks to join
         it asks for prepared
@@ -94,7 +94,7 @@ def test_acknowledgements_that_do_not_count() -> None:
     """)
 
 
-def test_an_acknowledgement_of_the_stage_before_does_not_serve_the_next_one() -> None:
+def test_an_acknowledgement_counts_for_one_stage_only() -> None:
     play("""
         n3 asks to join
         it goes on to write_both_read_old, everything acknowledged at once
@@ -108,7 +108,7 @@ def test_an_acknowledgement_of_the_stage_before_does_not_serve_the_next_one() ->
     """)
 
 
-def test_reports_that_do_not_count() -> None:
+def test_invalid_stream_reports_are_ignored() -> None:
     play("""
         n3 asks to join
         it goes on to write_both_read_old, everything acknowledged at once
@@ -130,8 +130,8 @@ def test_reports_that_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_who_takes_over_in_the_middle_asks_for_the_same(stage: str) -> None:
-    """Also if the instance before it had asked already, and whether or not that arrived."""
+def test_a_new_coordinator_proposes_the_same_step(stage: str) -> None:
+    """A new instance proposes the same step, whether or not the proposal of the previous instance arrived."""
     coordinator = play(f"""
         n3 asks to join
         it goes on to {stage}, everything acknowledged at once
@@ -149,7 +149,7 @@ def test_who_takes_over_in_the_middle_asks_for_the_same(stage: str) -> None:
     """)
 
 
-def test_a_lost_answer_is_asked_for_again_and_has_one_effect() -> None:
+def test_a_proposal_with_a_lost_answer_applies_once() -> None:
     play("""
         n3 asks to join
         it asks for prepared
@@ -163,7 +163,7 @@ def test_a_lost_answer_is_asked_for_again_and_has_one_effect() -> None:
     """)
 
 
-def test_after_a_refusal_or_when_others_wrote_it_asks_anew() -> None:
+def test_a_proposal_is_renewed_after_a_rejection_or_another_entry() -> None:
     play("""
         n3 asks to join
         it asks for prepared
@@ -174,7 +174,7 @@ def test_after_a_refusal_or_when_others_wrote_it_asks_anew() -> None:
     """)
 
 
-def test_who_does_not_hear_of_a_cancel_can_do_no_harm() -> None:
+def test_a_coordinator_that_misses_a_cancel_has_no_effect() -> None:
     play("""
         n3 asks to join
         it goes on to write_both_read_old, everything acknowledged at once
@@ -192,8 +192,8 @@ def test_who_does_not_hear_of_a_cancel_can_do_no_harm() -> None:
     """)
 
 
-def test_who_was_deaf_believes_no_acknowledgement_before_it_has_folded_that_far() -> None:
-    """Nodes are ahead of it; the log that it does not have yet may be another one than theirs."""
+def test_acknowledgements_ahead_of_the_coordinator_are_ignored() -> None:
+    """Nodes may be ahead of a coordinator without new entries, or they may follow a different log."""
     play("""
         n3 asks to join
         it asks for prepared
@@ -210,7 +210,7 @@ def test_who_was_deaf_believes_no_acknowledgement_before_it_has_folded_that_far(
     """)
 
 
-def test_a_second_join_is_not_helped_by_what_was_said_for_the_first() -> None:
+def test_acknowledgements_of_a_join_do_not_count_for_the_next_join() -> None:
     play("""
         n3 asks to join
         it goes on to write_both_read_old, everything acknowledged at once

@@ -1,5 +1,6 @@
-"""One node alone in a scripted cluster of n1, n2, n3 (and n4, which joins): it never holds, answers or reports what it
-should not."""
+"""One node in a scripted cluster of n1, n2, n3 and the joining n4. It never stores, returns or reports rows outside its
+ranges.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ def play(story: str) -> None:
     Node().play(story)
 
 
-# ---------------------------------------------------------------------------------------------- I gain ranges
+# The node gains ranges
 
 
-def test_streams_and_own_reading_meet_at_the_position() -> None:
+def test_streamed_and_read_rows_meet_at_the_position() -> None:
     play("""
         I am n4
         60 writes are made
@@ -33,8 +34,8 @@ def test_streams_and_own_reading_meet_at_the_position() -> None:
     """)
 
 
-def test_rows_that_come_both_ways_are_one() -> None:
-    """A source that is ahead sends what this node has read by itself already, or will read again."""
+def test_rows_received_twice_are_stored_once() -> None:
+    """A source ahead of this node sends rows that the node has read already, or reads again later."""
     play("""
         I am n4
         60 writes are made
@@ -49,7 +50,7 @@ def test_rows_that_come_both_ways_are_one() -> None:
     """)
 
 
-def test_a_restart_in_the_middle_of_streaming_begins_anew() -> None:
+def test_a_restart_repeats_the_streaming() -> None:
     play("""
         I am n4
         40 writes are made
@@ -73,7 +74,7 @@ def test_a_restart_in_the_middle_of_streaming_begins_anew() -> None:
     """)
 
 
-def test_a_join_that_begins_again_takes_nothing_of_the_first() -> None:
+def test_a_repeated_join_keeps_no_rows_of_the_first_join() -> None:
     play("""
         I am n4
         40 writes are made
@@ -99,8 +100,8 @@ def test_a_join_that_begins_again_takes_nothing_of_the_first() -> None:
     """)
 
 
-def test_who_slept_through_the_streaming_does_not_begin_it() -> None:
-    """A cancelled and ended join, seen only at its end."""
+def test_a_node_does_not_stream_for_a_join_that_has_ended() -> None:
+    """The node sees a cancelled join only after its end."""
     play("""
         I am n4
         40 writes are made
@@ -118,11 +119,11 @@ def test_who_slept_through_the_streaming_does_not_begin_it() -> None:
     """)
 
 
-# ---------------------------------------------------------------------------------------------- I lose ranges
+# The node loses ranges
 
 
-def test_reads_while_ranges_move_away() -> None:
-    """Answered until the new owner is read, refused from then on, and the rows go when they are nobody's here."""
+def test_reads_during_the_loss_of_a_range() -> None:
+    """The node answers reads until the new owner reads, then rejects them, and drops the rows at the end."""
     play("""
         I am n1
         60 writes are made
@@ -186,7 +187,7 @@ def test_a_source_that_restarts_reads_first() -> None:
     """)
 
 
-def test_who_asks_for_a_join_that_is_over_gets_nothing() -> None:
+def test_a_source_rejects_requests_of_an_ended_join() -> None:
     play("""
         I am n1
         60 writes are made

@@ -1,4 +1,4 @@
-"""One replica alone in front of a log that is held back from it: it falls behind, and never goes astray."""
+"""One replica reads a log with delayed delivery. It falls behind but never reaches a wrong state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def play(tmp_path: Path) -> Iterator[Play]:
     reader.end()
 
 
-def test_what_is_held_is_folded_later_to_the_same_state(play: Play) -> None:
+def test_delayed_entries_give_the_same_state(play: Play) -> None:
     play("""
         others append 2 entries
         my barrier shows all that there is
@@ -36,7 +36,7 @@ def test_what_is_held_is_folded_later_to_the_same_state(play: Play) -> None:
     """)
 
 
-def test_one_door_after_another(play: Play) -> None:
+def test_two_held_entries_are_released_in_order(play: Play) -> None:
     play("""
         the entry of epoch 3 is held
         the entry of epoch 5 is held
@@ -51,7 +51,7 @@ def test_one_door_after_another(play: Play) -> None:
     """)
 
 
-def test_a_delay_is_over_when_its_time_is(play: Play) -> None:
+def test_a_delay_ends_after_its_time(play: Play) -> None:
     play("""
         the entry of epoch 3 is delayed by 60 s
         others append 4 entries
@@ -63,7 +63,7 @@ def test_a_delay_is_over_when_its_time_is(play: Play) -> None:
     """)
 
 
-def test_copies_rivals_and_strangers_behind_the_door_have_the_effect_that_they_have_elsewhere(play: Play) -> None:
+def test_delayed_invalid_entries_have_the_usual_outcome(play: Play) -> None:
     play("""
         others append 1 entry
         the entry of epoch 4 is held
@@ -88,7 +88,7 @@ def test_copies_rivals_and_strangers_behind_the_door_have_the_effect_that_they_h
     """)
 
 
-def test_an_entry_that_halts_halts_only_when_it_is_seen(play: Play) -> None:
+def test_a_delayed_entry_halts_the_replica_on_delivery(play: Play) -> None:
     play("""
         the entry of epoch 3 is held
         others append 2 entries
@@ -101,7 +101,7 @@ def test_an_entry_that_halts_halts_only_when_it_is_seen(play: Play) -> None:
     """)
 
 
-def test_who_is_held_back_still_notices_that_the_log_was_exchanged(play: Play) -> None:
+def test_a_delayed_replica_detects_a_replaced_log(play: Play) -> None:
     play("""
         the entry of epoch 3 is held
         others append 4 entries
@@ -112,7 +112,7 @@ def test_who_is_held_back_still_notices_that_the_log_was_exchanged(play: Play) -
     """)
 
 
-def test_who_is_held_back_still_notices_that_the_log_lost_what_it_had_read(play: Play) -> None:
+def test_a_delayed_replica_detects_a_truncated_log(play: Play) -> None:
     play("""
         the entry of epoch 4 is held
         others append 4 entries
@@ -123,8 +123,8 @@ def test_who_is_held_back_still_notices_that_the_log_lost_what_it_had_read(play:
     """)
 
 
-def test_a_restart_behind_a_door_forgets_nothing(play: Play) -> None:
-    """It reads from the beginning again, up to the same place; what it had reached before stays on record."""
+def test_a_restart_before_a_held_entry_keeps_the_recorded_position(play: Play) -> None:
+    """The replica reads from the beginning up to the same entry. Its recorded position does not decrease."""
     play("""
         others append 4 entries
         my barrier shows all that there is
