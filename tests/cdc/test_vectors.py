@@ -146,7 +146,7 @@ GOLDEN = json.loads(FILE.read_text())
 CASES = {case["what"]: case for case in GOLDEN["cases"]}
 
 
-def test_the_file_is_what_the_code_writes() -> None:
+def test_the_golden_file_is_current() -> None:
     assert made() == GOLDEN, "write it anew: python -m tests.cdc.golden_rows"
 
 

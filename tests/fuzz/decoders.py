@@ -1,6 +1,6 @@
-"""What in the sources looks like a decoder, by its name or by what it calls. Every one needs a target, or a reason.
+"""Find all decoders in the sources, by their names or their calls. Each needs a fuzz target or an exemption.
 
-``EXEMPT`` are those that never meet bytes of others, each with the reason why.
+``EXEMPT`` lists decoders that never read untrusted bytes, with the reason.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ EXEMPT = {
 
 
 def decoders(root: Path) -> Iterator[str]:
-    """Dotted names, below ``ringlog``, of all that is named like a decoder or calls one."""
+    """Yield the dotted names, below ``ringlog``, of all functions that are named like a decoder or call one."""
     for folder in ROOTS:
         top = root / folder
         for path in sorted(top.rglob("*.py")):
@@ -73,7 +73,7 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             yield node.name, node
-        elif isinstance(node, ast.Assign):  # two halves of one codec are no definitions
+        elif isinstance(node, ast.Assign):  # a codec's pair of functions is not a definition
             made = [name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
             yield from ((name, ast.Pass()) for name in made)
         elif isinstance(node, ast.ClassDef):

@@ -1,8 +1,8 @@
-"""Damage with a seed: bytes changed blindly, and bytes changed by somebody who knows what they mean.
+"""Reproducible damage to input bytes, from a seed.
 
-``blind`` works on any bytes. ``of_json`` exchanges one value inside a JSON text, ``of_record`` one inside a single
-object of the catalogue (an envelope's or a request's command included), and encode the rest as it was: so the damage
-gets past the outer decoder. Whatever cannot be read falls back to ``blind``.
+``blind`` changes any bytes. ``of_json`` replaces one value inside a JSON text. ``of_record`` replaces one value inside
+a single object of the catalogue, including the command of an envelope or request. Both encode the result again, so that
+the damage passes the outer decoder. Inputs that cannot be read go to ``blind``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ringlog_schemas import current
 from tests.wire.strategies import named_types
 
 Mutator = Callable[[Random, bytes, tuple[bytes, ...]], bytes]
-"""(chance, input, other inputs of the target) to a damaged input."""
+"""(random source, input, other inputs of the target) to a damaged input."""
 
 NUMBERS = (0, 1, -1, 2, 63, 64, 127, 128, 255, 2**31 - 1, 2**31, -(2**31), 2**62, 2**63 - 1, -(2**63), 2**63, 2**64)
 TEXTS = (
@@ -60,7 +60,7 @@ BYTES_MAX = 4_096
 
 
 def blind(chance: Random, data: bytes, others: tuple[bytes, ...]) -> bytes:
-    """One to four changes to bytes whose meaning is not known."""
+    """Return the bytes with one to four random changes."""
     changed = bytearray(data)
     for _ in range(chance.randint(1, 4)):
         at = chance.randint(0, len(changed))
@@ -85,7 +85,7 @@ def blind(chance: Random, data: bytes, others: tuple[bytes, ...]) -> bytes:
 
 
 def of_json(chance: Random, data: bytes, others: tuple[bytes, ...]) -> bytes:
-    """One value, or one field's name, inside a JSON text (the last line of several)."""
+    """Replace one value or field name in a JSON text. Of several lines, change the last."""
     head, line, last = data.rpartition(b"\n")
     try:
         value = json.loads(last)
@@ -98,7 +98,7 @@ def of_json(chance: Random, data: bytes, others: tuple[bytes, ...]) -> bytes:
 
 
 def of_record(chance: Random, data: bytes, others: tuple[bytes, ...]) -> bytes:
-    """One value inside a record of the catalogue."""
+    """Replace one value in a record of the catalogue."""
     try:
         name, record = decode(data)
         record = _with_command(chance, record) if chance.random() < 0.5 else _of_schema(chance, name, record)
@@ -108,7 +108,7 @@ def of_record(chance: Random, data: bytes, others: tuple[bytes, ...]) -> bytes:
 
 
 def _with_command(chance: Random, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The command inside an envelope or a request, changed by its own schema."""
+    """Replace one value in the command of an envelope or request, according to the command's schema."""
     field = next((name for name in ("command", "payload") if name in record), None)
     if field is None or record["kind"] not in COMMANDS:
         return dict(record)
@@ -127,7 +127,7 @@ def _of_schema(chance: Random, name: str, record: Mapping[str, Any]) -> dict[str
 
 
 def _of_type(chance: Random, schema: Any, types: Mapping[str, Any], value: Any) -> Any:
-    """Another value of the type, near the given one."""
+    """Return another value of the type, close to the given value."""
     schema = types.get(schema, schema) if isinstance(schema, str) else schema
     if isinstance(schema, list):
         branch = chance.choice(schema)
@@ -179,7 +179,7 @@ def _any_json(chance: Random, value: Any) -> Any:
 
 
 def _exchanged(chance: Random, value: Any, other: Callable[[Random, Any], Any]) -> Any:
-    """``value`` with one part of it exchanged, dropped, doubled or renamed."""
+    """Replace, remove, duplicate or rename one part of ``value``."""
     if isinstance(value, dict) and value and chance.random() < 0.85:
         name = chance.choice(sorted(value))
         match chance.randrange(8):

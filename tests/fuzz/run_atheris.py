@@ -1,10 +1,11 @@
 """Coverage-guided fuzzing of one target: ``python -m tests.fuzz.run_atheris TARGET --seconds N --corpus DIR``.
 
-Needs atheris, which only ``make fuzz`` installs (``requirements-fuzz.lock``). Inputs come from the target's seeds, the
-committed corpus and ``DIR``, where those that reach new code are kept; half of the changes are libFuzzer's own, half
-those of ``tests.fuzz.mutate``. It ends with status 0 when its time is over; a finding is written to
-``DIR/found-<hash>``, its traceback printed, and the status is 77. ``--all`` lists the targets, ``--repeat FILE`` runs
-one input without atheris.
+Requires atheris, which only ``make fuzz`` installs (``requirements-fuzz.lock``). Inputs come from the target's seeds,
+the committed corpus and ``DIR``. ``DIR`` keeps inputs that reach new code. libFuzzer makes half of the changes,
+``tests.fuzz.mutate`` the other half.
+
+The exit status is 0 at the end of the time. A finding is written to ``DIR/found-<hash>``, with its traceback on the
+terminal and exit status 77. ``--all`` lists the targets. ``--repeat FILE`` runs one input without atheris.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SLOW_S = 10
 
 
 def main(arguments: list[str]) -> int:
-    """The command line; returns the exit status, unless libFuzzer ends the process itself."""
+    """Run the command line and return the exit status, unless libFuzzer ends the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run_atheris", description="Fuzz one decoder.")
     parser.add_argument("target", nargs="?")
     parser.add_argument("--seconds", type=int, default=60)

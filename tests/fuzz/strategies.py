@@ -1,16 +1,16 @@
-"""Commands made from their Avro schemas, with values that the present state makes plausible.
+"""Strategies for commands, built from their Avro schemas and from values that occur in the current state.
 
-Nothing here knows a command. A field's values come from
+The module contains no command by name. A field's values come from:
 
-- the state: what fields of the same name hold there, and the keys of the part named like the field (``node``: the keys
-  of ``nodes``), so that references meet;
-- the command itself: texts drawn before (a key names a column of the same command);
-- the kernel's sources: every word and every number that a rule compares with, and the numbers beside it;
-- shapes (``SHAPES``) that nobody could guess: a fresh name, a UUID, an address, a digest;
-- the schema: anything of the right type.
+- the state: values of fields with the same name, and the keys of the section named like the field (``node``: the keys
+  of ``nodes``), so that references are valid;
+- the command: texts already drawn for it (a key names a column of the same command);
+- the sources of the kernel: all words and numbers that a rule compares with, and the adjacent numbers;
+- shapes (``SHAPES``): a new name, a UUID, an address, a digest;
+- the schema: any value of the type.
 
-So a new command or a new field is drawn without anybody remembering it. ``test_commands_machine.py`` fails if a command
-is never accepted: then a value has a form that only its author knows, and ``SHAPES`` is the place to say it.
+New commands and fields therefore need no change here. ``test_commands_machine.py`` fails if it never gets a command
+accepted. Then add the required form of the value to ``SHAPES``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SHAPES: Mapping[str, Sequence[Any]] = {
     "long": (0, 1, 2, 5, -5, 77),
     "int": (0, 1, 2),
 }
-"""Type to values whose form a rule may ask for. Each may stand in any field."""
+"""Type to values in a form that a rule may require. Each may occur in any field."""
 
 Plausible = Mapping[str, Sequence[Any]]
 """Field name to the values that the state suggests for it, in a fixed order."""
@@ -59,17 +59,17 @@ Plausible = Mapping[str, Sequence[Any]]
 _PYTHON = {"string": str, "long": int, "int": int, "bytes": bytes, "boolean": bool}
 
 
-# ---------------------------------------------------------------------------------------- what the state suggests
+# Values from the state
 
 
 class Pools:
-    """Plausible values of a state; parts that did not change since the last call are not looked at again."""
+    """Plausible values of a state. Sections that did not change since the last call are reused."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Any, dict[str, set[Any]]]] = {}
 
     def of(self, state: ClusterState) -> Plausible:
-        """Every field name that occurs in the state, and singular names of its parts."""
+        """Return values for all field names in the state and for the singular names of its sections."""
         merged: dict[str, set[Any]] = {"applied": {state.epoch}, "drained": {state.epoch}}
         for name in PARTS:
             part = getattr(state, name)
@@ -98,7 +98,7 @@ def _suggested(name: str, part: Any) -> dict[str, set[Any]]:
 
 
 def _walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """(field name, simple value) of everything inside; long tuples by their ends."""
+    """Yield (field name, simple value) for all nested values. Of a long tuple, use only the ends."""
     if is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from _walk(getattr(value, field.name), field.name)
@@ -115,7 +115,7 @@ def _walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 @cache
 def vocabulary() -> Mapping[type, Sequence[Any]]:
-    """Words and numbers that stand in the kernel's sources, and the numbers beside them."""
+    """Return the words and numbers in the kernel's sources, and the adjacent numbers."""
     words, numbers = set(), {2**31 - 1, 2**31, 2**62, 2**63 - 1, -(2**63)}
     for path in sorted(Path(ringlog.kernel.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -126,21 +126,21 @@ def vocabulary() -> Mapping[type, Sequence[Any]]:
     return {str: sorted(words), int: sorted(number for number in numbers if -(2**63) <= number < 2**63), bytes: [b""]}
 
 
-# ------------------------------------------------------------------------------------------------------ drawing
+# Drawing commands
 
 
 class Chooser(Protocol):
-    """Who decides: Hypothesis, which can shrink what it chose, or a seed, which is quick."""
+    """Source of choices: Hypothesis, which can shrink them, or a seed, which is faster."""
 
     def pick(self, options: Sequence[Any]) -> Any:
-        """One of these."""
+        """Return one of the options."""
 
     def any_of(self, schema: Any, types: Mapping[str, Any]) -> Any:
-        """Any value of a schema that has no parts."""
+        """Return any value of a schema without parts."""
 
 
 class ByHypothesis:
-    """Every choice is a draw."""
+    """Hypothesis makes each choice."""
 
     def __init__(self, draw: Any) -> None:
         self._draw = draw
@@ -153,7 +153,7 @@ class ByHypothesis:
 
 
 class BySeed:
-    """Every choice follows from the seed."""
+    """A seed determines each choice."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -178,7 +178,7 @@ class BySeed:
 
 
 class _Drawer:
-    """Draws one command. ``texts``: those drawn for it so far."""
+    """Draws one command. ``texts`` are the texts already drawn for it."""
 
     def __init__(self, chooser: Chooser, plausible: Plausible, types: Mapping[str, Any]) -> None:
         self._chooser = chooser
@@ -201,7 +201,7 @@ class _Drawer:
         return self._chooser.any_of(schema, self._types)
 
     def _given(self, fields: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """All fields; of many that are a record or null, as those of a statement are, one."""
+        """Return all fields. If more than three are a record or null, as in a statement, return only one of those."""
         either = [
             field for field in fields if isinstance(field["type"], list) and isinstance(field["type"][1], Mapping)
         ]
@@ -235,7 +235,7 @@ class _Drawer:
         return [self.value(name.removesuffix("s"), items) for _ in range(self._chooser.pick(range(4)))]
 
     def _one_for_each(self, name: str, schema: Mapping[str, Any]) -> list[Any]:
-        """An item for each entity that the items are about: witnesses for all nodes, settings by their names."""
+        """Return an item for each entity that the items refer to: a witness for each node, a setting for each name."""
         first = schema["fields"][0]["name"]
         about = next((each for each in (first, name.removesuffix("s")) if each in _references(self._plausible)), None)
         subjects = self._plausible[about][:8] if about is not None else ()
@@ -244,30 +244,30 @@ class _Drawer:
 
 _NEAR = 11
 _SOURCES = ("near",) * _NEAR + ("shape",) * 6 + ("vocabulary",) * 2 + ("any",)
-"""Where a simple value comes from, by weight; without anything near from the others."""
+"""Weighted sources of a simple value. Without a close value, the other sources are used."""
 
 
 def _references(plausible: Plausible) -> set[str]:
-    """Names of fields that mean an entity of the state, not just a value."""
+    """Return the field names that refer to an entity of the state."""
     return {name.removesuffix("s") for name in PARTS} & plausible.keys()
 
 
 def made(chooser: Chooser, kind: str, plausible: Plausible) -> Command:
-    """A command of this kind, every field chosen."""
+    """Return a command of this kind with a choice for each field."""
     schema = current()[f"ringlog.commands.{kind}"].json
     command: Command = mapper(kind).from_record(_Drawer(chooser, plausible, named_types(schema)).value("", schema))
     return command
 
 
 def altered(chooser: Chooser, command: Command, plausible: Plausible) -> Command:
-    """The command with up to two of its fields chosen anew."""
+    """Return the command with new choices for up to two fields."""
     names = [field.name for field in fields(command)]
     chosen = [chooser.pick(names) for _ in range(chooser.pick(range(3)) if names else 0)]
     return _with_fields(chooser, command, plausible, chosen)
 
 
 def _with_fields(chooser: Chooser, command: Command, plausible: Plausible, names: Sequence[str]) -> Command:
-    """The command with these fields chosen anew."""
+    """Return the command with new choices for these fields."""
     kind = type(command).__name__
     schema = current()[f"ringlog.commands.{kind}"].json
     record = layout(f"ringlog.commands.{kind}").decode(mapper(kind).write(command), canonical=True)
@@ -280,8 +280,9 @@ def _with_fields(chooser: Chooser, command: Command, plausible: Plausible, names
 
 
 def accepted(state: ClusterState, seed: int, command: Command, plausible: Plausible, attempts: int) -> Command:
-    """A command near this one that the rules accept, if so many attempts find one: each refusal names the field that
-    is chosen anew.
+    """Return a similar command that the rules accept, if ``attempts`` tries find one.
+
+    Each rejection names the field that gets the next new choice.
     """
     chooser = BySeed(seed)
     names = [field.name for field in fields(command)]
@@ -300,13 +301,13 @@ def accepted(state: ClusterState, seed: int, command: Command, plausible: Plausi
 
 @st.composite
 def commands(draw: Any, kind: str, plausible: Plausible) -> Command:
-    """Any command of this kind."""
+    """Draw a command of this kind."""
     return made(ByHypothesis(draw), kind, plausible)
 
 
 @st.composite
 def changed(draw: Any, command: Command, plausible: Plausible) -> Command:
-    """Commands near this one."""
+    """Draw a command similar to this one."""
     return altered(ByHypothesis(draw), command, plausible)
 
 

@@ -1,11 +1,11 @@
-"""Every decoder, in one table: how to call it with any bytes, what it may raise, and where to start.
+"""Table of all decoders under fuzz: how to call each with any bytes, the errors that it may raise, and its seeds.
 
-A target's ``run`` passes bytes to one decoder and on to whatever production does next with the result; it returns for
-sound input and raises one of ``allowed`` for the rest. Anything else that it raises is a finding, and so is a broken
-promise about what was decoded (``AssertionError``): that it encodes to the same bytes again, for example.
+The ``run`` function of a target passes bytes to one decoder, and the result to the next step of production. It returns
+for valid input and raises one of ``allowed`` for invalid input. Any other exception is a finding, including
+``AssertionError`` for a wrong result, such as a value that does not encode to the same bytes.
 
-``covers`` names the functions it stands for. ``tests/fuzz/test_targets.py`` fails for a decoder that no target covers,
-so whoever writes a new one is sent here: add a ``Target`` in the module of its room.
+``covers`` names the functions that a target tests. ``tests/fuzz/test_targets.py`` fails for a decoder without a target.
+To cover a new decoder, add a ``Target`` to the module of its area.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from tests.fuzz.mutate import Mutator, blind
 
 CORPUS = Path(__file__).parent / "corpus"
-"""``corpus/<target>/*``: inputs that found something once, or reached what no seed reaches."""
+"""``corpus/<target>/*``: inputs that caused a finding, or that reach code beyond the seeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One decoder under fuzz. ``covers``: dotted names below ``ringlog``, as the sources define them."""
+    """One decoder under fuzz. ``covers`` contains dotted names below ``ringlog``, as defined in the sources."""
 
     name: str
     covers: tuple[str, ...]
@@ -35,7 +35,7 @@ class Target:
 
 @cache
 def targets() -> dict[str, Target]:
-    """All targets by name."""
+    """Return all targets by name."""
     from tests.fuzz import (
         targets_archive,
         targets_debezium,
@@ -55,13 +55,13 @@ def targets() -> dict[str, Target]:
 
 
 def starts(target: Target) -> tuple[bytes, ...]:
-    """The seeds of a target and its committed corpus, in a fixed order."""
+    """Return the seeds of a target and its committed corpus, in a fixed order."""
     kept = sorted((CORPUS / target.name).glob("*"))
     return (*target.seeds(), *(path.read_bytes() for path in kept))
 
 
 def attempt(target: Target, data: bytes) -> bool:
-    """True if the decoder took the bytes, False if it refused them as it may; raises for everything else."""
+    """Return True if the decoder accepts the bytes, False if it raises an allowed error. Other errors propagate."""
     try:
         target.run(data)
     except target.allowed:

@@ -1,4 +1,4 @@
-"""Targets of what a lost log is rebuilt from: an archive, a member's copy, a state that an operator composed."""
+"""Fuzz targets for the sources of log recovery: an archive, a copy of a log replica, a state composed by an operator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.log.test_snapshots import Cluster
 
 @cache
 def _segment() -> tuple[str, bytes]:
-    """A sound segment of an archive: its name, and what is in it."""
+    """Return the name and content of a valid archive segment."""
     cluster = Cluster()
     cluster.live(Random(3), 10)
     with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
@@ -35,7 +35,7 @@ def _segment() -> tuple[str, bytes]:
 
 
 def archive_segment(data: bytes) -> None:
-    """The only segment of an archive, whole or not."""
+    """Read an archive with only this segment."""
     with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
         (Path(folder) / _segment()[0]).write_bytes(data)
         archive = Archive(Path(folder))
@@ -45,7 +45,7 @@ def archive_segment(data: bytes) -> None:
 
 @cache
 def _copied() -> tuple[Cluster, bytes]:
-    """A cluster, and a member's copy of its log."""
+    """Return a cluster and a log replica's copy of its log."""
     cluster = Cluster()
     cluster.live(Random(3), 10)
     with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
@@ -57,14 +57,14 @@ def _copied() -> tuple[Cluster, bytes]:
 
 
 def member_copy(data: bytes) -> None:
-    """A member's copy, folded as far as it goes."""
+    """Apply the valid start of a log replica's copy."""
     with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
         (Path(folder) / COPY).write_bytes(data)
         end_of(copy_of_member(Path(folder)))
 
 
 def composed_state(data: bytes) -> None:
-    """A state as an operator edited it: its parts are those of the decoder, or refused."""
+    """Decode each section of a state edited by an operator, or reject it."""
     for part in composed(data, _copied()[0].state):
         with suppress(StateUndecodable):
             decode_part(part.name, part.data)

@@ -1,4 +1,4 @@
-"""Targets of the import: change events of others, in JSON and Avro, and the schemas that come with them."""
+"""Fuzz targets for the Debezium import: change events in JSON and Avro, and their schemas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AVRO_FORM = Form("confluent-avro", {7: avro_schema(json.dumps(AVRO)), 8: avro_sc
 
 
 def _import(form: Form, data: bytes) -> None:
-    """A mutation that can be written, whatever the table is that the event names."""
+    """Import an event and encode its mutation, for any table that the event names."""
     envelope = read_envelope(form, data)
     source_name(envelope)
     rules = ImportRules({}, "us", ignore_unknown=True)

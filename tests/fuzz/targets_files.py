@@ -1,4 +1,4 @@
-"""Targets of what comes from a disk, a cache or another node: stored records, Redis, HTTP requests, streamed rows."""
+"""Fuzz targets for input from a disk, a cache or another node: stored records, Redis, HTTP requests, streamed rows."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
 from tests.fuzz.world import START, story
 
-# ------------------------------------------------------------------------------------------------------ files
+# Files
 
 
 @cache
 def _folder() -> Path:
-    """A folder of this process for the files that decoders read."""
+    """Return a folder of this process for the files that decoders read."""
     kept = tempfile.TemporaryDirectory(prefix="ringlog-fuzz-")
     _KEPT.append(kept)
     return Path(kept.name)
@@ -95,7 +95,7 @@ def _file(name: str, data: bytes) -> Path:
 
 
 def topic_record(data: bytes) -> None:
-    """Which topic was read, and how far."""
+    """Read the stored topic and position of a replica."""
     found = load_record(_file("topic.json", data))
     assert found is not None
     assert found.position >= 0
@@ -104,7 +104,7 @@ def topic_record(data: bytes) -> None:
 
 
 def node_folder(data: bytes) -> None:
-    """The two files of a node's folder, on two lines. No port is opened: the one that was kept is taken out before."""
+    """Read the two files of a node's folder, given as two lines. The target ignores the stored port and opens none."""
     first, _, second = data.partition(b"\n")
     for name, content in ((IDENTITY, first), (ACKNOWLEDGED, second)):
         _file(name, content)
@@ -118,7 +118,7 @@ def node_folder(data: bytes) -> None:
 
 
 def dump(data: bytes) -> None:
-    """A file of ``ringlog log --dump``, folded."""
+    """Read and apply a dump file of ``ringlog log --dump``."""
     with errors.capture():
         for _ in follow(read_dump(_file("log.dump", data))):
             pass
@@ -132,7 +132,7 @@ def _dumps() -> tuple[bytes, ...]:
 
 
 def stack_settings(data: bytes) -> None:
-    """What the stack of one machine shall be."""
+    """Read the settings of a local stack."""
     _file("stack.json", data)
     layout = StackLayout(_folder())
     layout.settings.write_bytes(data)
@@ -140,14 +140,14 @@ def stack_settings(data: bytes) -> None:
 
 
 def stack_state(data: bytes) -> None:
-    """What the stack's supervisor said last."""
+    """Read the last state stored by the stack's supervisor."""
     layout = StackLayout(_folder())
     layout.state.write_bytes(data)
     read_state(layout)
 
 
 def jar_list(data: bytes) -> None:
-    """The list of jars, and the version of a Java."""
+    """Read the list of jars and a Java version."""
     text = data.decode("utf-8", "replace")
     parse_major(text)
     parse(text)
@@ -164,11 +164,11 @@ def _json(*values: object) -> Callable[[], tuple[bytes, ...]]:
     return lambda: tuple(json.dumps(value).encode() for value in values)
 
 
-# ------------------------------------------------------------------------------------------------------ cache
+# Cache
 
 
 def cached(data: bytes) -> None:
-    """JSON: the meta hash, then each part's; read as from Redis."""
+    """Read the meta hash and the hash of each section, given as JSON, as from Redis."""
     try:
         meta, *parts = json.loads(data)
         sound = [meta, *parts] if len(parts) == len(PARTS) else []
@@ -181,7 +181,7 @@ def cached(data: bytes) -> None:
 
 
 class _Kept:
-    """A cache that holds these hashes."""
+    """A cache that contains these hashes."""
 
     def __init__(self, meta: dict[str, str], parts: list[dict[str, str]]) -> None:
         self._held = meta, parts
@@ -208,12 +208,12 @@ def _caches() -> tuple[bytes, ...]:
     )
 
 
-# -------------------------------------------------------------------------------------------------- the node
+# Node
 
 
 @cache
 def _node() -> tuple[RowReplica, FastAPI]:
-    """A node with rows, in the state in which it is asked for a stream."""
+    """Return a node with rows, in a state in which other nodes request a stream from it."""
     before = next(
         step.after
         for step in story().steps
@@ -238,7 +238,10 @@ def _write(key: str) -> Mutation:
 
 
 def http(data: bytes) -> None:
-    """First line: method and path; the rest: the body. Answers are below 500, or 503 for later."""
+    """Send an HTTP request. The first line is method and path, the other lines are the body.
+
+    The status must be below 500, or 503 for a later retry.
+    """
     head, _, body = data.partition(b"\n")
     method, _, path = head.decode("latin-1").partition(" ")
     status, answer = _LOOP.run_until_complete(_asked(_node()[1], method or "GET", path, body))
@@ -246,7 +249,7 @@ def http(data: bytes) -> None:
 
 
 async def _asked(api: FastAPI, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-    """One request over ASGI."""
+    """Send one request over ASGI."""
     plain, _, query = path.partition("?")
     scope = {
         "type": "http",
@@ -295,7 +298,7 @@ _FETCH = RowFetch("join-1", 7, "s", "simple:2", ((0, 0),), ((0, 3),))
 
 
 def stream(data: bytes) -> None:
-    """A page of rows as it comes from another node: the announced number in the first byte, then the body."""
+    """Decode a page of rows of another node. The first byte is the announced number of rows."""
     rows = rows_of((data[1:], data[0] if data else 0), None, _FETCH)
     assert len(rows) == data[0]
     assert rows_of((pack(rows), len(rows)), None, _FETCH) == rows
@@ -313,7 +316,7 @@ def _streams() -> tuple[bytes, ...]:
 
 
 def cells(data: bytes) -> None:
-    """A page of cells as it comes from another node."""
+    """Decode a page of cells of another node."""
     found = cells_of((data[1:], data[0] if data else 0), None)
     assert cells_of((pack(found), len(found)), None) == found
 
@@ -324,7 +327,7 @@ def _cells() -> tuple[bytes, ...]:
 
 
 def journal(data: bytes) -> None:
-    """A journal as a crash or a bad disk leaves it: what is kept of it once is kept of it again."""
+    """Recover a journal damaged by a crash or a disk error. A second recovery must return the same data."""
     folder = _folder() / "cells"
     folder.mkdir(exist_ok=True)
     path = folder / "cells-00000001.journal"
@@ -348,7 +351,7 @@ def _journals() -> tuple[bytes, ...]:
 
 
 def message(data: bytes) -> None:
-    """A message of the data path; the first byte says which."""
+    """Decode a message of the data path. The first byte selects its kind."""
     kind = DATA_RECORDS[(data[0] if data else 0) % len(DATA_RECORDS)]
     found = unpack(kind, data[1:])
     assert unpack(kind, pack(found)) == found

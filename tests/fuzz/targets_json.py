@@ -1,4 +1,4 @@
-"""Targets of text: JSON of operators, rehearsed lines, schemas, plans of the pipeline, files, lines of scripts."""
+"""Fuzz targets for text: operator JSON, rehearsal lines, schemas, plans of the pipeline, files, script lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.fuzz.world import START, story
 
 
 class NotJson(Exception):
-    """The bytes are no JSON text: the caller of the decoder has refused them already."""
+    """The bytes are not JSON, which the caller of the decoder rejects first."""
 
 
 def _parsed(data: bytes) -> Any:
@@ -40,7 +40,9 @@ def _parsed(data: bytes) -> Any:
 
 
 def author(data: bytes) -> None:
-    """A command, or the reason why there is none; it is decided, encoded, and shown as JSON that gives it again."""
+    """Read a command from JSON or get the reason of its rejection. Validate it, encode it, and convert it back to
+    JSON.
+    """
     state = story().state
     found = from_json(state, _parsed(data), SeededDraw(b"author"))
     if isinstance(found, InvalidCommand):
@@ -59,13 +61,13 @@ def author(data: bytes) -> None:
 
 
 def consumed(data: bytes) -> None:
-    """How far a consumer is, as its user kept it; a reader goes on from there, and keeps the same again."""
+    """Read the stored progress of a consumer. A reader continues from it and stores the same value."""
     found = ConsumerProgress.from_json(data)
     assert ConsumerProgress.from_json(found.to_json()) == found
 
 
 def resumed(data: bytes) -> None:
-    """The same with the reader that it belongs to."""
+    """Read the stored progress together with its reader."""
     reader = CdcReader.__new__(CdcReader)
     reader._cluster, reader._topic_id, reader._share, reader._wanted = "c", "t", (0, 1), {"ks.t"}  # type: ignore[assignment]
     reader._resumed(data.decode("utf-8", "surrogateescape"), {0: (0, 9)})
@@ -82,7 +84,7 @@ def _kept() -> tuple[bytes, ...]:
 
 
 def _commands() -> tuple[bytes, ...]:
-    """Every command of the story as an operator would type it."""
+    """Return each command of the story as typed by an operator."""
     found = []
     for step in story().steps:
         shown = to_json(step.before, step.encoded.entry.command)  # type: ignore[arg-type]
@@ -91,7 +93,7 @@ def _commands() -> tuple[bytes, ...]:
 
 
 def lines(data: bytes) -> None:
-    """Lines of a rehearsal that goes on where the story ends; each answer is JSON in ASCII."""
+    """Rehearse lines after the end of the story. Each answer is JSON in ASCII."""
     rehearsal = Rehearsal(story().state)
     for number, line in enumerate(data.split(b"\n")[:6], start=1):
         answer = rehearsal.line(line, number)
@@ -114,7 +116,7 @@ def _lines() -> tuple[bytes, ...]:
 
 
 def plan(data: bytes) -> None:
-    """What is read is what ``encode`` gave, and may be asked whether it follows another entry."""
+    """Read a plan entry, encode it to the same bytes, and check whether it follows another entry."""
     found = decode(data)
     assert encode(found) == data
     for before in (GENESIS, *map(decode, _plans())):
@@ -144,7 +146,7 @@ def _plans() -> tuple[bytes, ...]:
 
 
 def schema(data: bytes) -> None:
-    """The schema of a later release, as the topic of schemas has it."""
+    """Read the schema of a later release from the topic of schemas."""
     learn(data.decode("utf-8", "replace"))
 
 
@@ -153,7 +155,7 @@ def _schemas() -> tuple[bytes, ...]:
 
 
 def script_line(data: bytes) -> None:
-    """A line of ``token``, ``stream-id`` and ``shard``."""
+    """Run a line of ``token``, ``stream-id`` and ``shard``."""
     line = data.decode("utf-8", "replace")
     refused = 0
     for answer in (token_line, stream_id_line, shard_line):

@@ -1,4 +1,4 @@
-"""Targets of the test tools: rules of the delayable log, histories, descriptions for the quorum simulator, scripts."""
+"""Fuzz targets for the test tools: rules of the delayable log, histories, input of the quorum simulator, scripts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.fuzz.targets import Target
 
 @cache
 def _folder() -> Path:
-    """A folder of this process for the files that decoders read."""
+    """Return a folder of this process for the files that decoders read."""
     kept = tempfile.TemporaryDirectory(prefix="ringlog-fuzz-sim-")
     _KEPT.append(kept)
     return Path(kept.name)
@@ -35,7 +35,7 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def rule(data: bytes) -> None:
-    """A rule of the delayable log, written again; and the report of what a process holds."""
+    """Read and write a rule of the delayable log, and read the report of the entries that a process holds."""
     text = data.decode("utf-8", "replace")
     held = _folder() / HELD
     held.mkdir(exist_ok=True)
@@ -67,7 +67,7 @@ def _histories() -> tuple[bytes, ...]:
 
 
 def description(data: bytes) -> None:
-    """A cluster, or histories drawn by hand, as the command takes them."""
+    """Read a cluster, or handwritten histories, as the command does."""
     path = _folder() / "description.json"
     path.write_bytes(data)
     before, errors.quiet = errors.quiet, True
@@ -89,7 +89,7 @@ def _descriptions() -> tuple[bytes, ...]:
 
 
 def script(data: bytes) -> None:
-    """A failing script that was kept as a regression test."""
+    """Read a failing script stored as a regression test."""
     path = _folder() / "script.json"
     path.write_bytes(data)
     load(path)

@@ -1,4 +1,4 @@
-"""Targets of what a user keeps for the command line: known clusters, stacks, and how to log in to Kafka."""
+"""Fuzz targets for files that a user stores for the command line: known clusters, stacks and Kafka logins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TRUST = b"# ours\ntoken.file = token\ntls.ca=\n"
 
 @cache
 def _home() -> Path:
-    """A user's state folder of this process."""
+    """Return a state folder of a user, for this process."""
     kept = tempfile.TemporaryDirectory(prefix="ringlog-fuzz-")
     _KEPT.append(kept)
     (Path(kept.name) / "ringlog").mkdir()
@@ -62,17 +62,17 @@ def _at_home(name: str, data: bytes, use: Callable[[], object]) -> None:
 
 
 def contexts(data: bytes) -> None:
-    """The clusters that a user knows."""
+    """Read the clusters known to a user."""
     _at_home("context.json", data, stored_clusters)
 
 
 def stacks(data: bytes) -> None:
-    """The folders of a user's stacks."""
+    """Read the folders of a user's stacks."""
     _at_home("stacks.json", data, addresses)
 
 
 def logins(data: bytes) -> None:
-    """A client.properties."""
+    """Read a ``client.properties`` file."""
     path = _home() / "client.properties"
     path.write_bytes(data)
     path.chmod(0o600)
@@ -80,7 +80,7 @@ def logins(data: bytes) -> None:
 
 
 def redis_urls(data: bytes) -> None:
-    """Where a Redis is; what is said of it to anybody has no password."""
+    """Parse a Redis URL. The text for messages must not contain the password."""
     url = data.decode("utf-8", "replace")
     without_password(url)
     found = redis_address(url)
@@ -88,12 +88,12 @@ def redis_urls(data: bytes) -> None:
 
 
 def tokens(data: bytes) -> None:
-    """What an identity provider answers."""
+    """Read the answer of an identity provider."""
     assert token_in(data).ends > 0
 
 
 def trusts(data: bytes) -> None:
-    """A trust.properties, beside a token."""
+    """Read a ``trust.properties`` file next to a token."""
     path, token = _home() / "trust.properties", _home() / "token"
     path.write_bytes(data)
     token.write_text("a-token-of-many-letters", encoding="utf-8")

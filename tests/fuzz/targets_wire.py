@@ -1,4 +1,4 @@
-"""Targets of the wire: entries and commands, records of the topics, values, keys and ids."""
+"""Fuzz targets for the wire formats: entries, commands, topic records, values, keys and ids."""
 
 from __future__ import annotations
 
@@ -49,11 +49,13 @@ from tests.wire.strategies import named_types, sample
 
 NOW = START + 10**8
 
-# ---------------------------------------------------------------------------------------------------- the log
+# Log
 
 
 def log_entry(data: bytes) -> None:
-    """Folded onto three states of the story, diffed, digested, and shown as ``ringlog log`` does."""
+    """Apply an entry to up to three states of the story, compute the changes and the digest, and show it as ``ringlog
+    log`` does.
+    """
     item = decode_entry(data)
     for state in _befores(item.prev_state_id if isinstance(item, Entry) else None):
         folded = fold(state, item)
@@ -75,7 +77,7 @@ def log_entry(data: bytes) -> None:
 
 
 def _befores(prev: str | None) -> tuple[Any, ...]:
-    """The state that an entry follows, if the story has it, the first and the last."""
+    """Return the state that an entry follows, if the story contains it, and the first and last states."""
     found = [step.before for step in story().steps if step.encoded.entry.prev_state_id == prev]
     return (*found[:1], story().steps[0].before, story().state)
 
@@ -89,11 +91,11 @@ def _entries() -> tuple[bytes, ...]:
     return tuple(step.encoded.data for step in story().steps)
 
 
-# ------------------------------------------------------------------------------------------------- the topics
+# Topics
 
 
 def request(data: bytes) -> None:
-    """Decided by a validator, its entry folded, its answers encoded."""
+    """Validate requests, apply their entries and encode their results."""
     found = tuple(one for one in records.decode_requests(data) if one is not None)
     for one in found:
         assert records.decode_request(records.encode_request(one)) == one
@@ -127,19 +129,21 @@ def _requests() -> tuple[bytes, ...]:
 
 
 def mutation(data: bytes) -> None:
-    """Peeked at, judged, merged; the head that a node or the audit reads agrees with the whole."""
+    """Decode a mutation. The partial decoders of nodes and the audit must agree with the full decoder."""
     try:
         found = records.decode_mutation(data)
     except WireError:
         partial_key(data)
         _head(data)
-        assert plain(data) is None, "bytes that are no mutation are plain"
+        assert plain(data) is None, "the partial decoder accepts bytes that are not a mutation"
         raise
     bare = replace(found, mutation_id=None, cells=tuple(replace(cell, value=None) for cell in found.cells))
-    assert plain(data) in (None, bare), "the plain write says something else"
+    assert plain(data) in (None, bare), "the plain write differs from the mutation"
     for head in (partial_key(data), _head(data)):
         if head is not None:
-            assert head == (f"{found.keyspace}.{found.table}", found.partition_key), "the head says something else"
+            assert head == (f"{found.keyspace}.{found.table}", found.partition_key), (
+                "the partial key differs from the mutation"
+            )
     rules = rules_of(story().state)
     if not refusal(rules, found, NOW):
         token_of(compose([part for part in found.partition_key if part is not None]))
@@ -162,20 +166,20 @@ def _head(data: bytes) -> tuple[str, tuple[bytes | None, ...]] | None:
 
 
 def _round_trip(decoded: Callable[[bytes], Any], encoded: Callable[[Any], bytes], data: bytes) -> None:
-    """What was decoded encodes, and that decodes to the same."""
+    """Encode the decoded value and decode it again to the same value."""
     found = decoded(data)
     assert decoded(encoded(found)) == found
 
 
 def catalogue(data: bytes) -> None:
-    """A record of any schema that this release can read."""
+    """Decode a record of any schema that this release reads."""
     name, record = decode(data)
     again = encode(name, record)
     assert decode(again, name) == (name, record)
 
 
 def _samples(*names: str) -> tuple[bytes, ...]:
-    """Two records of each of these schemas."""
+    """Return two sample records of each schema."""
     return tuple(
         encode(name, sample(current()[name].json, named_types(current()[name].json), seed))
         for name in names
@@ -199,7 +203,7 @@ def _mutations() -> tuple[bytes, ...]:
 
 
 _OTHERS = ("result", "node_ack", "node_load", "agent_status", "cdc_row", "dead_letter")
-"""Records that nothing but their decoder looks at before they are used."""
+"""Records that need no test beyond their decoder."""
 
 
 def _plain_record(name: str) -> Target:
@@ -215,18 +219,18 @@ def _plain_record(name: str) -> Target:
     )
 
 
-# -------------------------------------------------------------------------------------------- values and ids
+# Values and ids
 
 
 def command(data: bytes) -> None:
-    """``kind`` (a number), ``version``, payload: whatever the envelope says."""
+    """Decode a command from a kind number, a version and a payload."""
     kinds = sorted(name for name in current() if name.startswith("ringlog.commands."))
     (place, version), payload = data[:2].ljust(2, b"\0"), data[2:]
     kind = kinds[place % len(kinds)].rpartition(".")[2]
     found = decode_command(kind, version, payload)
     if not isinstance(found, Undecodable | UnknownCommand):
         again = encode_command(found)
-        # What an earlier release wrote is written as of today.
+        # A command of an earlier release is encoded in the current version.
         assert again == (kind, version, payload) if version == VERSIONS[kind] else decode_command(*again) == found
 
 
@@ -238,18 +242,22 @@ def _commands() -> tuple[bytes, ...]:
 
 
 def cluster_state(data: bytes) -> None:
-    """A state has these bytes and no others."""
+    """Decode a state and encode it to the same bytes."""
     assert encode_state(decode_state(data)) == data
 
 
 def state_parts(data: bytes) -> None:
-    """``name``, a line feed, the part's bytes, in the place of the last state's own: the same bytes again."""
+    """Decode a state section, given as name, line feed and bytes, within the last state. It must encode to the same
+    bytes.
+    """
     name, _, part = data.partition(b"\n")
     known = name.decode(errors="replace")
     parts = {**encoded_parts(story().state), known: part}
     found = decode_parts(parts)
     assert encoded_parts(found) == parts
-    assert decode_part(known, part) == getattr(found, known), "alone as among others"
+    assert decode_part(known, part) == getattr(found, known), (
+        "a section decodes to a different value without the other sections"
+    )
 
 
 def _parts() -> tuple[bytes, ...]:
@@ -261,7 +269,7 @@ def _states() -> tuple[bytes, ...]:
 
 
 def cql_value(data: bytes) -> None:
-    """First byte: the type; the rest: a value of it."""
+    """Decode a CQL value. The first byte selects the type."""
     name = sorted(TYPES)[data[0] % len(TYPES)] if data else ""
     found = deserialize(name, data[1:])
     if isinstance(found, float):
@@ -277,13 +285,13 @@ def _cql_values() -> tuple[bytes, ...]:
 
 
 def partition_key(data: bytes) -> None:
-    """The components are what lies between bytes ff."""
+    """Compose a partition key of components separated by bytes ff."""
     composed = compose(data.split(b"\xff")) if data else compose([])
     assert -(2**63) <= token_of(composed) < 2**63
 
 
 def stream_id(data: bytes) -> None:
-    """Of this version: the same bytes again."""
+    """Decode a stream id. One of the current version must encode to the same bytes."""
     found = decode_stream_id(data)
     if found.version == 1:
         assert encode_stream_id(found) == data
@@ -295,7 +303,7 @@ def _streams() -> tuple[bytes, ...]:
 
 
 def _schema_headers() -> tuple[bytes, ...]:
-    """Every schema's fingerprint, frozen ones included, with an empty body."""
+    """Return the fingerprint of each schema, including frozen schemas, with an empty body."""
     return tuple(b"\xc3\x01" + number.to_bytes(8, "little") for number in sorted(by_fingerprint()))
 
 

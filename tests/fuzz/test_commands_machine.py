@@ -1,12 +1,13 @@
-"""Any commands in any order, through the wire, onto any state: the fold keeps what it promises.
+"""Random commands in any order, encoded, decoded and applied to any state. The fold must preserve its invariants.
 
-Commands come from three sources: drawn from their schemas, what the coordinator would ask for next, and either of them
-with a field exchanged. Around them entries that lost their place: sent again, stale, foreign, expired, damaged.
+Commands come from their schemas, from the coordinator's next steps, and from both with one field replaced. Invalid
+entries are mixed in: repeated, stale, foreign, expired and damaged ones.
 
-First each command on each state of the story: one that was never accepted, or never refused, fails. Then many in a
-row. The budget of continuous integration is fixed and so are its draws; for longer, with other draws in each run:
+The first test tries each command on each state of the story. It fails for a command that is never accepted or never
+rejected. The second test runs long sequences. Continuous integration uses a fixed number of fixed draws. For a longer
+run with new draws:
 
-    RINGLOG_FUZZ_EXAMPLES=5000 pytest tests/fuzz/test_commands_machine.py -s
+RINGLOG_FUZZ_EXAMPLES=5000 pytest tests/fuzz/test_commands_machine.py -s
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tests.fuzz.strategies import KINDS, BySeed, Pools, accepted, altered, chang
 from tests.fuzz.world import START, next_steps, states, story
 
 NEVER_REFUSED = {"Noop": "it has no rule that could refuse it", "TakeSnapshot": "nothing can be against a mark"}
-"""Commands that need not be refused in a run, and why. None may be missing among the accepted ones."""
+"""Commands that a run may never reject, with the reason. Each must be accepted at least once."""
 
 TEMPLATES = {
     kind: [step.encoded.entry.command for step in story().steps if step.encoded.entry.kind == kind]
@@ -51,13 +52,13 @@ TEMPLATES = {
 """Kind to the commands of the story."""
 ATTEMPTS = 40
 LOOK_EVERY = 3
-"""How often, in epochs, digests and differences are looked at, which cost the most."""
+"""Interval, in epochs, of the checks of digests and differences, which are the slowest checks."""
 SEEN: Counter[tuple[str, str]] = Counter()
-"""(kind of command, applied or code) to how often."""
+"""(kind of command, ``applied`` or a code) to its count."""
 
 
 class Machine(RuleBasedStateMachine):
-    """One log, from some state on."""
+    """One log that continues from a given state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,14 +73,14 @@ class Machine(RuleBasedStateMachine):
             self.one_that_applies(FOUNDING, seed)
 
     def start_from(self, state: ClusterState) -> None:
-        """Nothing has been sent yet."""
+        """Start an empty log from this state."""
         self.first = self.state = state
         self.digester = Digester()
         self.digester.digest(state)
         self.applied: list[EncodedEntry] = []
         self.sent: list[bytes] = []
 
-    # -------------------------------------------------------------------------------------------- commands
+    # Commands
 
     @rule(kind=st.sampled_from(KINDS), data=st.data())
     def from_schema(self, kind: str, data: st.DataObject) -> None:
@@ -101,7 +102,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(KINDS), seed=st.integers(0, 2**32))
     def one_that_applies(self, kind: str, seed: int) -> None:
-        """A command of this kind that the rules accept, if one is found."""
+        """Submit a command of this kind that the rules accept, if the search finds one."""
         plausible = self.pools.of(self.state)
         known: list[Any] = TEMPLATES.get(kind, [])
         first = known[seed % len(known)] if known and seed % 3 else made(BySeed(seed), kind, plausible)
@@ -111,7 +112,7 @@ class Machine(RuleBasedStateMachine):
         self.submit(command)
 
     def one_near(self, command: Any, seed: int) -> None:
-        """The command with up to two fields chosen anew, mended as its refusals say."""
+        """Submit the command with up to two new field values, corrected according to its rejections."""
         plausible = self.pools.of(self.state)
         first = altered(BySeed(seed), command, plausible)
         self.submit(accepted(self.state, seed, first, plausible, ATTEMPTS))
@@ -126,7 +127,7 @@ class Machine(RuleBasedStateMachine):
         if outcome.kind is OutcomeKind.APPLIED:
             self.applied.append(encoded)
 
-    # ------------------------------------------------------------------------------- entries without their place
+    # Invalid entries
 
     @precondition(lambda self: self.applied)
     @rule(pick=st.integers(0, 99))
@@ -160,14 +161,14 @@ class Machine(RuleBasedStateMachine):
         self.record(blind(Random(seed), self.sent[pick % len(self.sent)], ()), None)
 
     def displaced(self, payload: bytes = b"", **changes: Any) -> Outcome:
-        """A Noop that follows the state, with some of its envelope exchanged."""
+        """Append a Noop that follows the state, with some fields of its envelope replaced."""
         entry = replace(self.author.entry(self.state, Noop()).entry, **changes)
         return self.record(encode_entry(entry, payload), None)
 
-    # ------------------------------------------------------------------------------------------------ promises
+    # Invariants
 
     def record(self, data: bytes, entry: Entry | None) -> Outcome:
-        """One record of the log: decoded, folded, and everything held against what was promised."""
+        """Decode and apply one record of the log, and check all invariants."""
         item = decode_entry(data)
         assert entry is None or item == entry
         before, folded = self.state, fold(self.state, item)
@@ -200,7 +201,7 @@ class Machine(RuleBasedStateMachine):
             self._check_difference(before, after)
 
     def _check_difference(self, before: ClusterState, after: ClusterState) -> None:
-        """What the change topics get leads from the one state to the other."""
+        """Check that the change records lead from the first state to the second."""
         shown = project(before)
         for record in diff(before, after):
             key = (record.topic, record.key)
@@ -211,7 +212,7 @@ class Machine(RuleBasedStateMachine):
         assert {key for key in shown if key[0] != "epochs"} == {key for key in project(after) if key[0] != "epochs"}
 
     def teardown(self) -> None:
-        """The log once more, from the bytes: the same state, and the same digest as was made of what changed."""
+        """Replay the log from its bytes. The state and its incremental digest must be the same."""
         if not hasattr(self, "first"):
             return
         state = self.first
@@ -221,7 +222,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def _table() -> str:
-    """Commands by what became of them."""
+    """Return a table of the commands and their outcomes."""
     lines = []
     for kind in KINDS:
         codes = {code: count for (name, code), count in sorted(SEEN.items()) if name == kind}
@@ -271,11 +272,11 @@ def test_any_commands_in_any_order() -> None:
         ),
     )
     print(f"\n{_table()}")
-    assert sum(count for (_, code), count in SEEN.items() if code == "applied") > 200, "too little happened"
-    # Constants are drawn from all imported modules: which kinds come depends on the tests before this one.
-    assert len(_kinds({"applied"})) >= len(KINDS) // 3, "too little happened"
+    assert sum(count for (_, code), count in SEEN.items() if code == "applied") > 200, "too few commands applied"
+    # Hypothesis draws constants from all imported modules, so the set of kinds depends on earlier tests.
+    assert len(_kinds({"applied"})) >= len(KINDS) // 3, "too few kinds of commands applied"
 
 
 def _kinds(codes: Set[str]) -> set[str]:
-    """Commands that met one of these ends."""
+    """Return the kinds of commands with one of these outcomes."""
     return {kind for kind, code in SEEN if code in codes}

@@ -1,7 +1,7 @@
-"""A cluster with something of everything, made of real entries: what the fuzzers start from.
+"""A cluster with an example of each entity, built from real entries. It is the start state of the fuzzers.
 
-The entries are authored and encoded as in production, the operations and generations moved on by the coordinator's own
-decisions while every node acknowledges at once. The same bytes in each run.
+The entries are authored and encoded as in production. The coordinator's own decisions advance operations and
+generations, with immediate acknowledgements by all nodes. Each run produces the same bytes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Step:
 
 
 class Story:
-    """A cluster's history as it is being written."""
+    """The history of a cluster, extended entry by entry."""
 
     def __init__(self, seed: bytes = b"fuzz") -> None:
         self.clock = ManualClock(START)
@@ -84,7 +84,7 @@ class Story:
         self.steps: list[Step] = []
 
     def apply(self, *commands: Command) -> None:
-        """Append these, each of which must apply."""
+        """Append these commands and assert that each one applies."""
         for command in commands:
             self.clock.advance(1.0)
             encoded = self.author.entry(self.state, command)
@@ -94,11 +94,11 @@ class Story:
             self.state = folded.state
 
     def next_steps(self) -> tuple[Command, ...]:
-        """What the coordinator would ask for now."""
+        """Return the coordinator's next proposals."""
         return next_steps(self.state, self.clock.now_us())
 
     def coordinate(self, rounds: int = 1_000) -> None:
-        """Let the coordinator act so often, or until it has nothing to ask for."""
+        """Apply the coordinator's proposals until none is left, at most ``rounds``."""
         for _ in range(rounds):
             commands = self.next_steps()
             if not commands:
@@ -107,7 +107,7 @@ class Story:
 
 
 def next_steps(state: ClusterState, now: int) -> tuple[Command, ...]:
-    """What the coordinator would ask for if every node had acknowledged everything and all was published."""
+    """Return the coordinator's proposals with all acknowledgements received and all changes published."""
     if state.epoch == 0:
         return ()
     known = CoordinatorView(state, acknowledgements(state, now), state.epoch, now)
@@ -115,16 +115,18 @@ def next_steps(state: ClusterState, now: int) -> tuple[Command, ...]:
 
 
 def node(number: int) -> RegisterNode:
-    """The registration of node ``n<number>``."""
+    """Return the registration of node ``n<number>``."""
     name, place = f"{number:08x}-0000-4000-8000-000000000002", f"127.0.0.1:{7000 + number}"
     return RegisterNode(f"n{number}", name, place, "dc1", f"r{number % 2}", 2, 12, "0.1.0", ("cdc",), 1)
 
 
 @cache
 def story() -> Story:
-    """Three nodes, two keyspaces, tables with and without CDC, writers, closed and open generations, ended operations
-    of both kinds, tablets that have moved, an expired generation, a fifth node in the middle of its join, and a
-    settled time that sank. A member of the metadata service, and a recovery that ended.
+    """Build the history used by the fuzzers.
+
+    It contains three nodes, two keyspaces, tables with and without CDC, writers, active and sealed generations, ended
+    operations of both kinds, moved tablets, an expired generation, an unfinished join of a fifth node and a reduced
+    validation watermark. It also has a log replica and an ended recovery.
     """
     told = Story()
     told.apply(InitializeCluster("shop", (("history_entries", 100),)), TakeOver("validator", "a", 1))
@@ -168,14 +170,14 @@ def story() -> Story:
 
 
 def _truncate(told: Story) -> None:
-    """The snapshot that was just marked is confirmed, an archive goes so far, and the log begins there."""
+    """Confirm the last snapshot, record its archive and truncate the log."""
     epoch, digest = told.state.epoch, "ab" * 32
     told.apply(ConfirmSnapshot(epoch, told.state.state_id, 2 * epoch, digest, ("coordinator", "keeper")))
     told.apply(RecordArchive(epoch, 2 * epoch, digest), TruncateLog(epoch), Noop())
 
 
 def _other_ways(told: Story) -> None:
-    """Views, indexes, functions and aggregates that stay, and one of each that goes."""
+    """Create views, indexes, functions and aggregates, and drop one of each."""
     view, index = CreateView("ks", "by_v", "t", (), ("v",), ("k", "c")), CreateIndex("ks", "t_v_idx", "t", "v")
     told.apply(view, replace(view, name="spare", columns=("w",)), DropView("ks", "spare"))
     told.apply(index, CreateIndex("ks", "t_w_idx", "t", "w"), DropIndex("ks", "t_w_idx"))
@@ -187,7 +189,7 @@ def _other_ways(told: Story) -> None:
 
 
 def _move_all_ways(told: Story) -> None:
-    """One of each other movement: of four nodes one moves, two are replaced, one leaves, and others come."""
+    """Run one of each other operation: a move, two replacements, a departure and new nodes."""
     told.apply(Move(node(1).id, (11, 2**60), SEED))
     told.coordinate()
     told.apply(node(6), Replace(node(6).id, node(2).id))
@@ -215,7 +217,7 @@ def _move_all_ways(told: Story) -> None:
 
 
 def _move_tablets(told: Story) -> None:
-    """A tablet moves, after it was turned back once; then its table is split."""
+    """Move a tablet after one reverted attempt, then split its table."""
     told.apply(CreateKeyspace("tab", Replication("tablets", 1, (DatacenterReplication("dc1", 1),))))
     told.apply(CreateTable("tab", "t", "11111111-0000-4000-8000-000000000005", COLUMNS, ("k",), ("c",), CdcOptions()))
     replica = told.state.tablets["tab.t"].tablet(0).replicas[0]
@@ -227,11 +229,11 @@ def _move_tablets(told: Story) -> None:
     told.coordinate()
     told.apply(DecideResize("tab.t", "split", 1))
     told.coordinate()
-    assert told.state.tablets["tab.t"].resize is None, "it is split"
+    assert told.state.tablets["tab.t"].resize is None, "the table has been split"
 
 
 def _rebalance_a_zone(told: Story) -> None:
-    """A partition moves, after it was turned back once; it loses its majority and begins anew; another zone goes."""
+    """Move a partition after one reverted attempt, reset it after the loss of its majority, and drop another zone."""
 
     def to(*nodes: str) -> None:
         told.apply(SetDataNodes("z", nodes, told.state.epoch))
@@ -258,12 +260,12 @@ def _rebalance_a_zone(told: Story) -> None:
 
 
 def _serving(state: ClusterState) -> set[str]:
-    """The nodes that serve."""
+    """Return the normal nodes that are not down."""
     return {name for name, one in state.nodes.items() if one.state == "normal" and not one.down}
 
 
 def _serve_and_recover(told: Story) -> None:
-    """A metadata service of two members, then of two others; and a recovery that forces a pause away."""
+    """Replace the members of a metadata service, and remove a pause in a recovery."""
     first, second = sorted(_serving(told.state))[:2]
     told.apply(ReconfigureService(1, excluded=(second,)))
     told.coordinate()
@@ -276,16 +278,16 @@ def _serve_and_recover(told: Story) -> None:
 
 
 def _expire(told: Story) -> None:
-    """A day later the rows of the first generation are gone, and its streams are forgotten."""
+    """Expire the rows of the first generation a day later, and remove its streams."""
     first, second = told.state.generations[:2]
     end = expires_at(told.state, first, second)
-    assert end is not None, "its rows are not kept for ever"
+    assert end is not None, "the first generation has an expiry time"
     told.clock.advance((end - told.clock.now_us()) / 1_000_000)
     told.apply(ExpireCdcGeneration(first.id, told.clock.now_us()), ForgetCdcGeneration(first.id))
 
 
 def states() -> tuple[ClusterState, ...]:
-    """Some states of the story: empty, founded, one in each stage of an operation, the last."""
+    """Return typical states of the story: empty, created, one for each stage of an operation, last."""
     chosen = {"empty": EMPTY_STATE, "founded": story().steps[0].after}
     for step in story().steps:
         stages = " ".join(f"{name}:{found.stage}" for name, found in in_order(step.after.operations))

@@ -1,7 +1,7 @@
 """Golden bytes for programs in other languages: ``docs/build/golden/requests.json`` and ``changes.json``.
 
-``python -m tests.wire.golden_wire`` writes the files. The commands go through the validator's own decisions, so the
-entries, the results and the change records are those that a cluster writes.
+``python -m tests.wire.golden_wire`` writes the files. The validator decides the commands, so the entries, results and
+change records are those of a real cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DC1 = DatacenterReplication("dc1", 2, ())
 
 
 class Cluster(World):
-    """A cluster of three nodes whose validator decides one request at a time."""
+    """A cluster of three nodes with a validator that decides one request at a time."""
 
     def __init__(self) -> None:
         super().__init__(history_entries=100)
@@ -136,7 +136,7 @@ def _record(data: bytes) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: bytes as hex."""
+    """Return a value in JSON form, with bytes as hex."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dict):

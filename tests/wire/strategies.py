@@ -1,4 +1,4 @@
-"""Hypothesis strategies made from Avro schemas, and one fixed sample of each: all that a schema allows, no more."""
+"""Hypothesis strategies for all values of an Avro schema, and one fixed sample for each schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PRIMITIVES: Mapping[str, st.SearchStrategy[Any]] = {
 
 
 def named_types(schema: Any, found: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The named types inside a schema by full name."""
+    """Return the named types inside a schema by full name."""
     found = {} if found is None else found
     if isinstance(schema, list):
         for branch in schema:
@@ -36,7 +36,7 @@ def named_types(schema: Any, found: dict[str, Any] | None = None) -> dict[str, A
 
 
 def values(schema: Any, types: Mapping[str, Any]) -> st.SearchStrategy[Any]:
-    """All values of a schema."""
+    """Return a strategy for all values of a schema."""
     if isinstance(schema, list):
         return st.one_of(*(values(branch, types) for branch in schema))
     if isinstance(schema, str) and schema in types:
@@ -55,13 +55,15 @@ def values(schema: Any, types: Mapping[str, Any]) -> st.SearchStrategy[Any]:
 
 @cache
 def records(name: str) -> st.SearchStrategy[dict[str, Any]]:
-    """All records of a record schema, by its full name; made once, as hypothesis looks into each new one anew."""
+    """Return a strategy for all records of a schema, by full name. Cached, because Hypothesis inspects each new
+    strategy.
+    """
     schema = catalog()[name]
     return values(schema, named_types(schema))
 
 
 def sample(schema: Any, types: Mapping[str, Any], seed: int) -> Any:
-    """One value with something in every field, the same in every run; unions take their last branch."""
+    """Return one value with content in each field, the same in each run. Unions use their last branch."""
     if isinstance(schema, list):
         return sample(schema[-1], types, seed)
     if isinstance(schema, str) and schema in types:

@@ -1,4 +1,4 @@
-"""Codes of acknowledgements: a node's key makes those of its own, and of no other node."""
+"""MACs of acknowledgements: a node's key is valid for its own acknowledgements only."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ def refused(data: bytes, masters: tuple[str, ...]) -> WireError:
     return error.value
 
 
-def test_the_key_is_what_the_guide_says() -> None:
+def test_the_key_equals_the_documented_key() -> None:
     said = hmac.new(MASTER.encode(), f"ringlog acks of {ONE}".encode(), hashlib.sha256).hexdigest()
     assert key_of(MASTER, ONE) == said
 
 
-def test_a_node_is_believed_for_itself_only() -> None:
+def test_a_node_key_signs_its_own_acknowledgements_only() -> None:
     mine = with_mac(ack_of(ONE), key_of(MASTER, ONE))
     assert verified_ack(mine, (MASTER,)) == decode_node_ack(mine) == decode_node_ack(ack_of(ONE))
     for forged in (ack_of(OTHER), with_mac(ack_of(OTHER), key_of(MASTER, ONE)), with_mac(ack_of(OTHER), MASTER)):
         error = refused(forged, (MASTER,))
         assert (error.code, error.field) == (WRONG_CODE, OTHER)
-        assert verified_ack(forged, ()).node == OTHER, "without a master everything counts"
+        assert verified_ack(forged, ()).node == OTHER, "without a master key each acknowledgement counts"
 
 
-def test_no_byte_of_what_was_said_can_be_another_one() -> None:
+def test_a_changed_byte_invalidates_the_code() -> None:
     mine = unwrap_ack(with_mac(ack_of(ONE), key_of(MASTER, ONE)))
     raised = ack_of(ONE, epoch=6)
     assert refused(encode_coded_ack(CodedAck(raised, mine.code)), (MASTER,)).code == WRONG_CODE
@@ -61,7 +61,7 @@ def test_no_byte_of_what_was_said_can_be_another_one() -> None:
         assert refused(encode_coded_ack(CodedAck(mine.ack, code)), (MASTER,)).code == WRONG_CODE
 
 
-def test_keys_change_while_all_run() -> None:
+def test_keys_rotate_while_all_nodes_run() -> None:
     before, after = (with_mac(ack_of(ONE), key_of(master, ONE)) for master in (MASTER, LATER))
     for data in (before, after):
         assert verified_ack(data, (MASTER, LATER)).node == ONE
@@ -70,7 +70,7 @@ def test_keys_change_while_all_run() -> None:
     assert not has_valid_mac(before, (key_of(LATER, ONE),))
 
 
-def test_what_is_no_acknowledgement_is_none_with_a_code_either() -> None:
+def test_a_code_does_not_make_other_bytes_an_acknowledgement() -> None:
     key = key_of(MASTER, ONE)
     for data in (b"", b"nothing", with_mac(b"nothing", key), with_mac(with_mac(ack_of(ONE), key), key)):
         assert refused(data, (MASTER,)).code != WRONG_CODE
@@ -98,10 +98,10 @@ def test_a_node_reports_load_for_itself_only() -> None:
     for forged in others:
         error = refused_load(forged)
         assert (error.code, error.field) == (WRONG_CODE, OTHER)
-        assert verified_load(forged, ()).node == OTHER, "without a master everything counts"
+        assert verified_load(forged, ()).node == OTHER, "without a master key each report counts"
 
 
-def test_a_code_of_the_one_is_none_of_the_other() -> None:
+def test_codes_of_acknowledgements_and_reports_differ() -> None:
     key = key_of(MASTER, ONE)
     said = unwrap_ack(with_mac(ack_of(ONE), key))
     assert refused_load(encode_coded_load(CodedLoad(load_of(ONE), said.code))).code == WRONG_CODE

@@ -1,4 +1,4 @@
-"""The encoder, held against the weights by which the kernel refuses what readers could not carry."""
+"""The encoder agrees with the weights that the kernel uses to reject oversized records."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ from tests.wire import test_zones_carried
 from tests.wire.test_zones_carried import size
 
 FRAMING_BYTES = 1_024
-"""More than Kafka adds to a record that travels alone."""
+"""Upper bound of the bytes that Kafka adds to a single record."""
 
 LATEST = 2**62
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -85,14 +85,14 @@ names = st.just("n" * 100)
 
 
 def sizes(state: ClusterState) -> dict[str, int]:
-    """The largest record of each topic that a state has."""
+    """Return the size of the largest record of each topic for a state."""
     found: dict[str, int] = {}
     for record in diff(EMPTY_STATE, replace(state, epoch=LATEST)):
         found[record.topic] = max(found.get(record.topic, 0), size(record))
     return found
 
 
-# ------------------------------------------------------------------------------- each weight is an upper bound
+# Each weight is an upper bound
 
 column = st.builds(Column, names, texts, st.booleans())
 tables = st.builds(
@@ -111,15 +111,15 @@ tables = st.builds(
 
 
 @given(tables)
-def test_no_record_of_a_table_is_above_its_weight(table: Table) -> None:
+def test_a_table_record_is_at_most_its_weight(table: Table) -> None:
     state = replace(EMPTY_STATE, tables=EMPTY_STATE.tables.set(table.full_name, table))
     assert sizes(state)["schema"] <= weight_of(table)
 
 
-# ------------------------------------------------------------------ the largest of what is not weighed by itself
+# Largest records without a weight of their own
 
 
-def test_weights_leave_room_below_the_limit_of_the_topics() -> None:
+def test_weights_are_below_the_topic_limit() -> None:
     assert CHANGE_BYTES_MAX + 500_000 + FRAMING_BYTES < RECORD_BYTES_MAX
 
 
@@ -156,7 +156,7 @@ LONGEST_REPLICATION = Replication(
 
 
 def test_the_largest_operation_fits() -> None:
-    """Its words may tell of a range, by the key of a replication that changes to another."""
+    """Its messages may contain a range with the key of a replication change."""
     worst = chr(0x10FFFF) * REASON_LENGTH_MAX
     found = replace(
         requested(ASSASSINATE, uuid(1), EntryContext(LATEST, uuid(1), 2**62), b"s" * 16),
@@ -187,13 +187,13 @@ def test_the_largest_group_of_a_strategy_with_factors_fits() -> None:
 
 
 def largest_range(key: str, group: ServedRange) -> int:
-    """The bytes of the record of a range in which something moves."""
+    """Return the record size of a range with moving replicas."""
     values = {field.name: getattr(group, field.name) for field in fields(group)}
     return size(ChangeRecord("placements", f"{key}/{group.end}", PlacementChange(LATEST, key, **values)))
 
 
-def test_what_moves_in_the_largest_group_fits() -> None:
-    """Each of as many operations as there may be puts another node in the place of each member."""
+def test_the_largest_moving_group_fits() -> None:
+    """The maximum number of operations each replace all members."""
     count = FACTOR_MAX * DATACENTERS_MAX
     ids, others = (tuple(uuid(number, space=space) for number in range(count)) for space in (0, 1))
     members = tuple(Replica(node, LATEST) for node in (*ids, *others))
@@ -203,8 +203,8 @@ def test_what_moves_in_the_largest_group_fits() -> None:
     assert largest_range(key, group) < CHANGE_BYTES_MAX
 
 
-def test_a_range_that_everybody_has_and_everybody_enters_fits_into_its_topic() -> None:
-    """What moves in it needs a part of the room that is left above the weights, and no more."""
+def test_a_range_with_all_nodes_moving_fits() -> None:
+    """The moving replicas must fit into the space above the weights."""
     members = tuple(Replica(uuid(number), LATEST) for number in range(CHANGE_BYTES_MAX // carried._MEMBER))
     moving = RangeChange(f"alter-{LATEST}", tuple(member.node for member in members), ())
     key = "n" * REPLICATION_BYTES_MAX + ">" + "o" * REPLICATION_BYTES_MAX
@@ -213,15 +213,15 @@ def test_a_range_that_everybody_has_and_everybody_enters_fits_into_its_topic() -
 
 
 def test_the_largest_user_type_fits() -> None:
-    """A type is no longer than a value of it can be written, whoever uses it."""
+    """A type is limited by the longest text of a value of it, regardless of its users."""
     names = tuple(TypeField(f"f{number}".ljust(48, "n"), "int") for number in range(FIELDS_MAX))
     found = UserType("k" * 48, "t" * 48, names, uuid(1), LATEST)
     state = replace(EMPTY_STATE, types=EMPTY_STATE.types.set("k.t", found))
     assert sizes(state)["schema"] <= weight_of_part(found) < CHANGE_BYTES_MAX
 
 
-def test_the_largest_parts_of_the_schema_that_are_not_weighed_fit() -> None:
-    """What may be long of them: names of columns; types, and the body of a function."""
+def test_the_largest_unweighed_schema_parts_fit() -> None:
+    """Long parts are column names, types and the body of a function."""
     name, kind = "n" * 48, "t" * LENGTH_MAX
     names = tuple(f"c{number}".ljust(48, "n") for number in range(COLUMNS_MAX))
     view = View(name, name, name, names, names[:100], names[:100], uuid(1), LATEST)
@@ -250,7 +250,7 @@ def test_the_largest_range_of_a_generation_fits() -> None:
 
 
 def test_the_largest_tablet_fits() -> None:
-    """All replicas go from as many nodes as there may be to as many others."""
+    """All replicas move from the maximum number of nodes to other nodes."""
     count = FACTOR_MAX * DATACENTERS_MAX
     ids, others = (tuple(uuid(number, space=space) for number in range(count)) for space in (0, 1))
     settled, coming = (tuple(TabletReplica(node, SHARDS_MAX, LATEST) for node in nodes) for nodes in (ids, others))
@@ -277,7 +277,7 @@ def test_the_largest_tablet_fits() -> None:
     assert size(ChangeRecord("tablets", f"{table}/{2**20}", tablet)) < CHANGE_BYTES_MAX
 
 
-def test_the_largest_of_what_is_small_fits() -> None:
+def test_the_largest_small_records_fit() -> None:
     worst, name = chr(0x10FFFF) * REASON_LENGTH_MAX, "n" * 100
     operator = chr(0x10FFFF) * OPERATOR_LENGTH_MAX
     forced = (LATEST,) * FORCED_KEPT_MAX
@@ -303,7 +303,7 @@ def test_the_largest_of_what_is_small_fits() -> None:
 
 
 def test_the_largest_acknowledgement_fits() -> None:
-    """One that its topic refuses would stop every gate that counts the node."""
+    """If its topic rejected an acknowledgement, each barrier that counts the node would block."""
     table = f"{'k' * 48}.{'t' * 48}"
     report = StreamReport(uuid(1), f"{table}/{2**20}@{LATEST}/returned", LATEST, "f" * 64)
     worst = chr(0x10FFFF) * TRIED_LENGTH_MAX
@@ -314,31 +314,31 @@ def test_the_largest_acknowledgement_fits() -> None:
 
 HELD = {
     "NodeChange": "test_the_largest_node_fits",
-    "PlacementChange": "test_what_moves_in_the_largest_group_fits",
+    "PlacementChange": "test_the_largest_moving_group_fits",
     "KeyspaceChange": "test_the_longest_replication_fits",
-    "TableChange": "test_no_record_of_a_table_is_above_its_weight",
+    "TableChange": "test_a_table_record_is_at_most_its_weight",
     "TypeChange": "test_the_largest_user_type_fits",
     "OperationChange": "test_the_largest_operation_fits",
-    "TabletsChange": "test_the_largest_of_what_is_small_fits",
+    "TabletsChange": "test_the_largest_small_records_fit",
     "TabletChange": "test_the_largest_tablet_fits",
     "StreamsChange": "test_the_largest_range_of_a_generation_fits",
-    "GenerationChange": "test_the_positions_that_are_let_through_fit_into_the_record_of_a_generation",
-    "FeatureChange": "test_the_largest_of_what_is_small_fits",
-    "ViewChange": "test_the_largest_parts_of_the_schema_that_are_not_weighed_fit",
-    "TableIndexChange": "test_the_largest_of_what_is_small_fits",
-    "FunctionChange": "test_the_largest_parts_of_the_schema_that_are_not_weighed_fit",
-    "AggregateChange": "test_the_largest_parts_of_the_schema_that_are_not_weighed_fit",
+    "GenerationChange": "test_accepted_positions_fit_into_a_generation_record",
+    "FeatureChange": "test_the_largest_small_records_fit",
+    "ViewChange": "test_the_largest_unweighed_schema_parts_fit",
+    "TableIndexChange": "test_the_largest_small_records_fit",
+    "FunctionChange": "test_the_largest_unweighed_schema_parts_fit",
+    "AggregateChange": "test_the_largest_unweighed_schema_parts_fit",
     "ZoneChange": "test_the_largest_zone_fits",
-    "ZonePartitionChange": "test_no_record_of_a_partition_is_above_its_weight",
-    "ServiceMemberChange": "test_the_largest_of_what_is_small_fits",
-    "RecoveryChange": "test_the_largest_of_what_is_small_fits",
-    "EpochChange": "test_the_largest_of_what_is_small_fits",
+    "ZonePartitionChange": "test_a_partition_record_is_at_most_its_weight",
+    "ServiceMemberChange": "test_the_largest_small_records_fit",
+    "RecoveryChange": "test_the_largest_small_records_fit",
+    "EpochChange": "test_the_largest_small_records_fit",
 }
-"""Change record to the test that makes the largest one of it."""
+"""Change record to the test that builds its largest instance."""
 
 
-def test_every_kind_of_change_record_has_its_largest() -> None:
-    """Who adds a part of the state says how large a record of it can be, before somebody else finds out."""
+def test_each_change_record_has_a_largest_instance() -> None:
+    """A new state section needs a test that builds its largest record."""
     assert HELD.keys() == {publication.change.__name__ for publication in PUBLICATIONS} | {EpochChange.__name__}
     assert set(HELD.values()) <= {*globals(), *vars(test_zones_carried)}
 
@@ -349,11 +349,11 @@ def test_the_longest_replication_fits() -> None:
     assert sizes(replace(EMPTY_STATE, keyspaces=EMPTY_STATE.keyspaces.set("k", keyspace)))["schema"] < CHANGE_BYTES_MAX
 
 
-# ------------------------------------------------------------------- no sequence of commands makes one too large
+# No sequence of commands creates an oversized record
 
 
 def growing(draw: random.Random, state: ClusterState) -> Command:
-    """A command that makes something larger, often something that is there."""
+    """Return a command that enlarges an entity, often an existing one."""
     number = draw.randrange(10**6)
     kinds = ["text", "frozen<wide>", "map<int, frozen<wide>>", f"list<{chr(0x3000) * 200}int>"]
     more = tuple(Column(f"c{number + one}", draw.choice(kinds)) for one in range(draw.choice([1, 5, 20])))
@@ -378,7 +378,7 @@ def growing(draw: random.Random, state: ClusterState) -> Command:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([4_000, 8_000, 16_000]))
 def test_no_sequence_of_accepted_commands_makes_a_record_too_large(seed: int, most: int) -> None:
-    """With bounds so low that a hundred small commands meet them."""
+    """The bounds are low enough for a hundred small commands to reach them."""
     draw = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(carried, "CHANGE_BYTES_MAX", most)
@@ -395,7 +395,7 @@ def test_no_sequence_of_accepted_commands_makes_a_record_too_large(seed: int, mo
 
 
 def closing(state: ClusterState) -> ClusterState:
-    """A state whose one generation records the greatest positions of all writers, as its close would."""
+    """Return a state with one generation that records the greatest positions of all writers, as its end does."""
     known: dict[int, Position] = {}
     for writer in state.writers.values():
         known |= {position.partition: position for position in writer.positions}
@@ -404,7 +404,7 @@ def closing(state: ClusterState) -> ClusterState:
     return replace(EMPTY_STATE, generations=(generation,))
 
 
-def test_the_positions_that_are_let_through_fit_into_the_record_of_a_generation() -> None:
+def test_accepted_positions_fit_into_a_generation_record() -> None:
     count = 0
     while count < 200_000:
         positions = tuple(Position(2**31 - 1 - number, 2**62) for number in reversed(range(count)))

@@ -1,4 +1,4 @@
-"""Single objects: whose schema they name decides how they are read."""
+"""Single objects: the fingerprint in the header selects the schema of the reader."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_an_unknown_record_is_named():
         Mutation(None, None, "k", "t", 1, None, "INSERT", None, (), ()),
     ],
 )
-def test_what_does_not_fit_is_not_written(value):
+def test_invalid_values_are_not_encoded(value):
     with pytest.raises(WireError):
         encode_mutation(value)
 
@@ -105,7 +105,7 @@ def test_missing_and_unknown_fields_are_refused(record):
 
 
 def later_mutation():
-    """A made-up later version: a symbol and a field more, a field with a default less."""
+    """Return a hypothetical later version with one symbol and one field more, and one default field less."""
     schema = copy.deepcopy(dict(catalog()["ringlog.mutations.Mutation"]))
     schema["fields"] = [field for field in schema["fields"] if field["name"] != "ttl"]
     schema["fields"].append({"name": "verdict", "type": "string", "default": "", "doc": "Accepted by."})
@@ -113,7 +113,7 @@ def later_mutation():
     return schema
 
 
-def test_a_later_versions_record_is_read_once_its_schema_is_learned():
+def test_a_later_record_is_read_with_its_schema():
     schema = later_mutation()
     record = {
         "mutation_id": None,
@@ -144,7 +144,7 @@ def test_a_later_versions_record_is_read_once_its_schema_is_learned():
 
 
 @pytest.mark.parametrize("text", ["", "[]", "1", '"string"', "{}", '{"type": "record", "name": "X"}'])
-def test_what_is_no_schema_is_not_learned(text):
+def test_invalid_schemas_are_not_learned(text):
     with pytest.raises(WireError, match="bad_schema"):
         learn(text)
 
@@ -160,7 +160,7 @@ def test_the_error_survives_a_process_boundary():
     assert (error.code, error.field, error.rule, str(error)) == ("code", "field", "rule", "code: field: rule")
 
 
-# Change records travel by field names, whatever kind they are.
+# Change records of all kinds are encoded by field name.
 
 
 def test_every_change_has_a_schema_and_every_schema_a_class():
@@ -181,7 +181,7 @@ def test_a_record_is_topic_key_and_value():
     assert encode_change_record(ChangeRecord("nodes", "ü", None)) == ("nodes", "ü".encode(), None)
 
 
-def test_other_records_are_no_changes():
+def test_other_records_are_not_changes():
     status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3, "refused": [], "why": ""}
     with pytest.raises(WireError, match="wrong_record"):
         decode_change(encode("ringlog.agents.AgentStatus", status))

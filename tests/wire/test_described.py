@@ -1,4 +1,4 @@
-"""Ranges and witnesses that are read all at once equal those that are read one by one, for any bytes."""
+"""The fast readers of ranges and witnesses return the same as the general readers, for any bytes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ ITEM: Any = {"fields": [{"name": "end"}, {"name": "ignore_msb"}, {"name": "strea
 ENDS = st.integers(TOKEN_MIN - 1, TOKEN_MAX) | st.integers(-(2**50), 2**50) | st.integers(-300, 300)
 STREAMS = st.lists(st.binary(min_size=16, max_size=16), max_size=3).map(tuple)
 DAMAGE = st.tuples(st.integers(0, 400), st.integers(0, 255), st.integers(0, 3))
-"""The place of a byte, its value, and how many are cut off."""
+"""The position of a byte, its new value, and the number of bytes cut off."""
 IGNORED = st.sampled_from([0, 12, 63, 12, 12]) | st.integers(-(2**31), 2**31 - 1)
 
 
 def one_by_one() -> reading.Read:
-    """The general reader of the array."""
+    """Return the general reader of the array."""
     streams = reading.array(reading.fixed(16, bytes))
     return reading.array(reading.record([reading.number_at, reading.SCALARS["int"], streams], GenerationRange))
 
@@ -49,7 +49,7 @@ def outcome(read: reading.Read, body: bytes, at: int) -> object:
 
 
 def read_alike(read: reading.Read, general: reading.Read, body: bytes, place: int, byte: int, cut: int) -> None:
-    """Both make the same of the bytes, with one byte changed, cut short, and in the middle of others."""
+    """Assert that both readers agree on the bytes as they are, changed, cut short, and within other bytes."""
     damaged = bytearray(body)
     damaged[place % len(body)] = byte
     for data in (body, bytes(damaged), body[: len(body) - cut], b"\7" + body + b"\1"):
@@ -77,7 +77,7 @@ def _few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     st.lists(st.builds(GenerationRange, ENDS, IGNORED, STREAMS), max_size=5).map(tuple),
     DAMAGE,
 )
-def test_any_bytes_are_read_as_one_by_one(ranges: Any, damage: tuple[int, int, int]) -> None:
+def test_any_range_bytes_are_read_alike(ranges: Any, damage: tuple[int, int, int]) -> None:
     read = ranges_reader(ITEM, one_by_one())
     body = written(ranges)
     read_alike(read, one_by_one(), body, *damage)
@@ -88,12 +88,12 @@ def test_all_ranges_of_a_ring_are_read_at_once(streams: int) -> None:
     draw = random.Random(streams)
     ranges = tuple(a_range(draw, streams) for _ in range(300))
     found, at = ranges_reader(ITEM, one_by_one())(written(ranges), 0)
-    assert isinstance(found, PackedRanges) == (streams < 64)  # twice the number must fit into seven bits
+    assert isinstance(found, PackedRanges) == (streams < 64)  # a block count must fit into seven bits
     assert (found, at) == (ranges, len(written(ranges)))
 
 
 @pytest.mark.parametrize("streams", [(1,), (2, 8), (1, 1, 1, 1, 1, 1, 1, 1, 1, 3)])
-def test_ascending_ends_are_found_by_stretches(monkeypatch: pytest.MonkeyPatch, streams: tuple[int, ...]) -> None:
+def test_ascending_ends_are_found_by_runs(monkeypatch: pytest.MonkeyPatch, streams: tuple[int, ...]) -> None:
     monkeypatch.setattr(described, "_STRETCH", 50)
     draw = random.Random(len(streams))
     ranges = tuple(sorted((a_range(draw, draw.choice(streams)) for _ in range(400)), key=lambda one: one.end))
@@ -110,18 +110,18 @@ def test_ascending_ends_are_found_by_stretches(monkeypatch: pytest.MonkeyPatch, 
         assert outcome(read, data, 0) == outcome(one_by_one(), data, 0)
 
 
-def test_an_end_of_more_than_ten_bytes_is_refused_in_the_same_words() -> None:
+def test_an_end_of_more_than_ten_bytes_gives_the_same_error() -> None:
     draw = random.Random(2)
     ranges = tuple(GenerationRange(TOKEN_MAX - number, 0, (draw.randbytes(16),)) for number in range(20))
-    item = len(written(ranges[1:2])) - 2  # without the number of items, and the zero behind them
-    for place in (4, 5, 6, 12):  # where a stretch begins, and not
+    item = len(written(ranges[1:2])) - 2  # without the item count and the final zero
+    for place in (4, 5, 6, 12):  # at the start of a run, and inside one
         body = bytearray(written(ranges))
         body[1 + place * item + 9] |= 0x80
         with pytest.raises(ValueError, match="more than 64 bits"):
             ranges_reader(ITEM, one_by_one())(bytes(body), 0)
 
 
-def test_a_command_brings_them_packed_and_is_written_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_has_packed_ranges_and_unchanged_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(1)
     command = PutCdcGenerationData("g", 0, 1, tuple(a_range(draw, draw.randint(1, 9)) for _ in range(100)))
     encoded = encode_command(command)
@@ -146,12 +146,12 @@ IDS = st.integers(0, 3).map(uuid) | st.text(max_size=3) | st.just("ü" * 18) | s
 
 
 def witnesses_one_by_one() -> reading.Read:
-    """The general reader of the array."""
+    """Return the general reader of the array."""
     return reading.array(reading.record([reading.text_at, reading.number_at, reading.number_at], Witness))
 
 
 def witnesses_written(witnesses: tuple[Witness, ...]) -> bytes:
-    """The array alone: what a command without them has not."""
+    """Return the bytes of the array only, from the difference to a command without witnesses."""
     whole, bare = (encode_command(AdvanceOperation("", "", some))[2] for some in (witnesses, ()))
     return whole[2 : len(whole) - (len(bare) - 3)]
 
@@ -168,7 +168,7 @@ def test_any_bytes_of_witnesses_are_read_alike(witnesses: tuple[Witness, ...], d
     read_alike(read, witnesses_one_by_one(), body, *damage)
 
 
-def test_a_command_brings_those_of_many_nodes_packed_and_is_written_as_before() -> None:
+def test_a_command_has_packed_witnesses_and_unchanged_bytes() -> None:
     command = AdvanceOperation("join-7", "finished", tuple(Witness(uuid(n), 9_000 + n, 9_000) for n in range(100)))
     encoded = encode_command(command)
     found = decode_command(*encoded)
@@ -182,7 +182,7 @@ def test_a_command_brings_those_of_many_nodes_packed_and_is_written_as_before() 
 
 @settings(deadline=None)
 @given(st.lists(st.builds(Witness, st.sampled_from("ABCX"), st.integers(-1, 7), st.integers(-1, 7)), min_size=1))
-def test_they_are_refused_and_counted_as_one_by_one(witnesses: list[Witness]) -> None:
+def test_packed_witnesses_are_rejected_and_counted_alike(witnesses: list[Witness]) -> None:
     columns: Any = [
         [one.node for one in witnesses],
         [one.applied for one in witnesses],

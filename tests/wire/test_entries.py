@@ -1,4 +1,4 @@
-"""Entries and commands: what is authored is what is read, and what cannot be read is a value."""
+"""Entries and commands decode to the authored value. Undecodable bytes decode to a value, not an error."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_entry_comes_back(command, previous):
 
 
 def damaged(data, chance):
-    """The bytes with one of them changed, some taken out, or some put in."""
+    """Return the bytes with one byte changed, some removed, or some inserted."""
     at = chance.randrange(len(data) + 1)
     match chance.randrange(3):
         case 0:
@@ -62,7 +62,7 @@ def damaged(data, chance):
 
 
 def test_reading_field_by_field_accepts_what_the_schema_accepts():
-    """The two are one decoder: the one is quick, the other one says what is wrong."""
+    """The fast reader and the schema reader accept the same bytes. The schema reader supplies the error message."""
     chance = random.Random(18)
     whole = [authored(Noop()).data, authored(Join("n", (-1, 2), b"x" * 16), None).data]
     whole.append(author_entry(CLUSTER, STATE, None, REQUEST, -(2**63), "ä€😀" * 30, 2**63 - 1, Noop()).data)
@@ -85,7 +85,7 @@ def test_every_command_class_has_a_schema_of_its_version():
 
 
 @pytest.mark.parametrize("field", range(4))
-def test_an_id_that_is_no_uuid_is_not_written(field):
+def test_an_invalid_uuid_is_not_encoded(field):
     ids = [CLUSTER, STATE, BEFORE, REQUEST]
     ids[field] = "head"
     with pytest.raises(WireError, match="bad_uuid: 'head'"):
@@ -129,7 +129,7 @@ def test_a_kind_or_version_of_another_release_is_unknown(kind, version):
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x02", b"\x02n\x02\x02", b"\xff" * 40])
-def test_a_payload_that_is_no_command_is_undecodable(payload):
+def test_an_invalid_payload_is_undecodable(payload):
     entry = entry_with("Join", 1, payload)
     assert isinstance(entry.command, Undecodable)
     assert "ringlog.commands.Join" in entry.command.detail
@@ -143,7 +143,7 @@ def test_a_payload_with_bytes_behind_it_is_undecodable():
 
 
 def test_a_payload_in_another_encoding_is_undecodable():
-    """Equal commands have equal digests only if a command has one encoding."""
+    """Equal commands have equal digests only if each command has one encoding."""
     found = decode_command("Join", 1, b"\x02n" + b"\x02\x02\x02\x04\x00" + b"\x00")
     assert isinstance(found, Undecodable)
     assert "not_canonical" in found.detail
@@ -161,7 +161,7 @@ def test_a_payload_in_another_encoding_is_undecodable():
         (authored(Noop()).data[:10], "not_decodable"),
     ],
 )
-def test_bytes_that_are_no_entry_are_unreadable(data, word):
+def test_invalid_entry_bytes_are_unreadable(data, word):
     found = decode_entry(data)
     assert isinstance(found, UnreadableEntry)
     assert word in found.detail
@@ -172,11 +172,11 @@ def test_another_record_on_the_log_is_unreadable():
     assert isinstance(decode_entry(encode("ringlog.agents.AgentStatus", status)), UnreadableEntry)
 
 
-# What is remembered of ids and commands is what is worked out anew, and never more than a bound.
+# Cached ids and commands equal the recomputed values, and the caches are bounded.
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_an_id_is_the_same_both_ways_before_and_after_it_was_met(data: bytes) -> None:
+def test_an_id_converts_alike_before_and_after_caching(data: bytes) -> None:
     text = uuid_text(data)
     for _ in range(2):
         assert uncached_id_text(data) == text
@@ -184,13 +184,13 @@ def test_an_id_is_the_same_both_ways_before_and_after_it_was_met(data: bytes) ->
         assert id_text(data) == text
 
 
-def test_what_is_no_id_is_refused_as_before() -> None:
+def test_invalid_ids_are_rejected_alike() -> None:
     for text in ("", "x", str(uuid.uuid4()).upper()):
         with pytest.raises(WireError, match="bad_uuid"):
             id_bytes(text)
 
 
-def test_ids_that_were_met_are_bounded() -> None:
+def test_the_id_cache_is_bounded() -> None:
     for number in range(2 * IDS_CACHED_MAX):
         id_text(number.to_bytes(16, "big"))
         assert len(mapping._texts) <= IDS_CACHED_MAX
@@ -206,7 +206,7 @@ def test_a_known_command_is_the_decoded_one(kind: str, version: int, payload: by
         )
 
 
-def test_large_commands_are_not_remembered_and_small_ones_are_bounded() -> None:
+def test_the_command_cache_is_bounded_and_skips_large_commands() -> None:
     kind, version, payload = encode_command(Noop())
     assert cached_command(kind, version, payload)[1] is cached_command(kind, version, payload)[1]
     before = commands._cached.cache_info()

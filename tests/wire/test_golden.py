@@ -1,7 +1,7 @@
-"""Golden bytes: an unchanged schema writes the same bytes, and they are readable.
+"""Golden bytes: an unchanged schema encodes its sample to the same bytes, and they decode again.
 
-``tests/testdata/golden/<family>.txt`` has a line for each record of the catalogue: full name and the hex of its sample
-as a single object. ``RINGLOG_WRITE_GOLDEN=1`` writes the lines of records that are new or whose schema has changed.
+``tests/testdata/golden/<family>.txt`` has a line for each record of the catalogue, with the full name and the hex of
+its sample as a single object. ``RINGLOG_WRITE_GOLDEN=1`` writes the lines of new records and changed schemas.
 """
 
 import os

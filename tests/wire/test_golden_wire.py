@@ -24,7 +24,7 @@ ALONE = {"confluent_kafka", "fastavro", *sys.stdlib_module_names}
 
 
 @pytest.mark.parametrize("name", ["requests.json", "changes.json"])
-def test_the_file_is_what_the_code_writes(name: str) -> None:
+def test_the_golden_file_is_current(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == text(made()[name]), RENEW
 
 
@@ -48,14 +48,14 @@ def test_every_answer_is_shown() -> None:
 
 
 def checked(schemas: Path, golden: Path) -> subprocess.CompletedProcess[str]:
-    """Run the independent program. ``-I``: without the paths of this project."""
+    """Run the independent program. ``-I`` removes the paths of this project."""
     return subprocess.run(
         [sys.executable, "-I", str(CHECK), str(schemas), str(golden)], capture_output=True, text=True, check=False
     )
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
-def test_programs_beside_the_bytes_import_nothing_of_ringlog(path: Path) -> None:
+def test_golden_programs_do_not_import_ringlog(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = {one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -68,7 +68,7 @@ def test_an_independent_program_reproduces_the_bytes() -> None:
     assert ended.stdout.startswith(f"{len(REQUESTS['cases'])} requests and ")
 
 
-def test_it_finds_a_wrong_byte(tmp_path: Path) -> None:
+def test_the_independent_program_finds_a_wrong_byte(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "changes.json", tmp_path)
     wrong = json.dumps(REQUESTS).replace(REQUESTS["cases"][0]["digest"], "0" * 64)
     (tmp_path / "requests.json").write_text(wrong, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Ids: always above, never twice, and exact in what they hold."""
+"""Ids: ascending, unique, and exact in their fields."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_fresh_id_holds_the_milliseconds_and_their_fraction():
 
 
 @given(st.lists(st.tuples(st.integers(NOW - 3, NOW + 3), entropies), min_size=1, max_size=30))
-def test_state_ids_ascend_whatever_the_clock_does(ticks):
+def test_state_ids_ascend_with_any_clock(ticks):
     previous = None
     for now, entropy in ticks:
         following = new_state_id(previous, now, entropy)
@@ -43,7 +43,7 @@ def test_state_ids_ascend_whatever_the_clock_does(ticks):
 
 
 @given(st.uuids(), clocks, entropies)
-def test_a_state_id_is_above_any_uuid_that_leaves_room(previous, now, entropy):
+def test_a_state_id_is_above_its_predecessor(previous, now, entropy):
     if previous.int >> 80 == 2**48 - 1:
         return
     assert new_state_id(str(previous), now, entropy) > str(previous)
@@ -89,7 +89,7 @@ def test_keys_and_partitions():
     assert {mutation_partition(bytes([n]) * 16, 8) for n in range(200)} == set(range(8))
 
 
-# Runs of a node in their order, and which of its acknowledgements counts.
+# The order of a node's incarnations, and the choice of its valid acknowledgement.
 
 
 ACK = NodeAck("c", "n", "", 0, 0, (), 0, 0)
@@ -107,21 +107,21 @@ def test_a_later_start_is_the_greater_one() -> None:
 @pytest.mark.parametrize(
     "earlier", ["", "12345678-0000-4000-8000-000000000001", "@", "x@y", "²@y", "-1@y", "9" * 40 + "@y"]
 )
-def test_what_has_no_number_comes_first(earlier: str) -> None:
+def test_incarnations_without_a_number_sort_first(earlier: str) -> None:
     assert incarnation_order(earlier) < incarnation_order(incarnation(1, ""))
 
 
-def test_of_one_incarnation_the_later_record_counts_in_any_order() -> None:
+def test_the_later_record_of_an_incarnation_counts() -> None:
     one, two = heard(1, "3@a"), heard(2, "3@a")
     assert newest_ack(None, one) == one
     assert newest_ack(one, two) == newest_ack(two, one) == two
 
 
-def test_a_run_that_was_overtaken_says_nothing_any_more() -> None:
+def test_an_earlier_incarnation_is_ignored() -> None:
     new, old = heard(1, "4@a"), heard(9, "3@z")
     assert newest_ack(new, old) == newest_ack(old, new) == new
 
 
-def test_a_record_that_is_sent_again_puts_nothing_back() -> None:
+def test_a_repeated_record_does_not_decrease_positions() -> None:
     newest, again = (2, replace(ACK, incarnation="3@a", applied=7)), (9, replace(ACK, incarnation="3@a", applied=6))
     assert newest_ack(newest, again) == newest_ack(again, newest) == newest

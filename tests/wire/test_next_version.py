@@ -1,7 +1,7 @@
-"""Schema evolution, shown with a next version that is invented here: of a record and of a command.
+"""Schema evolution with a hypothetical next version of a record and of a command.
 
-The earlier release is this one. The later release has another class and rule of *UnregisterNode* and two changed
-schemas. It also has the present schemas, as version 1.
+The earlier release is the current one. The later release has another class and rule of *UnregisterNode* and two changed
+schemas. It also keeps the current schemas, as version 1.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CACHES = (
 
 
 def next_version(name: str, **changes: Any) -> CatalogueSchema:
-    """The schema with one more field, which has a default."""
+    """Return the schema with one more field, which has a default."""
     found = copy.deepcopy(dict(current()[name].json)) | changes
     found["fields"].append({"name": "why", "type": "string", "default": "", "doc": "Why."})
     return CatalogueSchema(name, found, fingerprint_of(found))
@@ -71,7 +71,7 @@ UnregisterNodeWhy.__name__ = "UnregisterNode"
 
 
 def decide(state: ClusterState, command: UnregisterNodeWhy, context: EntryContext) -> Decision:
-    """Use the new field only once each member supports the feature."""
+    """Use the new field only after each member supports the feature."""
     found = state.features.get(FEATURE)
     if command.why and (found is None or found.enabled is None):
         return Rejected("feature_unsupported", f"why: {FEATURE} is not enabled")
@@ -80,7 +80,7 @@ def decide(state: ClusterState, command: UnregisterNodeWhy, context: EntryContex
 
 @pytest.fixture
 def schemas(tmp_path: Path) -> Path:
-    """The schemas of the later release."""
+    """Return the folder with the schemas of the later release."""
     folder = tmp_path / "schemas"
     shutil.copytree(Path(str(catalogue._ROOT)), folder)
     for schema in (next_version(RECORD), next_version(COMMAND, **{catalogue.VERSION: 2})):
@@ -109,7 +109,7 @@ def later_release(schemas: Path) -> Iterator[None]:
 
 
 def authored(state: ClusterState, command: Command) -> bytes:
-    """The entry as an author writes it."""
+    """Return the encoded entry of an author."""
     ids = state.cluster_id, uuid(900), state.state_id, uuid(901)
     return author_entry(*ids, state.epoch, "tester", 10_000_000, command).data
 

@@ -1,4 +1,4 @@
-"""For every record of the catalogue: avro and fastavro agree, and no bytes get past ``WireError``."""
+"""For each record of the catalogue, avro and fastavro agree, and invalid bytes raise only ``WireError``."""
 
 from io import BytesIO
 
@@ -36,7 +36,7 @@ def avro_decode(name, body):
 
 
 def blocks(count):
-    """An Avro number."""
+    """Encode an Avro number."""
     number = (count << 1) ^ (count >> 63)
     out = b""
     while number > 0x7F:
@@ -72,8 +72,8 @@ def test_values_come_back_from_their_records(name, data):
 @pytest.mark.parametrize("name", MAPPED)
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
-def test_values_are_read_of_canonical_bodies_alone(name, data):
-    """Without a dictionary in between, and what one would have given."""
+def test_only_canonical_bodies_are_decoded(name, data):
+    """The direct reader returns the same value as the reader that builds a dictionary first."""
     mapper = command_mapper(name.rsplit(".", 1)[1]) if name not in RECORDS else record_mapper(name)
     body = mangled(data, layout(name).encode(data.draw(records(name))))
     by_schema = outcome(lambda: layout(name).decode(body, canonical=True))
@@ -81,7 +81,7 @@ def test_values_are_read_of_canonical_bodies_alone(name, data):
 
 
 def outcome(read):
-    """What was read, or the error; any other exception fails the test."""
+    """Return the decoded value or the error. Any other exception fails the test."""
     try:
         return read()
     except WireError as error:
@@ -89,7 +89,7 @@ def outcome(read):
 
 
 def mangled(data, body):
-    """A body with something done to it."""
+    """Return the body with one random change."""
     how = data.draw(st.sampled_from(["cut", "flip", "splice", "append"]))
     at = data.draw(st.integers(0, max(0, len(body) - 1)))
     if how == "cut" or not body:
@@ -105,8 +105,8 @@ def mangled(data, body):
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_whatever_the_bytes_only_wire_errors_come_out(name, data):
-    """And what is read from damaged bytes is what the specification's own reader finds there."""
+def test_invalid_bytes_raise_only_wire_errors(name, data):
+    """A value decoded from damaged bytes equals that of the Avro reference reader."""
     wire = encode(name, data.draw(records(name)))
     body = mangled(data, wire[10:]) if data.draw(st.booleans()) else data.draw(st.binary(max_size=80))
     found = outcome(lambda: decode(wire[:10] + body, name)[1])
@@ -123,7 +123,7 @@ def test_whatever_the_bytes_only_wire_errors_come_out(name, data):
 
 @given(st.binary(max_size=120))
 @settings(max_examples=300, deadline=None)
-def test_random_bytes_are_no_single_object(data):
+def test_random_bytes_are_not_a_single_object(data):
     with pytest.raises(WireError):
         decode(data)
 
@@ -151,7 +151,7 @@ def test_an_entry_is_read_or_unreadable(data):
     decode_entry(data.draw(st.binary(max_size=60)))
 
 
-# --------------------------------------------------------------------------------- encodings beside the canonical one
+# Encodings other than the canonical one
 
 MUTATION = "ringlog.mutations.Mutation"
 HEAD = b"\x00\x00" + b"\x02k" + b"\x02t" + b"\x02" + b"\x00" + b"\x00"
@@ -159,7 +159,7 @@ HEAD = b"\x00\x00" + b"\x02k" + b"\x02t" + b"\x02" + b"\x00" + b"\x00"
 
 CELL = b"\x02c\x02\x02v"
 NOTHING_MORE = bytes(7)
-"""No elements deleted, no collection replaced, no bounds, no further statements."""
+"""No deleted elements, replaced collections, bounds or further statements."""
 
 
 def mutation(cells, keys=b"\x00\x00"):
@@ -202,7 +202,7 @@ def test_other_libraries_encodings_of_records_are_read(cells):
         b"",
     ],
 )
-def test_bombs_and_nonsense_are_refused(body):
+def test_bombs_and_invalid_bodies_are_rejected(body):
     with pytest.raises(WireError):
         layout(MUTATION).decode(body, canonical=False)
 

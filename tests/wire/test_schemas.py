@@ -1,4 +1,6 @@
-"""The catalogue: complete files, one meaning a name, fingerprints as Avro for Java has them, versions that fit."""
+"""The catalogue: files are complete, names are unique, fingerprints equal those of Avro for Java, versions are
+compatible.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ NAMES = sorted(catalog())
 
 
 def every_type(schema):
-    """Each part of a schema, itself included."""
+    """Yield each part of a schema, including itself."""
     yield schema
     if isinstance(schema, list):
         for branch in schema:
@@ -57,7 +59,7 @@ def test_a_shared_type_is_the_same_in_all_files():
 
 
 def spelled_out(part, types):
-    """A type without names of others; the version of a command stands at the top of its own file alone."""
+    """Return a type with its named types expanded. Only the file of a command contains its version."""
     if isinstance(part, str):
         return spelled_out(types[part], types) if part in types else part
     if isinstance(part, list):
@@ -77,8 +79,8 @@ def test_everything_is_documented(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_int_stands_only_directly_in_the_record(name):
-    """The range of an ``int`` is checked there; fastavro writes one of any size."""
+def test_an_int_is_a_direct_field_of_the_record(name):
+    """Ranges of ``int`` are checked only in direct fields, and fastavro encodes an ``int`` of any size."""
     schema = catalog()[name]
     direct = sum(field["type"] == "int" for field in schema["fields"])
     assert sum(part == "int" for part in every_type(schema)) == direct
@@ -86,23 +88,23 @@ def test_an_int_stands_only_directly_in_the_record(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_value_has_one_encoding(name):
-    """A body is canonical if it is what its record is encoded to: of a float that is not so (several are no number)."""
+    """A canonical body equals the encoding of its record. Floats break this, because several byte values are NaN."""
     assert not [part for part in every_type(catalog()[name]) if part in ("float", "double")]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_items_of_arrays_take_bytes(name):
-    """An item of no bytes would let a few bytes announce an array of any length."""
+    """With items of zero bytes, a short body could announce an array of any length."""
     for part in every_type(catalog()[name]):
         if isinstance(part, dict) and part["type"] == "array":
             assert part["items"] != "null"
             assert part["items"] if isinstance(part["items"], str | list) else part["items"].get("fields", True)
 
 
-def test_fingerprints_are_those_of_avro_for_java():
-    """``fingerprints.txt`` was made by ``SchemaNormalization.parsingFingerprint64`` of Avro 1.12.0 for Java.
+def test_fingerprints_equal_avro_for_java():
+    """``SchemaNormalization.parsingFingerprint64`` of Avro 1.12.0 for Java computed ``fingerprints.txt``.
 
-    Whoever changes one of these schemas deletes its line, or computes it with Java again.
+    After a change of one of these schemas, delete its line or compute it with Java again.
     """
     lines = (GOLDEN / "fingerprints.txt").read_text().splitlines()
     expected = {name: text for text, name in (line.split() for line in lines if not line.startswith("#"))}
@@ -111,7 +113,9 @@ def test_fingerprints_are_those_of_avro_for_java():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_avro_and_fastavro_agree_on_the_fingerprint(name):
-    """Where no fixed type is used twice: there ``avro`` 1.12 writes it out again, against the specification."""
+    """Schemas that repeat a fixed type are excluded, because ``avro`` 1.12 expands the type again, against the
+    specification.
+    """
     schema = dict(catalog()[name])
     form = make_avsc_object(schema).canonical_form
     repeated = form.count('"type":"fixed"') > len({n for n, t in named_types(schema).items() if t["type"] == "fixed"})
@@ -133,15 +137,15 @@ def test_published_schemas_resolve_their_keys():
 
 
 def test_the_reference_page_is_current():
-    """Made by ``python -m ringlog_schemas.docs > docs/reference/schemas.md``."""
+    """``python -m ringlog_schemas.docs > docs/reference/schemas.md`` writes the page."""
     assert (ROOT / "docs" / "reference" / "schemas.md").read_text(encoding="utf-8") == page()
 
 
-# ---------------------------------------------------------------------------------------------------- versions
+# Versions
 
 
 def changed(name, change):
-    """Problems of a copy of the schema ``name`` with ``change`` made to it."""
+    """Return the problems of the schema ``name`` after ``change``."""
     earlier = current()[name]
     json_copy = copy.deepcopy(dict(earlier.json))
     change(json_copy)
@@ -251,7 +255,7 @@ def test_an_incompatible_version_fails(change):
     assert changed(MUTATION, change)
 
 
-def test_the_envelope_may_not_even_change_compatibly():
+def test_the_envelope_must_not_change():
     assert changed("ringlog.log.LogEntry", add_field(type="long", default=0))
 
 
@@ -261,27 +265,27 @@ def test_a_command_changes_only_as_a_new_version():
     assert not changed("ringlog.commands.Join", lambda s: (addition(s), s.update({"ringlog.version": 2})))
 
 
-def test_what_is_no_schema_is_a_problem():
+def test_an_invalid_schema_is_a_problem():
     assert problems({"type": "record", "name": "X", "namespace": "ringlog"}, current()[MUTATION].json)
 
 
-# Schemas that are made of declarations are equal to them, byte for byte.
+# Schemas generated from declarations equal them, byte for byte.
 
 
 SCHEMAS = files("ringlog_schemas")
 
 
 @pytest.mark.parametrize("full_name", RECORD_CLASSES)
-def test_a_schema_is_made_of_the_declaration(full_name: str) -> None:
+def test_a_schema_equals_its_declaration(full_name: str) -> None:
     written = (SCHEMAS / file_of(full_name)).read_text(encoding="utf-8")
     assert written == text_of(full_name), "run: python -m ringlog.wire.avro.avsc schemas/ringlog_schemas"
 
 
-def test_each_schema_of_the_commands_is_that_of_one() -> None:
+def test_each_command_schema_has_a_command() -> None:
     assert {path.name for path in (SCHEMAS / "commands").iterdir()} == {f"{kind}.avsc" for kind in COMMANDS}
 
 
-def test_the_generator_writes_what_is_missing_or_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_generator_writes_missing_and_changed_schemas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for family in ("commands", "changes"):
         (tmp_path / family).mkdir()
     main(str(tmp_path))

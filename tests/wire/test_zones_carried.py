@@ -1,4 +1,4 @@
-"""Records of zones, held against the weights and bounds by which commands about them are refused."""
+"""Records of zones respect the weights and bounds that commands about zones are checked against."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ IDS = tuple(uuid(number, space=2) for number in range(1, REPLICAS_MAX + 1))
 
 
 def size(record: ChangeRecord) -> int:
-    """The bytes of a record's key and value."""
+    """Return the bytes of a record's key and value."""
     _, key, value = encode_change_record(record)
     return len(key) + len(value or b"")
 
 
 def size_of(partition: ZonePartition) -> int:
-    """The bytes of the one record that tells of it."""
+    """Return the size of the record of a zone partition."""
     key = partition_key(partition.zone, partition.number)
     partitions = EMPTY_STATE.zone_partitions.set(key, partition)
     found = diff(EMPTY_STATE, replace(EMPTY_STATE, epoch=LATEST, zone_partitions=partitions))
@@ -93,7 +93,7 @@ partitions = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(partitions)
-def test_no_record_of_a_partition_is_above_its_weight(partition: ZonePartition) -> None:
+def test_a_partition_record_is_at_most_its_weight(partition: ZonePartition) -> None:
     assert size_of(partition) <= weight_of_partition(partition)
 
 
@@ -114,11 +114,11 @@ def test_the_largest_zone_fits() -> None:
     assert max(map(size, diff(EMPTY_STATE, state))) < CHANGE_BYTES_MAX
 
 
-# ------------------------------------------------------------------------ no sequence of commands makes one too large
+# No sequence of commands creates an oversized record
 
 
 def drawn(draw: random.Random, state: ClusterState) -> Command:
-    """A command about a zone that is likely to apply."""
+    """Return a command about a zone that is likely to apply."""
     everybody = sorted(state.nodes)
     some = tuple(draw.sample(everybody, draw.randint(3, len(everybody))))
     zone, number, epoch = draw.choice(["y", "z"]), draw.randrange(12), max(1, state.epoch)
@@ -143,8 +143,10 @@ def drawn(draw: random.Random, state: ClusterState) -> Command:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([4_000, 16_000]))
-def test_no_sequence_of_accepted_commands_changes_more_of_zones_than_readers_carry(seed: int, most: int) -> None:
-    """With bounds so low that small zones meet them. What one partition does is never refused for its size."""
+def test_no_sequence_of_zone_commands_makes_a_change_too_large(seed: int, most: int) -> None:
+    """The bounds are low enough for small zones to reach them. Commands about one partition are never rejected for
+    size.
+    """
     draw = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(carried, "PARTITIONS_BYTES_MAX", most)
@@ -165,7 +167,7 @@ def test_no_sequence_of_accepted_commands_changes_more_of_zones_than_readers_car
             state = folded.state
 
 
-def test_too_much_at_once_is_refused_with_its_size_and_passes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oversized_change_is_rejected_and_passes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     state = normal(founded(), *(node(number) for number in range(1, 5)))
     ids = tuple(sorted(state.nodes))
     state = applied(state, CreateZone("z", ids[:2], 40, 2), SetDataNodes("z", ids, state.epoch))
@@ -191,7 +193,7 @@ def test_data_nodes_of_all_zones_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert applied(state, SetDataNodes("y", ids[:1], state.epoch)).zones["y"].nodes == ids[:1]
 
 
-def test_of_many_with_data_those_with_the_longest_logs_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_with_the_longest_logs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringlog.kernel.zones.resets.REPLICAS_MAX", 2)
     state = normal(founded(), *(node(number) for number in range(1, 7)))
     ids = tuple(sorted(state.nodes))
