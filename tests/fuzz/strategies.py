@@ -98,7 +98,7 @@ def _suggested(name: str, part: Any) -> dict[str, set[Any]]:
 
 
 def _walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (field name, simple value) for all nested values. Of a long tuple, use only the ends."""
+    """Yield (field name, simple value) for all nested values. Long tuples yield only their ends."""
     if is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from _walk(getattr(value, field.name), field.name)

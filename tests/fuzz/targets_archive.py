@@ -1,4 +1,4 @@
-"""Fuzz targets for the sources of log recovery: an archive, a copy of a log replica, a state composed by an operator."""
+"""Fuzz targets for the sources of log recovery: archives, copies of log replicas, states composed by operators."""
 
 from __future__ import annotations
 

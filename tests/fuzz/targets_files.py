@@ -213,7 +213,7 @@ def _caches() -> tuple[bytes, ...]:
 
 @cache
 def _node() -> tuple[RowReplica, FastAPI]:
-    """Return a node with rows, in a state in which other nodes request a stream from it."""
+    """Return a node with rows, and a state that makes it the source of a stream."""
     before = next(
         step.after
         for step in story().steps

@@ -7,7 +7,7 @@ The first test tries each command on each state of the story. It fails for a com
 rejected. The second test runs long sequences. Continuous integration uses a fixed number of fixed draws. For a longer
 run with new draws:
 
-RINGLOG_FUZZ_EXAMPLES=5000 pytest tests/fuzz/test_commands_machine.py -s
+    RINGLOG_FUZZ_EXAMPLES=5000 pytest tests/fuzz/test_commands_machine.py -s
 """
 
 from __future__ import annotations

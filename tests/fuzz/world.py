@@ -124,9 +124,9 @@ def node(number: int) -> RegisterNode:
 def story() -> Story:
     """Build the history used by the fuzzers.
 
-    It contains three nodes, two keyspaces, tables with and without CDC, writers, active and sealed generations, ended
-    operations of both kinds, moved tablets, an expired generation, an unfinished join of a fifth node and a reduced
-    validation watermark. It also has a log replica and an ended recovery.
+    It contains three nodes, two keyspaces, tables with and without CDC, writers, and active and sealed generations.
+    Operations of both kinds have ended, tablets have moved, and one generation has expired. A fifth node is joining,
+    and the validation watermark has decreased once. There is a log replica and an ended recovery.
     """
     told = Story()
     told.apply(InitializeCluster("shop", (("history_entries", 100),)), TakeOver("validator", "a", 1))

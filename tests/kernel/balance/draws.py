@@ -1,4 +1,4 @@
-"""Random clusters in every shape that the planner's rules tell apart; a seed draws the same one again."""
+"""Random clusters that cover all distinctions of the planner's rules. A seed reproduces its cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ TABLET = 5 * GIB
 
 
 def draw_world(seed: int) -> World:
-    """1 to 2 datacenters, 1 to 3 racks in each, up to 12 hosts, up to 4 groups of tables with up to 24 tablets."""
+    """Return a world of 1 to 2 datacenters, 1 to 3 racks each, up to 12 hosts and up to 4 table groups of at most 24
+    tablets.
+    """
     rng = random.Random(seed)
     hosts = _hosts(rng)
     world = World({one.id: one for one in hosts}, {}, _limits(rng), by_size=rng.random() < 0.6, seed=seed)
@@ -81,7 +83,7 @@ def _table(rng: random.Random, hosts: list[BalancedHost], number: int) -> Table 
 def _places(
     rng: random.Random, eligible: list[tuple[int, list[list[BalancedHost]]]], skewed: bool
 ) -> tuple[Place, ...]:
-    """One tablet's places, spread over racks as well as can be."""
+    """Return the places of one tablet, spread over as many racks as possible."""
     places: list[Place] = []
     for factor, racks in eligible:
         left = [list(rack) for rack in racks]

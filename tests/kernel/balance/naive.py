@@ -1,9 +1,11 @@
-"""A reference model of one call of the planner: it follows the plan move by move, and lists moves that it left out.
+"""A reference model of one call of the planner. It follows the plan move by move and lists the moves that the plan left
+out.
 
-The model has the input of that call (measured loads, silent nodes, limits, drains) and applies its rules exactly, with
-fractions, sets and every pair of hosts. It shares no line with the planner. The simulator's model
-(``ringlog_sim.checks.placement.balancer``) judges entries of a log, whose input nobody recorded: it accepts a move that
-is right by bytes or by counts. So neither can replace the other.
+The model gets the input of that call (measured loads, silent nodes, limits, drains). It applies the rules exactly, with
+fractions, sets and all pairs of hosts, and shares no code with the planner.
+
+The simulator's model (``ringlog_sim.checks.placement.balancer``) checks entries of a log, which do not contain the
+planner's input. It accepts a move that is correct by bytes or by counts. Both models are needed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ WEIGHTS = {"migration": 1, "intranode_migration": 1, "rebuild": 1}
 
 
 class Naive:
-    """A world with what runs counted as done."""
+    """A world in which running moves count as finished."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -57,7 +59,7 @@ class Naive:
     def host(self, place: Place) -> BalancedHost:
         return self.world.hosts[place[0]]
 
-    # --------------------------------------------------------------------------------------------------- loads
+    # Loads
 
     def size(self, unit: Unit, node: str) -> int:
         table = self.world.tables[unit[0]]
@@ -78,7 +80,7 @@ class Naive:
         return Fraction(held, self.capacity(node))
 
     def capacity(self, node: str) -> int:
-        """As measured; a shard of a host that is silent counts as the mean shard of its datacenter."""
+        """Return the measured capacity. A shard of a silent host counts as the mean shard of its datacenter."""
         if node not in self._capacities:
             one = self.world.hosts[node]
             peers = [other for other in self.world.hosts.values() if other.datacenter == one.datacenter]
@@ -92,7 +94,7 @@ class Naive:
         return self._tally()[0][place]
 
     def _tally(self) -> tuple[Counter[Place], Counter[tuple[str, str]], dict[tuple[str, str], int]]:
-        """Loads of shards and counts of tables on hosts, kept until something moves; shares as they are asked for."""
+        """Return the loads of shards and table counts of hosts, cached until the next move, and the cache of shares."""
         if self._kept is None:
             self._kept = Counter(), Counter(), {}
             for unit, places in self.at.items():
@@ -118,7 +120,7 @@ class Naive:
             for gone, table, tablet in world.unreported
         )
 
-    # ------------------------------------------------------------------------------------------------- placement
+    # Placement
 
     def racks(self, unit: Unit, datacenter: str) -> Counter[str]:
         hosts = [self.host(place) for place in self.at[unit]]
@@ -136,7 +138,7 @@ class Naive:
         return not strict or racks[there.rack] < racks[here.rack]
 
     def bundle(self, unit: Unit, place: Place) -> set[Unit] | None:
-        """What moves with the unit; None if it cannot now."""
+        """Return the units that move together with the unit, or None if they cannot move now."""
         table, tablet = unit
         sibling = (table, tablet ^ 1)
         units = {unit}
@@ -145,7 +147,7 @@ class Naive:
         return None if units & self.busy else units
 
     def share(self, table: str, node: str) -> int:
-        """The most tablets of a table that the host may have."""
+        """Return the maximum number of tablets of a table on the host."""
         kept = self._tally()[2]
         if (table, node) not in kept:
             kept[table, node] = self._share(table, node)
@@ -178,7 +180,7 @@ class Naive:
         return ceil(self._per_unit(here, wanted, count) * self.capacity(one.id) * slack) + 1
 
     def _per_unit(self, capacities: list[int], replicas: int, most: int) -> Fraction:
-        """Replicas for each unit of capacity, when none gets more than ``most``."""
+        """Return the replicas for each unit of capacity if no host gets more than ``most``."""
         level = Fraction(replicas, sum(capacities))
         while len(capacities) > 1 and level * max(capacities) > most:
             capacities = sorted(capacities)[:-1]
@@ -189,10 +191,10 @@ class Naive:
     def count(self, table: str, node: str) -> int:
         return self._tally()[1][table, node]
 
-    # --------------------------------------------------------------------------------------------------- a plan
+    # A plan
 
     def follow(self, plan: BalancePlan) -> None:
-        """Every move is legal where it stands; the state is that after the plan."""
+        """Check each move of the plan in turn, and apply it."""
         rows = list(plan.migrations)
         while rows:
             first = rows[0]
@@ -230,7 +232,7 @@ class Naive:
             gone = source[1] >= giver.shards or row.why in ("drain", "rebuild_lost")
             both = units | {(table, tablet ^ 1) for table, tablet in units}
             divided = gone and (not self._may_stream(both) or (pair is not None and not self._has_place(pair, source)))
-            assert units == pair or divided, "siblings that have met move together"
+            assert units == pair or divided, "siblings on one shard move together"
         if row.kind == "intranode_migration":
             assert giver.id == getter.id
             assert row.why != "balance_shards" or self._evens_shards(units, source, target)
@@ -247,14 +249,14 @@ class Naive:
         self._kept = None
 
     def _has_place(self, units: set[Unit], source: Place) -> bool:
-        """Whether some host may have them all; what is stranded has no place."""
+        """Return True if a host may hold all units. Stranded units have no such host."""
         if self.stranded() & {(source[0], *unit) for unit in units}:
             return False
         nodes = [one.id for one in self.world.hosts.values() if one.alive and not one.draining]
         return any(all(self.allowed(unit, source, node, strict=False) for unit in units) for node in nodes)
 
     def _may_stream(self, units: set[Unit]) -> bool:
-        """Whether limits ever let them all stream at once."""
+        """Return True if the limits ever allow all units to stream at once."""
         limits = self.world.limits
         most = (limits.reads_per_shard, limits.writes_per_shard, limits.reads_per_node, limits.writes_per_node)
         return len(units) == 1 or all(not at or len(units) <= at for at in (*most, limits.per_cluster))
@@ -276,7 +278,7 @@ class Naive:
         assert self.count(table, target[0]) + len(units) <= self.share(table, target[0])
 
     def _within_limits(self, units: set[Unit], row: Migration) -> None:
-        """Nothing is above its limit, but for what streams there alone."""
+        """Assert that no limit is exceeded, except by a stream without others."""
         limits, alone = self.world.limits, WEIGHTS[row.kind]
         reads, writes = Counter(self.reads), Counter(self.writes)
         for unit in units:
@@ -292,10 +294,10 @@ class Naive:
                     assert not per_node or of_node <= max(per_node, alone), place
         assert self.streams <= max(limits.per_cluster, alone)
 
-    # --------------------------------------------------------------------------------------------- what is left
+    # Remaining moves
 
     def measure(self) -> tuple[int, int, int, Fraction, int]:
-        """What falls with every step, in the order of words."""
+        """Return the measure that decreases with each step, in lexicographic order."""
         hosts = self.world.hosts.values()
         drained = sum(self.host(place).draining for places in self.at.values() for place in places)
         apart = sum(
@@ -315,7 +317,7 @@ class Naive:
         return drained, apart, excess, squares, inside
 
     def possible(self) -> Iterator[str]:
-        """Every move that the rules allow and that lowers something, and that limits allow at some time."""
+        """Yield each move that the rules allow, that reduces the measure, and that the limits ever allow."""
         nodes = [node for node in self.world.hosts if self.movable(node)]
         for (table, tablet), places in self.at.items():
             for place in places:
@@ -354,7 +356,7 @@ class Naive:
                 yield f"balance_shards: {min(units)} from {source} to {shard}"
 
     def stranded(self) -> set[tuple[str, str, int]]:
-        """(node, table, tablet) of draining hosts that no order of moves can empty."""
+        """Return (node, table, tablet) of the draining hosts that no sequence of moves can empty."""
         found = set()
         for unit, places in self.at.items():
             for place in places:

@@ -1,4 +1,4 @@
-"""What the balancer would ask for: the planner, the sizes and the rules of admission joined."""
+"""The balancer's advice: planner, table sizes and admission rules together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def on(name: str, shard: int = 0) -> TabletReplica:
 
 
 def with_map(state: ClusterState, tablets: TabletMap, options: TabletOptions | None = None) -> ClusterState:
-    """The state with one table; it wants as many tablets on each shard as it has at least."""
+    """Return the state with one table. The minimum of tablets for each shard is one."""
     table = table_of(tablets.table, options or TabletOptions())
     return replaced(
         state,
@@ -58,7 +58,7 @@ def sizes(table: str, nodes: dict[str, dict[int, int]], capacity: int = 100 * GI
 PILED = with_map(THREE, new_map("ks.t", uniform_ends(8), [[on("n1")]] * 8, 1))
 
 
-def test_what_is_asked_for_is_accepted_and_a_replica_decides_the_same() -> None:
+def test_advised_commands_are_accepted() -> None:
     advice = advise(PILED, {})
     assert {move.to.node for move in advice.moves if move.to} <= {"n1", "n2", "n3"}
     (command,) = advice.commands
@@ -67,7 +67,7 @@ def test_what_is_asked_for_is_accepted_and_a_replica_decides_the_same() -> None:
     assert advise(PILED, {}).commands == advice.commands
 
 
-def test_the_limits_of_admission_are_those_of_the_plan() -> None:
+def test_plan_and_admission_have_the_same_limits() -> None:
     tight = replaced(PILED, settings=PILED.settings.set("tablet_stream_reads_per_shard_max", 1))
     advice = advise(tight, {})
     assert len([move for move in advice.moves if move.kind == "migration"]) == 1
@@ -76,8 +76,8 @@ def test_the_limits_of_admission_are_those_of_the_plan() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind", [*ASKED, "salvage"])
-def test_planner_and_admission_count_what_streams_alike(kind: str, limit: int) -> None:
-    """A table of the balancer has one more tablet that moves; a table in a zone has one of the kind, on a dead node."""
+def test_planner_and_admission_count_streams_alike(kind: str, limit: int) -> None:
+    """A table of the balancer has one more moving tablet. A table in a zone has a tablet of the kind on a dead node."""
     up = replaced(PILED, nodes=PILED.nodes.set("n2", replace(PILED.nodes["n2"], down=True)))
     end = (on("n1", 1),) if kind in ("repair", "intranode_migration") else (on("n3"), on("n1", 1))
     settled = [on("n2"), on("n1", 1)]
@@ -98,7 +98,7 @@ def test_planner_and_admission_count_what_streams_alike(kind: str, limit: int) -
     assert admissible(state, [asked(row) for row in planned])[1] == ()
 
 
-def test_a_node_operation_that_waits_keeps_everything_where_it_is() -> None:
+def test_a_waiting_node_operation_blocks_all_moves() -> None:
     marks = (StageMark("requested", 5, 1),)
     waiting = Operation("op", "join", "n9", (), b"", "requested", 5, Plan(), (), None, marks, (), "")
     advice = advise(replaced(PILED, operations=Map({"op": waiting})), {})
@@ -106,12 +106,12 @@ def test_a_node_operation_that_waits_keeps_everything_where_it_is() -> None:
     assert advice.stop == "node_request"
 
 
-def test_only_the_tables_that_are_named_move() -> None:
+def test_only_named_tables_move() -> None:
     assert advise(PILED, {}, {"ks.t"}).moves
     assert not advise(PILED, {}, {"ks.other"}).moves
 
 
-def test_what_runs_counts_as_done() -> None:
+def test_running_moves_count_as_finished() -> None:
     (first, *_) = [move for move in advise(PILED, {}).moves if move.kind == "migration"]
     assert first.to is not None
     step = Transition(first.tablet, "migration", STREAMING, 2, 2, (TabletReplica(first.to.node, first.to.shard, 0),))
@@ -119,7 +119,7 @@ def test_what_runs_counts_as_done() -> None:
     assert first.tablet not in [move.tablet for move in advise(moving, {}).moves]
 
 
-def test_a_table_splits_by_its_bytes_and_not_before_all_are_known() -> None:
+def test_a_table_splits_only_with_all_sizes_known() -> None:
     large = dict.fromkeys(range(8), 12 * GIB)
     (found,) = advise(PILED, sizes("ks.t", {"n1": large, "n2": {}, "n3": {}})).resizes
     assert found == DecideResize("ks.t", "split", 1)
@@ -138,7 +138,7 @@ def test_the_least_for_each_shard_comes_from_the_settings() -> None:
     assert advise(least, {}).resizes == (DecideResize("ks.t", "split", 1),)
 
 
-def test_tables_that_share_tablets_are_known_and_move_once() -> None:
+def test_co_located_tables_move_once() -> None:
     other = table_of("ks.u", TabletOptions(base="t"))
     shared = replaced(PILED, tables=PILED.tables.set("ks.u", other))
     advice = advise(shared, {})
@@ -147,7 +147,7 @@ def test_tables_that_share_tablets_are_known_and_move_once() -> None:
     assert report_basis(shared).tables == {ids[0]: ("ks.t", 8), ids[1]: ("ks.u", 8)}
 
 
-def test_reports_are_held_against_the_nodes_that_have_not_left() -> None:
+def test_reports_of_departed_nodes_are_ignored() -> None:
     left = replace(THREE.nodes["n3"], state="left")
     known = report_basis(replaced(PILED, nodes=PILED.nodes.set("n3", left)))
     assert (known.nodes, known.left) == ({"n1", "n2"}, {"n3"})

@@ -1,4 +1,4 @@
-"""Constant data, through the advice and the fold: what is advised is carried out until nothing is advised."""
+"""Advice for constant data ends. The tests apply the advice to the state until there is none."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
 
 DECISIONS_MAX = 20
-"""Of one table: counts are halved or doubled, and lie between 1 and 65,536."""
+"""Maximum decisions of one table. Counts are halved or doubled and stay between 1 and 65,536."""
 
 MOST = "tablets_per_table_max"
 
 Sizes = dict[str, int]
-"""Table: bytes of one replica of all its tablets."""
+"""Table to the bytes of one replica of all its tablets."""
 
 
 def drawn(seed: int) -> tuple[ClusterState, Sizes]:
-    """Some nodes, several tables of unlike sizes, settings under which the goal reduces their tablets."""
+    """Return random nodes, tables of different sizes, and settings with a goal that reduces the tablets."""
     rng = random.Random(seed)
     nodes = [lives.register(number, f"r{number % 3}", shards=rng.choice((1, 2))) for number in range(1, 7)]
     state = lives.cluster(*nodes[: rng.randint(3, 6)])
@@ -59,7 +59,7 @@ def drawn(seed: int) -> tuple[ClusterState, Sizes]:
 
 
 def loads(state: ClusterState, sizes: Sizes) -> dict[NodeId, MeasuredLoads]:
-    """Reports of all nodes, each of the tablets that it has."""
+    """Return load reports of all nodes for their own tablets."""
     found: dict[NodeId, dict[str, dict[int, int]]] = {node: {} for node in state.nodes}
     for name, tablets in state.tablets.items():
         for tablet in tablets:
@@ -69,7 +69,7 @@ def loads(state: ClusterState, sizes: Sizes) -> dict[NodeId, MeasuredLoads]:
 
 
 def arrived(state: ClusterState) -> ClusterState:
-    """The state after all transitions have ended."""
+    """Return the state after the end of all transitions."""
     for name, tablets in list(state.tablets.items()):
         next_ = {number: one.next for number, one in tablets.transitions.items()}
         if next_:
@@ -81,7 +81,7 @@ def arrived(state: ClusterState) -> ClusterState:
 
 
 def finished(state: ClusterState, tablets: TabletMap) -> ClusterState:
-    """The state after the table's decision has been carried out, if it can be."""
+    """Return the state after the table's resize, if it can finish."""
     resize = tablets.resize
     if resize is None or tablets.transitions or (resize.decision != SPLIT and apart(tablets) is not None):
         return state
@@ -93,7 +93,7 @@ def finished(state: ClusterState, tablets: TabletMap) -> ClusterState:
 
 
 def carried_out(state: ClusterState, sizes: Sizes, rounds: int = 2_000) -> tuple[ClusterState, Counter[str]]:
-    """The state when nothing more is advised, and how many decisions each table has seen; fails if there is no end."""
+    """Apply the advice until there is none. Return the state and the number of decisions for each table."""
     decided: Counter[str] = Counter()
     for _ in range(rounds):
         before = state
@@ -110,7 +110,7 @@ def carried_out(state: ClusterState, sizes: Sizes, rounds: int = 2_000) -> tuple
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_advised_for_constant_data_ends(seed: int) -> None:
+def test_advice_for_constant_data_ends(seed: int) -> None:
     state, sizes = drawn(seed)
     rested, decided = carried_out(state, sizes)
     assert all(count <= DECISIONS_MAX for count in decided.values()), decided
@@ -119,8 +119,10 @@ def test_what_is_advised_for_constant_data_ends(seed: int) -> None:
 
 @pytest.mark.parametrize("decision", [SPLIT, MERGE])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_decision_by_hand_that_is_not_refused_holds(seed: int, decision: str) -> None:
-    """The balancer neither revokes it nor cuts the table back. Decisions that it would undo are known before."""
+def test_an_accepted_manual_decision_holds(seed: int, decision: str) -> None:
+    """The balancer neither revokes the decision nor reverses it. ``would_be_undone`` predicts the decisions that it
+    reverses.
+    """
     state, sizes = drawn(seed)
     state, _ = carried_out(state, sizes)
     for table, tablets in sorted(state.tablets.items()):
@@ -135,8 +137,8 @@ def test_a_decision_by_hand_that_is_not_refused_holds(seed: int, decision: str) 
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_siblings_do_not_move_for_a_merge_that_the_same_plan_revokes(seed: int) -> None:
-    """The operator's merge finds siblings apart, and the table needs its tablets."""
+def test_siblings_do_not_move_for_a_revoked_merge(seed: int) -> None:
+    """An operator's merge has siblings on different shards, and the table needs its tablets."""
     state, sizes = drawn(seed)
     state, _ = carried_out(state, sizes)
     for table, tablets in sorted(state.tablets.items()):
@@ -149,8 +151,8 @@ def test_siblings_do_not_move_for_a_merge_that_the_same_plan_revokes(seed: int) 
 
 
 @pytest.mark.parametrize("weight", [4, 6, 10, 1_000])
-def test_a_weight_that_holds_every_tablet_leaves_the_others_even(weight: int) -> None:
-    """A host has at most one replica of a tablet, so a greater share than that is not its own to have."""
+def test_a_node_of_large_weight_leaves_the_others_even(weight: int) -> None:
+    """A host holds at most one replica of a tablet, which limits its share."""
     state = lives.cluster(*[lives.register(number, "r1", shards=2) for number in range(1, 7)])
     state = applied(state, CreateKeyspace("ks", lives.factor(3)), lives.create_table(tablets=TabletOptions(count=32)))
     state = applied(state, UpdateNode(lives.node_id(6), capacity=weight))

@@ -1,8 +1,8 @@
-"""Shapes of clusters × tablets × replication × action → bound: a table of cases in which every cell is tried.
+"""Bounds of the planner for all combinations of cluster shape, tablets, replication and action.
 
-Each case begins with all tablets where one of the placements puts them, does one thing to the cluster, and carries
-plans out until one is empty. Tablets count one each; so what is *even* is exact: between two hosts of a rack no move
-is left that would keep the giver at least as loaded as the getter. The bounds are worked out here, by counting.
+Each case puts all tablets on the first possible hosts, changes the cluster once, and applies plans until one is empty.
+Each tablet counts one, so the balance is exact: between two hosts of a rack, any further move would reverse their
+order. The tests compute the bounds by counting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ringlog.kernel.balance.model import BALANCE, DRAIN, GIB, REBUILDS, Balanced
 from tests.kernel.balance.world import Table, World, host, world_of
 
 Shape = Sequence[Sequence[int]]
-"""The shards of each host, rack by rack."""
+"""The shards of each host, by rack."""
 
 SHAPES: dict[str, Shape] = {
     "one rack of four": [[2, 2, 2, 2]],
@@ -31,12 +31,12 @@ SHAPES: dict[str, Shape] = {
 TABLETS = (1, 7, 24)
 TABLES = 2
 UNBOUNDED = Limits(reads_per_shard=1_000, writes_per_shard=1_000, per_cluster=10_000)
-"""Few plans, then: what limits do to them, the random clusters try out."""
+"""The case needs few plans. The random clusters test the limits."""
 
 
 @dataclass(frozen=True)
 class Copies:
-    """``factor`` replicas of each tablet; ``pinned``: the replication names the racks."""
+    """``factor`` replicas of each tablet. With ``pinned``, the replication names the racks."""
 
     factor: int
     pinned: bool = False
@@ -52,7 +52,9 @@ def hosts_of(shape: Shape) -> list[BalancedHost]:
 
 
 def piled(hosts: Sequence[BalancedHost], copies: Copies, count: int) -> list[tuple[Place, ...]] | None:
-    """Each tablet on shard 0 of the first hosts that may have it, racks in turn; None if the shape has no place."""
+    """Put each tablet on shard 0 of the first possible hosts, with alternating racks. Return None if no host is
+    possible.
+    """
     racks = sorted({one.rack for one in hosts})
     if copies.pinned and copies.factor > len(racks):
         return None
@@ -89,15 +91,15 @@ every_case = pytest.mark.parametrize(("shape", "copies", "count"), CASES)
 
 def world_for(shape: Shape, copies: Copies, count: int) -> World:
     world = begun(shape, copies, count)
-    assert world is not None, "cases without a place are left out"
+    assert world is not None, "cases without possible hosts are excluded"
     return world
 
 
-# ------------------------------------------------------------------------------------------------------- bounds
+# Bounds
 
 
 def check(world: World, copies: Copies) -> None:
-    """What holds whenever nothing is left to move."""
+    """Assert the bounds that hold if no move is left."""
     kept_apart(world, copies)
     even_between_hosts(world)
     even_between_shards(world)
@@ -105,7 +107,7 @@ def check(world: World, copies: Copies) -> None:
 
 
 def kept_apart(world: World, copies: Copies) -> None:
-    """As many replicas as there were, on as many hosts, in the racks that are named or in as many as can be."""
+    """Assert the number of replicas, on different hosts, in the named racks or in as many racks as possible."""
     serving = {one.rack for one in world.hosts.values() if one.serving}
     for table in world.tables.values():
         for places in table.places:
@@ -119,7 +121,9 @@ def kept_apart(world: World, copies: Copies) -> None:
 
 
 def even_between_hosts(world: World) -> None:
-    """In a rack: moving one more would turn the order of two hosts round, or the other one has each tablet already."""
+    """Assert that one more move in a rack would reverse the order of two hosts, unless the target has each tablet
+    already.
+    """
     hosts = [one for one in world.hosts.values() if one.serving]
     for more, less in permutations(hosts, 2):
         if more.rack == less.rack and tablets_on(world, more.id) - tablets_on(world, less.id):
@@ -143,8 +147,9 @@ def even_between_shards(world: World) -> None:
 
 
 def no_table_piles_up(world: World) -> None:
-    """A node has at most its share, by shards, of what a table has in its rack, the slack, rounded up, and one; unless
-    there are no more nodes than replicas.
+    """Assert that a node has at most its share of a table in its rack, plus the slack, rounded up, plus one.
+
+    The bound does not apply if the rack has no more nodes than replicas.
     """
     for name, table in world.tables.items():
         for node, one in world.hosts.items():
@@ -160,18 +165,18 @@ def share(world: World, table: str, one: BalancedHost) -> int:
     return ceil(held * one.shards * (100 + world.limits.table_slack_percent) / (shards * 100)) + 1
 
 
-# ------------------------------------------------------------------------------------------------------ actions
+# Actions
 
 
 @every_case
-def test_what_was_piled_up_is_spread(shape: Shape, copies: Copies, count: int) -> None:
+def test_crowded_tablets_are_spread(shape: Shape, copies: Copies, count: int) -> None:
     world = world_for(shape, copies, count)
     world.balance()
     check(world, copies)
 
 
 @every_case
-def test_a_node_that_joins_gets_its_part_and_nobody_else_gets_any(shape: Shape, copies: Copies, count: int) -> None:
+def test_only_a_joining_node_gets_tablets(shape: Shape, copies: Copies, count: int) -> None:
     world = world_for(shape, copies, count)
     world.balance()
     before = {node: world.on(node) for node in world.hosts}
@@ -181,7 +186,7 @@ def test_a_node_that_joins_gets_its_part_and_nobody_else_gets_any(shape: Shape, 
     between = [row for row in moved if row.why == BALANCE]
     if copies.pinned or len(shape) == 1:
         assert {row.target[0] for row in between} <= {"new"}
-        assert len(between) == world.on("new"), "nothing moves twice"
+        assert len(between) == world.on("new"), "each tablet moves once"
         assert all(world.on(node) <= had for node, had in before.items())
 
 
@@ -212,8 +217,8 @@ def test_a_node_is_drained_with_one_move_per_replica(shape: Shape, copies: Copie
 
 @pytest.mark.parametrize(("shape", "copies", "count"), CASES[2::9])
 @pytest.mark.parametrize("again", [1, 3])
-def test_the_same_plans_come_whenever_somebody_asks_again(shape: Shape, copies: Copies, count: int, again: int) -> None:
-    """A stand-by that takes over after some plans goes on as the first one would have."""
+def test_a_second_planner_makes_the_same_plans(shape: Shape, copies: Copies, count: int, again: int) -> None:
+    """A standby that takes over after some plans computes the same plans."""
     one, other = world_for(shape, copies, count), world_for(shape, copies, count)
     one.limits = other.limits = Limits(per_cluster=3)
     for _ in range(again):
@@ -225,11 +230,11 @@ def test_the_same_plans_come_whenever_somebody_asks_again(shape: Shape, copies: 
     assert one.balance() == other.balance()
 
 
-# -------------------------------------------------------------------------------------------- a bound per table
+# A bound for each table
 
 
 def lopsided(tables: int, count: int, nodes: int) -> World:
-    """Every table lies on a host of its own, so the hosts are even from the first, and no table is."""
+    """Return a world with each table on its own host. The hosts are even, but the tables are not."""
     hosts = [host(f"h{number}", 2, capacity=80 * GIB) for number in range(nodes)]
     world = world_of(*hosts)
     for number in range(tables):
@@ -240,8 +245,8 @@ def lopsided(tables: int, count: int, nodes: int) -> World:
 
 @pytest.mark.parametrize("slack", [0, 25, 100])
 @pytest.mark.parametrize(("tables", "count", "nodes"), [(2, 8, 2), (3, 16, 3), (4, 12, 4), (6, 9, 3)])
-def test_tables_on_one_node_each_spread_over_even_nodes(tables: int, count: int, nodes: int, slack: int) -> None:
-    """The original leaves such tables as they are (its issue 31384): its nodes are balanced."""
+def test_single_node_tables_spread_over_even_nodes(tables: int, count: int, nodes: int, slack: int) -> None:
+    """ScyllaDB leaves such tables unchanged (issue 31384), because the nodes are balanced."""
     world = lopsided(tables, count, nodes)
     world.limits = Limits(table_slack_percent=slack)
     world.balance()
@@ -256,7 +261,7 @@ Change = Callable[[World], None]
 
 
 def shrinks(world: World) -> None:
-    """A node's cores become fewer: what was on the others moves first."""
+    """Reduce the cores of a node. The tablets of the removed cores move first."""
     one = world.hosts["h0"]
     world.hosts["h0"] = replace(one, shards=1, capacity=one.capacity // 2)
 
@@ -267,7 +272,7 @@ def drops(world: World) -> None:
 
 @pytest.mark.parametrize("change", [shrinks, drops])
 @pytest.mark.parametrize("count", [7, 16, 64])
-def test_what_changes_on_a_balanced_cluster_is_evened_out(change: Change, count: int) -> None:
+def test_a_changed_cluster_is_balanced_again(change: Change, count: int) -> None:
     copies = Copies(2)
     world = world_for(SHAPES["two racks"], copies, count)
     world.balance()

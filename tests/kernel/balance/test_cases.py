@@ -1,7 +1,7 @@
-"""The black-box cases of the original's own tests: shape of a cluster, action, bound.
+"""Black-box cases from the balancer tests of ScyllaDB: cluster shape, action, bound.
 
-``hN`` is node N, ``sN`` a shard. Unless told otherwise a host can hold one tablet of 5 GiB for each shard, tablets have
-5 GiB, all sizes are known and plans are applied until one is empty, at most 1 + 10 for each replica.
+``hN`` is node N, ``sN`` a shard. By default a host has room for one tablet of 5 GiB on each shard. Tablets have 5 GiB
+and all sizes are known. Plans are applied until one is empty, at most 1 + 10 for each replica.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def filled(world: World, places: list[tuple[Place, ...]], name: str = "ks.t", **
 
 
 def without(world: World, name: str) -> None:
-    """The host has left."""
+    """Remove a host that has left."""
     del world.hosts[name]
 
 
@@ -98,7 +98,7 @@ def test_a_single_dead_host_cannot_be_removed() -> None:
     assert not world.plan().migrations
 
 
-def test_what_moves_counts_as_done() -> None:
+def test_moving_tablets_count_as_moved() -> None:
     """Case 8."""
     world = filled(
         world_of(host("h1", 2, rack="rA"), host("h2", 1, rack="rB"), host("h3", 1, rack="rB")),
@@ -112,7 +112,7 @@ def test_what_moves_counts_as_done() -> None:
 
 
 @pytest.mark.parametrize("why", ["paused", "node_request"])
-def test_nothing_is_planned_while_nothing_may_start(why: str) -> None:
+def test_a_blocked_table_gets_no_plan(why: str) -> None:
     """Case 11."""
     world = filled(world_of(host("h1"), host("h2"), busy=why), [(("h1", 0),), (("h1", 0),)])
     plan = world.plan()
@@ -120,7 +120,7 @@ def test_nothing_is_planned_while_nothing_may_start(why: str) -> None:
     assert [stop.code for stop in plan.stops] == [why]
 
 
-def test_shards_of_a_draining_host_are_left_as_they_are() -> None:
+def test_shards_of_a_draining_host_are_not_balanced() -> None:
     """Case 12."""
     world = filled(world_of(host("h1", 2, draining=True), host("h2", 2)), [(("h1", 0),)] * 16)
     plan = world.plan()
@@ -131,7 +131,7 @@ def test_shards_of_a_draining_host_are_left_as_they_are() -> None:
 
 @pytest.mark.parametrize(("more", "moves"), [(257, 0), (258, 0), (259, 1)])
 def test_shards_that_differ_by_less_than_the_threshold_are_left(more: int, moves: int) -> None:
-    """Case 13: 257 against 255 tablets of 100 MB are 0.78 %; 259 against 253 are 2.3 %."""
+    """Case 13: 257 and 255 tablets of 100 MB differ by 0.78 %, 259 and 253 by 2.3 %."""
     world = world_of(host("h1", 2, capacity=100 * 10**9), by_size=True)
     world.tables["ks.t"] = Table([(("h1", int(n >= more)),) for n in range(512)], [10**8] * 512)
     world.limits = Limits(threshold_permille=16 if more == 258 else 10)
@@ -152,8 +152,10 @@ def test_a_host_with_an_unknown_size_neither_gives_nor_gets() -> None:
 
 
 @pytest.mark.parametrize("silent", [{"h2"}, {"h1", "h3"}, {"h1"}])
-def test_missing_sizes_keep_no_host_from_being_drained(silent: set[str]) -> None:
-    """Neither its own nor those of all others; one whose sizes are known gets more."""
+def test_missing_sizes_do_not_block_a_drain(silent: set[str]) -> None:
+    """Neither missing sizes of the host nor of all others block the drain. A host with known sizes gets more
+    tablets.
+    """
     world = filled(world_of(host("h1", 2), host("h2", 2, draining=True), host("h3", 2)), [(("h2", 0),)] * 16)
     world.silent = silent
     world.balance()
@@ -162,7 +164,7 @@ def test_missing_sizes_keep_no_host_from_being_drained(silent: set[str]) -> None
         assert world.on("h1") < world.on("h3")
 
 
-def test_a_dead_host_with_unknown_sizes_is_drained_all_the_same() -> None:
+def test_a_dead_host_with_unknown_sizes_is_drained() -> None:
     world = filled(
         world_of(host("h1", 2, draining=True, alive=False), host("h2", 2), host("h3", 2)), [(("h1", 0), ("h2", 0))] * 4
     )
@@ -173,7 +175,7 @@ def test_a_dead_host_with_unknown_sizes_is_drained_all_the_same() -> None:
 
 
 def test_large_and_small_instances_fill_to_the_same_part() -> None:
-    """Two shards with 468 GB beside seven with 1,875 GB."""
+    """Hosts of two shards with 468 GB and of seven shards with 1,875 GB."""
     hosts = [host(f"l{n}", 2, capacity=468 * 10**9) for n in range(3)]
     hosts += [host(f"x{n}", 7, capacity=1875 * 10**9) for n in range(3)]
     world = filled(world_of(*hosts), [((f"l{n % 3}", n % 2),) for n in range(600)])
@@ -182,7 +184,7 @@ def test_large_and_small_instances_fill_to_the_same_part() -> None:
     assert max(parts) - min(parts) <= max(parts) // 90 + 1, parts
     for one in hosts:
         counts = world.shard_counts(one.id)
-        assert max(counts) - min(counts) <= 1, "shards within a host, too"
+        assert max(counts) - min(counts) <= 1, "shards of a host are even"
 
 
 def test_siblings_meet_on_the_less_loaded_shard_and_stay_there() -> None:

@@ -1,4 +1,4 @@
-"""Plans despite obstacles: moves that the state refuses, altered replications, missing reports."""
+"""Plans despite obstacles: moves that the state rejects, altered replications, missing reports."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ROUNDS_MAX = 60
 
 
 def balanced(state: ClusterState) -> ClusterState:
-    """The balancer's moves are carried out until there are none."""
+    """Apply the balancer's moves until there are none."""
     for _ in range(ROUNDS_MAX):
         if not (moves := advise(state, {}).moves):
             return state
@@ -65,22 +65,22 @@ def balanced(state: ClusterState) -> ClusterState:
 
 
 def laid(state: ClusterState, table: str, *groups: tuple[int, ...]) -> ClusterState:
-    """The table with these tablets, each on shard 0 of the nodes with these numbers."""
+    """Return the state with one tablet for each group, on shard 0 of the nodes with these numbers."""
     replicas = [[TabletReplica(node_id(number), 0, 1) for number in group] for group in groups]
     made = new_map(table, uniform_ends(len(groups)), replicas, state.epoch)
     return advance(state, state.epoch + 1, tablets=state.tablets.set(table, made))
 
 
 def with_at_most_one_tablet(state: ClusterState) -> ClusterState:
-    """The table's owner wants one tablet, so the balancer keeps a decision to merge two."""
+    """Limit the table to one tablet, so that the balancer keeps a merge decision."""
     table = state.tables[TABLE]
     assert table.tablets is not None
     smaller = replace(table, tablets=replace(table.tablets, max_count=1))
     return advance(state, state.epoch + 1, tables=state.tables.set(TABLE, smaller))
 
 
-def test_tablets_that_cannot_be_rebuilt_take_no_room_from_others() -> None:
-    """Node 1 had the only replica of its datacenter of many tablets, and one of three of another table."""
+def test_lost_tablets_do_not_block_other_tablets() -> None:
+    """Node 1 has the only replica of its datacenter for many tablets, and one of three for another table."""
     nodes = [register(number, "r1", "dc1" if number < 5 else "dc2") for number in range(1, 8)]
     local = tuple(DatacenterReplication(name, count, ()) for name, count in (("dc1", 1), ("dc2", 1)))
     state = with_table(cluster(*nodes), Replication("tablets", 2, local), 8)
@@ -95,8 +95,8 @@ def test_tablets_that_cannot_be_rebuilt_take_no_room_from_others() -> None:
     assert codes == {(TABLE, "too_few_replicas")}
 
 
-def test_a_move_that_the_state_refuses_is_left_out_of_the_next_plan() -> None:
-    """Two of three replicas are dead, so the third, which leaves, cannot give its tablets away."""
+def test_a_rejected_move_is_excluded_from_the_next_plan() -> None:
+    """Two of three replicas are dead, so the third node, which leaves, cannot move its tablets."""
     state = with_table(cluster(*map(register, range(1, 8))), factor(3), 6)
     state = laid(state, TABLE, *[(1, 2, 3)] * 5, (3, 4, 5))
     state = applied(state, DeclareDown(node_id(1), "burnt"), DeclareDown(node_id(2), "burnt"), Leave(node_id(3)))
@@ -114,7 +114,7 @@ RACKS = ["r1", "r1", "r2", "r3"]
 )
 @pytest.mark.parametrize("datacenters", [("dc1",) * 4, ("dc1", "dc1", "dc2", "dc2"), ("dc1", "dc2", "dc3", "dc3")])
 def test_siblings_of_a_merge_meet(even: tuple[int, int], odd: tuple[int, int], datacenters: tuple[str, ...]) -> None:
-    """Whatever racks and datacenters they are in, as long as the replication names none."""
+    """The siblings may be in any racks and datacenters, if the replication names none."""
     nodes = [register(number, *where) for number, where in enumerate(zip(RACKS, datacenters, strict=True), start=1)]
     state = laid(with_table(cluster(*nodes), factor(2), 2), TABLE, even, odd)
     state = with_at_most_one_tablet(state)
@@ -159,18 +159,21 @@ ROUNDS = 40
 
 @pytest.fixture(scope="module")
 def start() -> ClusterState:
-    """Two replicas of each tablet on six nodes in three racks."""
+    """Return a state with two replicas of each tablet on six nodes in three racks."""
     state = lives.with_table(lives.three_racks(), factor(2), COUNT)
     return applied(state, ChangeSettings((("balance_tablets_per_shard_min", 1),)))
 
 
 def altered(state: ClusterState, replication: Replication) -> tuple[ClusterState, Counter[str]]:
-    """As ``at_rest``, when the keyspace has another replication."""
+    """Alter the replication and apply plans as ``at_rest`` does."""
     return at_rest(applied(state, AlterKeyspace("ks", replication)))
 
 
 def at_rest(state: ClusterState, is_whole: bool = True) -> tuple[ClusterState, Counter[str]]:
-    """Plans are carried out until one is empty; why replicas moved. ``is_whole``: nothing is refused then."""
+    """Apply plans until one is empty. Return the state and the reasons of the moves.
+
+    With ``is_whole``, the state must accept each move.
+    """
     why = Counter[str]()
     for _ in range(ROUNDS):
         advice = advise(state, {})
@@ -191,7 +194,7 @@ def racks_of(state: ClusterState, index: int) -> list[str]:
     return sorted(state.nodes[node].rack for node, _ in places(tablet(state, index)))
 
 
-def test_replicas_come_and_go_as_the_factor_says(start: ClusterState) -> None:
+def test_replicas_follow_the_replication_factor(start: ClusterState) -> None:
     state = start
     for wanted in (3, 5, 2, 1):
         before = len(places(tablet(state)))
@@ -205,7 +208,7 @@ def test_replicas_come_and_go_as_the_factor_says(start: ClusterState) -> None:
             assert all(racks_of(state, index) == ["r1", "r2", "r3"] for index in range(COUNT))
 
 
-def test_racks_that_are_named_get_one_each(start: ClusterState) -> None:
+def test_named_racks_get_one_replica_each(start: ClusterState) -> None:
     state, _ = altered(start, racks("r1", "r2", "r3"))
     assert all(racks_of(state, index) == ["r1", "r2", "r3"] for index in range(COUNT))
     state, why = altered(state, racks("r2", "r3"))
@@ -238,7 +241,7 @@ def test_the_replica_of_a_dead_node_goes_first(start: ClusterState) -> None:
     assert (row.source[0], row.why) == (dead, FEWER)
 
 
-def test_what_comes_and_goes_is_explained(start: ClusterState) -> None:
+def test_replica_changes_are_explained(start: ClusterState) -> None:
     state = applied(start, AlterKeyspace("ks", factor(3)))
     told = list(explained(explanation(state, advise(state, {}), state.tablets[TABLE], 0, {})))
     assert told[1].startswith("it would move from nobody to n")
@@ -252,17 +255,19 @@ def test_a_pause_and_the_choice_of_tables_hold_for_replicas_too(start: ClusterSt
     assert not advise(paused, {}).moves
 
 
-def test_no_more_streams_than_may_be(start: ClusterState) -> None:
+def test_replica_changes_respect_stream_limits(start: ClusterState) -> None:
     state = applied(start, ChangeSettings((("tablet_streams_max", 3),)), AlterKeyspace("ks", factor(3)))
     advice = advise(state, {})
     assert len(advice.moves) == 3
     state = applied(state, MigrateTablets(advice.moves))
     assert not advise(state, {}).moves
-    assert not advise(state, {}).refused, "they wait, which is no complaint"
+    assert not advise(state, {}).refused, "waiting moves are not rejections"
 
 
-def test_what_is_on_its_way_counts_where_it_will_be() -> None:
-    """Each copy begins when the one before has streamed and has not arrived: they are spread as if it had."""
+def test_migrating_tablets_count_at_their_target() -> None:
+    """Each copy starts after the previous one has streamed, but before it has arrived. The planner counts it as
+    arrived.
+    """
     state = lives.with_table(lives.cluster(*[register(number) for number in (1, 2, 3)]), factor(1), 6)
     state = applied(state, AlterKeyspace("ks", factor(2)))
     for _ in range(6):
@@ -271,8 +276,8 @@ def test_what_is_on_its_way_counts_where_it_will_be() -> None:
     assert [comes[node] for node in state.nodes] == [2, 2, 2]
 
 
-def test_what_cannot_begin_holds_up_none_of_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only replica of the first tablet is dead; one entry has room for one tablet."""
+def test_a_blocked_tablet_does_not_delay_other_tablets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only replica of the first tablet is dead, and one entry has room for one tablet."""
     monkeypatch.setattr("ringlog.kernel.balance.advice.TABLETS_MAX", 1)
     state = lives.with_table(lives.cluster(*[register(number) for number in (1, 2, 3)]), factor(1), 6)
     dead = places(tablet(state))[0][0]
@@ -286,8 +291,8 @@ def test_what_cannot_begin_holds_up_none_of_those_behind_it(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_what_the_assassinated_had_is_made_anew_from_all_who_are_left(lost: int) -> None:
-    """Of three replicas; as long as one that knows more may come back, it is waited for."""
+def test_replicas_of_assassinated_nodes_are_rebuilt(lost: int) -> None:
+    """Of three replicas, some are lost. A replica with more rows may return, so the planner waits for it."""
     state = lives.with_table(lives.three_racks(), factor(3), COUNT)
     gone = [node for node, _ in places(tablet(state))][:lost]
     state = applied(state, *(DeclareDown(node, "burnt") for node in gone), Assassinate(gone[0]))
@@ -301,7 +306,7 @@ def test_what_the_assassinated_had_is_made_anew_from_all_who_are_left(lost: int)
 
 
 def test_a_node_of_weight_two_holds_twice_as_many_tablets() -> None:
-    """Reports of the reference node, which measure no capacity, change nothing about it."""
+    """Reports of the reference node, which measure no capacity, do not change the result."""
     state = lives.cluster(*[lives.register(number, shards=2) for number in range(1, 5)])
     state = applied(state, CreateKeyspace("ks", lives.factor(1)), lives.create_table(tablets=TabletOptions(count=100)))
     heavy = min(state.nodes)
@@ -315,7 +320,7 @@ def test_a_node_of_weight_two_holds_twice_as_many_tablets() -> None:
         assert max(count for node, count in held.items() if node != heavy) <= 21
 
 
-def test_a_capacity_in_bytes_is_multiplied_by_the_weight_and_guessed_for_the_others() -> None:
+def test_capacity_in_bytes_scales_with_the_weight() -> None:
     hosts = [host("n1", 2), host("n2", 2, weight=3), host("n3", 4)]
     reports = {"n1": 100, "n2": 100, "n3": None}
     measured = {name: MeasuredLoads(capacity, {}) for name, capacity in reports.items()}
@@ -344,7 +349,7 @@ def test_reports_from_before_a_merge_count_for_no_other_table() -> None:
     assert all("ks.a" not in one.loads["bytes"] for one in inputs.measured.values())
 
 
-def test_a_node_whose_reports_do_not_count_can_leave() -> None:
+def test_a_node_with_ignored_reports_can_leave() -> None:
     state = lives.cluster(*[lives.register(number) for number in (1, 2, 3)])
     state = applied(state, CreateKeyspace("ks", lives.factor(1)), lives.create_table(tablets=TabletOptions(count=16)))
     goes = min(state.nodes)

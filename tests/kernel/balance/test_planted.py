@@ -1,4 +1,4 @@
-"""Bugs planted in the planner: random clusters find each of them within a bound, and find nothing without one."""
+"""Bugs planted in the planner. Random clusters find each bug within a bound, and nothing without a bug."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ PLANTED: dict[str, Planted] = {
 
 
 def found_after(seeds: int) -> int | None:
-    """How many clusters it takes until a rule is seen broken; None if none of them shows it."""
+    """Return the number of clusters until a rule is broken, or None."""
     for seed in range(seeds):
         world = draw_world(seed)
         try:
@@ -81,5 +81,5 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert found_after(SEEDS_MAX) is not None
 
 
-def test_nothing_is_found_where_no_bug_is() -> None:
+def test_no_failure_without_a_planted_bug() -> None:
     assert found_after(20) is None

@@ -1,6 +1,6 @@
-"""What every plan and every series of plans keeps, over random clusters, judged by the naive model.
+"""Properties of each plan and each series of plans on random clusters, checked by the naive model.
 
-A failure prints the seed that draws its cluster again.
+A failure prints the seed, which reproduces its cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ SEEDS = st.integers(0, 2**32)
 
 
 def drive(world: World, rng: random.Random) -> list[Migration]:
-    """Ask until nothing is planned and nothing runs, migrations ending in any order; each plan is judged."""
+    """Apply plans until none is left and nothing runs. Migrations end in random order, and the model checks each
+    plan.
+    """
     moved: list[Migration] = []
     for _ in range(1 + 10 * world.replicas()):
         plan = make_plan(world.inputs())
@@ -40,7 +42,7 @@ def drive(world: World, rng: random.Random) -> list[Migration]:
 
 
 def judge(world: World, plan: BalancePlan, rng: random.Random) -> None:
-    """The plan is the same whatever the order of its input, legal move by move, and brings the end nearer."""
+    """Assert that the plan does not depend on input order, is legal move by move, and reduces the measure."""
     assert make_plan(world.inputs(rng)) == plan
     naive = Naive(world)
     before, racks = naive.measure(), _racks(world, naive)
@@ -51,7 +53,7 @@ def judge(world: World, plan: BalancePlan, rng: random.Random) -> None:
 
 
 def _racks(world: World, naive: Naive) -> dict[tuple[str, int, str], int]:
-    """In how many racks of each datacenter each tablet lies."""
+    """Return the number of racks of each tablet in each datacenter."""
     datacenters = {one.datacenter for one in world.hosts.values()}
     return {(*unit, name): len(naive.racks(unit, name)) for unit in naive.at for name in datacenters}
 
@@ -61,19 +63,19 @@ def _drains(world: World, datacenter: str) -> bool:
 
 
 def judge_the_end(seed: int) -> None:
-    """Plans end, and only where no legal step is left."""
+    """Assert that plans end, and only without a legal step left."""
     world = draw_world(seed)
     stranded = Naive(world).stranded()
     drive(world, random.Random(seed))
     plan, naive = world.plan(), Naive(world)
-    assert not plan.migrations, "asked again, there is nothing to do"
+    assert not plan.migrations, "a second plan is empty"
     codes = {stop.code for stop in plan.stops}
     held = [(place[0], *unit) for unit, at in naive.at.items() for place in at if not world.tables[unit[0]].paused]
     left = {row for row in held if world.hosts[row[0]].draining}
     named = {(row.node, row.table, row.tablet) for row in plan.obstacles if not world.tables[row.table].paused}
     assert named == naive.stranded() & set(held)
-    assert left == named, "what is left of a drain is named"
-    assert named <= stranded, "what could be moved at first is moved"
+    assert left == named, "obstacles name the rest of a drain"
+    assert named <= stranded, "tablets that could move at first have moved"
     assert "limits" not in codes or left
     if "drain_first" not in codes and "skip_limit" not in codes:
         assert list(naive.possible()) == []
@@ -86,14 +88,14 @@ def judge_the_end(seed: int) -> None:
 @example(4281997665)
 @example(215137)
 @example(84287305)
-def test_plans_end_where_no_legal_step_is_left(seed: int) -> None:
+def test_plans_end_without_a_legal_step(seed: int) -> None:
     judge_the_end(seed)
 
 
 @settings(max_examples=30)
 @given(SEEDS)
 def test_equal_hosts_of_one_rack_end_at_equal_counts_with_the_fewest_moves(seed: int) -> None:
-    """By count, one replica each: at most one tablet apart, moved no more than there are too many somewhere."""
+    """By count, with one replica each: hosts differ by at most one tablet after the minimum of moves."""
     world = draw_world(seed)
     world.hosts = {node: BalancedHost(node, "dc0", "r0", 2) for node in world.hosts}
     for name, table in world.tables.items():
@@ -112,7 +114,7 @@ def test_equal_hosts_of_one_rack_end_at_equal_counts_with_the_fewest_moves(seed:
 @settings(max_examples=30)
 @given(SEEDS)
 def test_no_table_piles_up_on_a_host(seed: int) -> None:
-    """The bound: the host's part of the table's replicas in its rack and the slack, rounded up, and one."""
+    """The bound is the host's share of the table's replicas in its rack, plus the slack, rounded up, plus one."""
     world = draw_world(seed)
     for node, one in world.hosts.items():
         world.hosts[node] = replace(one, rack="r0", datacenter="dc0", capacity=1, shards=2, draining=False, alive=True)
@@ -137,7 +139,7 @@ def test_plans_end_in_thousands_of_worlds(seed: int) -> None:
 
 @pytest.mark.parametrize(("percent", "count"), [(0, 1 << 15), (33, 1 << 17)])
 def test_forged_amounts_do_not_exceed_64_bits(percent: int, count: int) -> None:
-    """A shard whose tablets all have the largest size that a report may have, next to one that is empty."""
+    """One shard has tablets of the largest size in a report, the other shard is empty."""
     limits = Limits(reads_percent=percent)
     world = World({name: host(name) for name in ("h1", "h2")}, {}, limits, by_size=True)
     world.tables["ks.t"] = Table([(("h1", 0),)] * count, [AMOUNT_MAX] * count)

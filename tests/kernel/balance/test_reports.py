@@ -1,4 +1,4 @@
-"""Load reports: nonsense is ignored as a whole and counted; the newest within the window is what counts."""
+"""Load reports: an invalid report is ignored and counted, and the newest report in the window counts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def codes(reports: Reports, now: int = NOW) -> list[tuple[str, str]]:
         (report(at=NOW + CLOCK_AHEAD_US + 1), "clock_ahead"),
     ],
 )
-def test_nonsense_is_ignored_until_a_good_report_comes(sent: LoadReport, code: str) -> None:
+def test_an_invalid_report_is_ignored_until_a_valid_one_arrives(sent: LoadReport, code: str) -> None:
     before = fold_report(fold_report(Reports(), report("n2"), NOW, KNOWN), report(capacity=7), NOW, KNOWN)
     after = fold_report(before, sent, NOW, KNOWN)
     assert after.newest == before.newest
@@ -145,8 +145,8 @@ def test_the_newest_of_each_node_counts() -> None:
     assert codes(found) == [("n1", "older")]
 
 
-def test_what_somebody_else_reports_of_a_node_stands_until_its_own_next_report() -> None:
-    """Reports have no code (decision 101). No time that a forged one claims makes it stand for longer."""
+def test_a_forged_report_counts_until_the_next_own_report() -> None:
+    """Reports have no MAC (decision 101). A forged time does not extend the effect of a forged report."""
     found = fold_report(Reports(), report(t={0: 9}), NOW, KNOWN)
     found = fold_report(found, report(at=NOW + CLOCK_AHEAD_US, capacity=CAPACITY_MAX, t={0: 0}), NOW, KNOWN)
     assert found.newest["n1"].report.capacity == CAPACITY_MAX
@@ -154,7 +154,7 @@ def test_what_somebody_else_reports_of_a_node_stands_until_its_own_next_report()
     assert (found.newest["n1"].report.capacity, codes(found)) == (100, [])
 
 
-def test_who_is_silent_is_not_measured() -> None:
+def test_a_silent_node_is_not_measured() -> None:
     found = fold_report(Reports(), report("n1"), NOW, KNOWN)
     found = fold_report(found, report("n2"), NOW + 2, KNOWN)
     assert set(within_window(found, NOW + WINDOW_US, KNOWN)) == {"n1", "n2"}

@@ -1,4 +1,4 @@
-"""Decisions to split and merge: the original's cases, and that none of them flaps."""
+"""Split and merge decisions: the cases of ScyllaDB, and the absence of oscillation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def table(count: int, average: float, **more: object) -> Sized:
 
 
 def decided(one: Sized, limits: Limits = LIMITS) -> str:
-    """The decision that stands afterwards."""
+    """Return the decision after the next round."""
     found = decide_resizes([one], HOSTS, limits)
     return found[0].decision if found else one.decision
 
@@ -34,7 +34,7 @@ def decided(one: Sized, limits: Limits = LIMITS) -> str:
     ("average", "before", "after"),
     [
         (1.5, NONE, NONE),  # case 24: 0.75 of twice the target
-        (2.2, NONE, SPLIT),  # case 25: 1.1 of it
+        (2.2, NONE, SPLIT),  # case 25: 1.1 of twice the target
         (2.0, NONE, NONE),
         (1.0, SPLIT, SPLIT),
         (0.99, SPLIT, NONE),
@@ -48,7 +48,7 @@ def test_thresholds_and_their_hysteresis(average: float, before: str, after: str
     assert decided(table(8, average, decision=before)) == after
 
 
-def test_a_split_is_finished_once_and_asks_for_no_other() -> None:
+def test_a_split_finishes_once() -> None:
     assert decided(table(2, 2.2)) == SPLIT
     assert decided(table(4, 1.1)) == NONE
 
@@ -59,18 +59,18 @@ def test_without_sizes_nothing_shrinks() -> None:
 
 
 @pytest.mark.parametrize("decision", [SPLIT, MERGE, NONE])
-def test_a_size_that_is_missing_for_a_moment_changes_no_decision(decision: str) -> None:
-    """A tablet that moves is reported by its new node only."""
+def test_a_missing_size_changes_no_decision(decision: str) -> None:
+    """Only the new node reports a moving tablet."""
     assert decided(table(64, 0, decision=decision, complete=False)) == decision
     assert decided(replace(table(64, 0, decision=decision), bytes=None)) == decision
 
 
-def test_a_table_that_is_paused_takes_no_place_of_another() -> None:
+def test_a_paused_table_does_not_displace_another() -> None:
     many = [table(8, 3.0, paused=True), replace(table(8, 3.0), table="ks.u")]
     assert [row.table for row in decide_resizes(many, HOSTS, replace(LIMITS, resizes_per_plan=1))] == ["ks.u"]
 
 
-def test_bounds_that_are_equal_hold_whatever_the_size() -> None:
+def test_equal_bounds_hold_for_any_size() -> None:
     """Case 30."""
     assert decided(table(4, 128, options=SizeOptions(least=4, most=4))) == NONE
 
@@ -95,7 +95,7 @@ def test_at_most_ten_at_once_and_revoked_ones_first() -> None:
 
 
 def rested(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> dict[str, tuple[int, set[str]]]:
-    """Decide and carry out until nothing is decided: the count of each table and the kinds of its decisions."""
+    """Apply decisions until there are none. Return the count and the kinds of decisions of each table."""
     found = {one.table: one for one in tables}
     kinds: dict[str, set[str]] = {one.table: set() for one in tables}
     for _ in range(50 * len(tables) + 50):
@@ -151,7 +151,7 @@ def test_decisions_end_and_stand(drawn: list[Sized], where: list[tuple[int, str,
 
 
 def test_one_large_table_among_many_small_ones_rests() -> None:
-    """The goal reduces all; the large one lies between both thresholds."""
+    """The goal reduces all tables. The large table stays between both thresholds."""
     hosts = [host(f"n{number}", 2, f"r{number % 3}") for number in range(12)]
     sizes = [int(1.5 * 128 * TARGET), *[1 << 30] * 25]
     tables = [Sized(f"ks.t{number:02}", 128, {"dc1": 3}, {}, size) for number, size in enumerate(sizes)]

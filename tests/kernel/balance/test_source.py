@@ -1,4 +1,4 @@
-"""From a state and its tablet maps to the planner's input."""
+"""The planner's input, built from a state and its tablet maps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def on(name: str, shard: int = 0) -> TabletReplica:
 STATE = state_of(node("n1"), node("n2"), node("new", "none"), node("gone", "left"), node("off", down=True))
 
 
-def test_hosts_are_those_that_have_joined_or_that_a_map_names() -> None:
+def test_hosts_are_joined_nodes_and_nodes_in_tablet_maps() -> None:
     tablets = new_map("ks.t", uniform_ends(2), [[on("n1")], [on("gone")]], 1)
     inputs = collect_input(STATE, [tablets], {})
     assert list(inputs.hosts) == [
@@ -62,8 +62,8 @@ def test_a_weight_multiplies_what_a_node_holds() -> None:
     assert [(hosts[name].capacity, hosts[name].weight) for name in ("n1", "n2")] == [(2, 1), (6, 3)]
 
 
-def test_a_node_that_dies_while_it_replaces_another_is_a_host_of_the_tablets_that_move_to_it() -> None:
-    """Only the transition names the node: it has not joined, and a node that is down gets no tablets."""
+def test_a_dead_replacing_node_is_a_host_of_its_tablets() -> None:
+    """Only the transition names the node. It has not joined, and a node that is down gets no tablets."""
     state = state_of(node("n1"), node("n2", "joining", down=True))
     move = Transition(0, "migration", STREAMING, 2, 2, (on("n2"),))
     inputs = collect_input(state, [with_transitions(new_map("ks.t", uniform_ends(1), [[on("n1")]], 1), {0: move})], {})
@@ -83,7 +83,7 @@ def test_transitions_count_where_they_end() -> None:
     assert found.places(2) == (("n1", 0),)
 
 
-def test_racks_and_merges_are_taken_over() -> None:
+def test_the_input_contains_racks_and_merges() -> None:
     tablets = with_resize(new_map("ks.t", uniform_ends(2), [[on("n1")]] * 2, 1), Resize("merge", 1, 2), 1)
     (found,) = collect_input(state_of(node("n1"), racks=("r1",)), [tablets], {}).tables
     assert found.racks == {"dc1": frozenset({"r1"})}

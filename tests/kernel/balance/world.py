@@ -1,4 +1,4 @@
-"""A cluster as plain lists, which plans change: what the planner's tests drive."""
+"""A cluster in plain lists, modified by plans. The planner's tests use it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,12 @@ class Running:
 
 @dataclass
 class World:
-    """``unreported``: (node, table, tablet) whose size is missing; ``silent``: nodes that report nothing."""
+    """A cluster of hosts and tables.
+
+    Attributes:
+        unreported: (node, table, tablet) without a known size.
+        silent: nodes without reports.
+    """
 
     hosts: dict[str, BalancedHost]
     tables: dict[str, Table]
@@ -62,7 +67,7 @@ class World:
     busy: str = ""
 
     def next_places(self, table: str, tablet: int) -> tuple[Place, ...]:
-        """Where the tablet is when what runs is done."""
+        """Return the places of the tablet after its running move."""
         places, run = self.tables[table].places[tablet], self.running.get((table, tablet))
         return places if run is None else tuple(run.target if place == run.source else place for place in places)
 
@@ -109,7 +114,7 @@ class World:
         )
 
     def base(self, table: str) -> str:
-        """The table by which a group of co-located ones goes."""
+        """Return the first table of a group of co-located tables."""
         return next(name for name, one in self.tables.items() if table in (name, *one.together))
 
     def start(self, migrations: Iterable[Migration]) -> None:
@@ -129,7 +134,7 @@ class World:
         return make_plan(self.inputs())
 
     def balance(self) -> list[Migration]:
-        """Apply plans until one is empty; what moved. Fails after 1 + 10 plans for each replica."""
+        """Apply plans until one is empty and return the moves. Fail after 1 + 10 plans for each replica."""
         moved: list[Migration] = []
         for _ in range(1 + 10 * self.replicas()):
             plan = self.plan()
@@ -144,12 +149,12 @@ class World:
         return sum(len(places) for table in self.tables.values() for places in table.places)
 
     def on(self, node: str, table: str = "") -> int:
-        """Replicas on the node, of one table or all."""
+        """Return the replicas on the node, of one table or of all."""
         chosen = [self.tables[table]] if table else list(self.tables.values())
         return sum(place[0] == node for one in chosen for places in one.places for place in places)
 
     def average(self, node: str) -> int:
-        """Replicas for each of its shards, rounded up."""
+        """Return the replicas for each of the node's shards, rounded up."""
         return -(-self.on(node) // self.hosts[node].shards)
 
     def shard_counts(self, node: str) -> list[int]:
@@ -167,7 +172,7 @@ def tablets_of(
     merging: bool = False,
     paused: bool = False,
 ) -> TabletGroup:
-    """The planner's input for a table whose tablets have these places."""
+    """Return the planner's input for a table with these places."""
     nodes = sorted({node for each in places for node, _ in each})
     rows = [(tablet, nodes.index(node), shard) for tablet, each in enumerate(places) for node, shard in each]
     columns = np.array(rows, np.int64).reshape(-1, 3).T
@@ -175,7 +180,7 @@ def tablets_of(
 
 
 def host(name: str, shards: int = 1, rack: str = "r1", datacenter: str = "dc1", **more: object) -> BalancedHost:
-    """A host that can hold one tablet of 5 GiB for each shard, unless told otherwise."""
+    """Return a host with room for one tablet of 5 GiB on each shard by default."""
     capacity = more.pop("capacity", 5 * GIB * shards)
     return BalancedHost(name, datacenter, rack, shards, capacity, **more)  # type: ignore[arg-type]
 
@@ -185,7 +190,7 @@ def world_of(*hosts: BalancedHost, **more: object) -> World:
 
 
 def kinds_of(moved: Iterable[Migration]) -> dict[str, int]:
-    """How many moves of each reason."""
+    """Count the moves by reason."""
     counted: dict[str, int] = {}
     for row in moved:
         counted[row.why] = counted.get(row.why, 0) + 1

@@ -250,7 +250,7 @@ def with_another(state: ClusterState) -> Counter[str]:
 
 
 @pytest.mark.parametrize("stage", KINDS["migration"].stages)
-def test_what_is_on_its_way_counts_where_it_will_be(stage: str) -> None:
+def test_migrating_tablets_count_at_their_target(stage: str) -> None:
     """Each of six nodes has a tablet, and will have two; one gives its tablet to its neighbour meanwhile."""
     state = lives.with_table(lives.three_racks(), factor(1), 6)
     held = with_another(lives.begun(state, lives.migration(state), stage))
