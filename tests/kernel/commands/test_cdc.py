@@ -1,4 +1,4 @@
-"""Rules of CDC generations and writers: the way of a generation, and each refusal with its code."""
+"""Rules of CDC generations and writers: the life of a generation, and each rejection code."""
 
 from dataclasses import replace
 from typing import Any
@@ -46,7 +46,9 @@ FIRST, SECOND = uuid(1, space=5), uuid(2, space=5)
 
 
 def refused(state: ClusterState, command: Command) -> tuple[str, str]:
-    """Code and detail; the detail begins with a field of the command, if it is about one."""
+    """Return code and detail of the rejection. The detail starts with the field of the command that it concerns, if
+    any.
+    """
     decision = decide(state, command, EntryContext(state.epoch + 1, uuid(state.epoch + 1), 1))
     assert isinstance(decision, Rejected), decision
     assert decision.code in CODES
@@ -65,7 +67,7 @@ def unchanged(state: ClusterState, command: Command) -> bool:
 
 
 def joining(state: ClusterState, number: int, *tokens: int) -> ClusterState:
-    """The join of node ``number`` has come to the stage in which it waits for a generation."""
+    """Return the state in which the join of node ``number`` waits for a generation."""
     registration = node(number)
     state = applied(state, registration, Join(registration.id, tokens, SEED))
     return stepped(stepped(state, "prepared"), "commit_cdc_generation")
@@ -83,7 +85,7 @@ def stepped(state: ClusterState, stage: str) -> ClusterState:
 
 
 def with_data(state: ClusterState) -> tuple[ClusterState, CommitCdcGeneration]:
-    """All data of the wanted generation is there; the commit at 100 µs that would follow."""
+    """Return the state with all data of the wanted generation, and the commit at 100 µs."""
     wanted = to_prepare(state)
     assert wanted is not None
     ranges = generate_for(state, wanted[1])
@@ -92,14 +94,14 @@ def with_data(state: ClusterState) -> tuple[ClusterState, CommitCdcGeneration]:
 
 
 def switched(state: ClusterState, timestamp: int) -> ClusterState:
-    """The wanted generation is committed at ``timestamp`` and published."""
+    """Commit the wanted generation at ``timestamp`` and publish it."""
     state, commit = with_data(state)
     commit = replace(commit, timestamp=timestamp)
     return applied(state, commit, PublishCdcGeneration(commit.generation))
 
 
 def joined(state: ClusterState, number: int, timestamp: int, *tokens: int) -> ClusterState:
-    """A whole join, with its generation."""
+    """Complete a join with its generation."""
     state = switched(joining(state, number, *tokens), timestamp)
     for stage in ("publish_cdc_generation", "write_both_read_old", "write_both_read_new", "finished"):
         state = stepped(state, stage)
@@ -113,18 +115,18 @@ LOGGED = CreateTable(
 
 @pytest.fixture(scope="module")
 def one() -> ClusterState:
-    """One node with two tokens, its generation published at 100, and a table with a log."""
+    """One node with two tokens, its generation published at 100, and a table with CDC."""
     state = joined(founded(), 1, 100, -1000, 1000)
     return applied(state, CreateKeyspace("ks", Replication("simple", 1)), LOGGED)
 
 
 @pytest.fixture(scope="module")
 def two(one: ClusterState) -> ClusterState:
-    """A second node has joined, its generation starts at 200."""
+    """The state after the join of a second node, with a generation that starts at 200."""
     return joined(one, 2, 200, 0)
 
 
-# ---------------------------------------------------------------------------------------- the way of a generation
+# Life of a generation
 
 
 def test_a_join_gets_its_generation() -> None:
@@ -147,7 +149,9 @@ def test_a_join_gets_its_generation() -> None:
 
 
 def test_check_and_repair(one: ClusterState) -> None:
-    """Nothing to do when optimal or on an empty ring; begun after a cancelled join, once for all who ask."""
+    """A repair changes nothing with optimal streams or on an empty ring. After a cancelled join it starts once for all
+    requests.
+    """
     assert is_optimal(one)
     assert unchanged(one, RequestCdcGeneration(SEED, ""))
     assert unchanged(founded(), RequestCdcGeneration(SEED, ""))
@@ -164,8 +168,8 @@ def test_check_and_repair(one: ClusterState) -> None:
     assert [part.end for part in repaired.generations[-1].ranges] == [-1000, 1000]
 
 
-def test_what_is_prepared_for_no_ring_at_all_is_dropped() -> None:
-    """Else no writer could raise its horizon until the next node joins, and every write would wait for that."""
+def test_a_preparation_for_an_empty_ring_is_dropped() -> None:
+    """Otherwise writers could not raise their leases before the next join, and all writes would wait."""
     state = applied(founded(), RegisterCdcWriter("w", FIRST))
     state = applied(joining(state, 1, 5), RequestCdcGeneration(SEED))
     assert state.prepared is not None
@@ -191,7 +195,9 @@ def test_a_generation_keeps_the_leeway_of_its_commit(two: ClusterState) -> None:
 
 
 def test_a_requested_generation_serves_the_join_that_came_meanwhile(one: ClusterState) -> None:
-    """Its data, made before, is outdated: the same preparation starts anew and then serves the operation too."""
+    """The existing data of the generation is outdated. The same preparation starts again and also serves the
+    operation.
+    """
     state = switched(joining(one, 2, 5), 200)
     state = applied(state, CancelOperation(operation_of(state), "no"), RequestCdcGeneration(SEED))
     state, commit = with_data(state)
@@ -211,7 +217,7 @@ def test_data_of_a_cancelled_operation_is_dropped(one: ClusterState) -> None:
     assert code(state, commit) == "unknown_generation"
 
 
-# ----------------------------------------------------------------------------------------------------------- data
+# Data
 
 
 def parts(state: ClusterState, streams: int = 2) -> tuple[PutCdcGenerationData, ...]:
@@ -233,7 +239,7 @@ def test_parts_come_in_any_order_and_more_than_once() -> None:
     applied(whole, CommitCdcGeneration(first.generation, 100, digest))
 
 
-def test_a_part_that_differs_starts_the_data_anew() -> None:
+def test_a_different_part_restarts_the_data() -> None:
     state = joining(founded(), 1, -1000, 1000)
     first, second = parts(state)
     (other, _) = parts_of(first.generation, generate_for(state, bytes(16)), 2)
@@ -252,7 +258,7 @@ def test_a_request_is_rejected_if_its_generation_id_is_taken(one: ClusterState) 
     assert code(replace(one, generations=(taken,)), RequestCdcGeneration(SEED)) == "generation_exists"
 
 
-def test_who_may_put_data(one: ClusterState) -> None:
+def test_data_needs_a_prepared_generation(one: ClusterState) -> None:
     waiting = joining(founded(), 1, -1000, 1000)
     (data,) = parts(waiting, 100)
     assert code(founded(), data) == "unknown_generation"
@@ -306,8 +312,8 @@ def test_malformed_data_is_refused_at_once() -> None:
         assert code(state, replace(data, **fields)) == "bad_field"
 
 
-def test_parts_that_do_not_fit_together() -> None:
-    """Each is sound by itself; the whole is judged at the commit."""
+def test_inconsistent_parts_are_rejected_at_the_commit() -> None:
+    """Each part is valid. Only the commit validates the whole."""
     state = joining(founded(), 1, -1000, 0, 1000)
     first, second, third = parts(state)
     moved = changed_stream(first.ranges, 0, 0, token=-900)  # range 0 starts at 1000
@@ -321,7 +327,7 @@ def test_parts_that_do_not_fit_together() -> None:
         assert code(whole, CommitCdcGeneration(first.generation, 100, digest)) == "generation_malformed"
 
 
-# --------------------------------------------------------------------------------------------------------- commit
+# Commit
 
 
 def test_commit_refusals(one: ClusterState) -> None:
@@ -359,7 +365,7 @@ def test_publish_refusals(one: ClusterState) -> None:
     assert code(state, PublishCdcGeneration(one.generations[0].id)) == "generation_published"
 
 
-# ---------------------------------------------------------------------------------------------------------- close
+# Sealing
 
 
 def test_close_waits_for_every_writer_and_records_positions(two: ClusterState) -> None:
@@ -383,14 +389,14 @@ def test_close_waits_for_every_writer_and_records_positions(two: ClusterState) -
     assert code(state, CloseCdcGeneration("another")) == "unknown_generation"
 
 
-def test_nobody_closes_in_silence_what_no_writer_has_logged(two: ClusterState) -> None:
+def test_sealing_without_any_writer_needs_consent(two: ClusterState) -> None:
     first = two.generations[0].id
     assert code(two, CloseCdcGeneration(first)) == "no_writers"
     assert applied(two, CloseCdcGeneration(first, unwatched=True)).generations[0].status == "closed"
 
 
-def test_without_any_log_nobody_has_to_be_waited_for(two: ClusterState) -> None:
-    """Nor after the last log ended, for generations that were committed later."""
+def test_sealing_without_cdc_tables_waits_for_no_writer(two: ClusterState) -> None:
+    """The same applies after the drop of the last CDC log, for generations committed later."""
     first = two.generations[0].id
     dropped = applied(two, DropTable("ks", "logged"))
     assert code(dropped, CloseCdcGeneration(first)) == "no_writers", "rows were written before"
@@ -402,7 +408,7 @@ def test_without_any_log_nobody_has_to_be_waited_for(two: ClusterState) -> None:
     assert applied(second, CloseCdcGeneration(second.generations[2].id)).generations[2].status == "closed"
 
 
-# -------------------------------------------------------------------------------------------------------- writers
+# Writers
 
 
 def writer(state: ClusterState) -> CdcWriter:
@@ -419,7 +425,7 @@ def test_a_new_writer_starts_at_the_oldest_open_generation(two: ClusterState) ->
         assert (found.horizon, found.floor, found.low_watermark, found.positions) == (start, start, start, ())
 
 
-def test_a_new_incarnation_keeps_the_promises_and_ends_the_earlier_ones(one: ClusterState) -> None:
+def test_a_new_incarnation_keeps_the_leases_and_ends_earlier_ones(one: ClusterState) -> None:
     state = applied(one, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 500, 150, (Position(1, 2),)))
     state = applied(state, RegisterCdcWriter("w", SECOND))
     found = writer(state)
@@ -451,7 +457,7 @@ def test_horizons_rise_freely_but_not_while_a_generation_is_prepared(one: Cluste
     assert writer(applied(done, AdvanceCdcWriter("w", FIRST, 900, 100))).horizon == 900
 
 
-def test_a_writer_never_takes_back_what_it_claimed(one: ClusterState) -> None:
+def test_a_writer_never_lowers_its_positions(one: ClusterState) -> None:
     state = applied(one, RegisterCdcWriter("w", FIRST))
     claim = AdvanceCdcWriter("w", FIRST, 500, 300, (Position(0, 10), Position(3, 4)))
     state = applied(state, claim)

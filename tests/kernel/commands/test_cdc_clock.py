@@ -1,4 +1,4 @@
-"""What a clock that was ahead left in the log is taken back, as far as nobody used it."""
+"""Recovery from a clock that was ahead: unused timestamps in the log can be lowered."""
 
 from dataclasses import replace
 
@@ -31,12 +31,12 @@ LOWER = LowerCdcWriter("w", FIRST, 300, "no write was appended later")
 
 @pytest.fixture(scope="module")
 def ahead() -> ClusterState:
-    """Generations of 100 and 200; a writer that has promised up to a far future."""
+    """Two generations, of 100 and 200, and a writer with a lease far in the future."""
     state = joined(joined(founded(), 1, 100, -1000, 1000), 2, 200, 0)
     return applied(state, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, FAR, 150))
 
 
-def test_the_horizon_of_a_fenced_writer_sinks_and_generations_start_near_again(ahead: ClusterState) -> None:
+def test_the_lease_of_a_fenced_writer_can_be_lowered(ahead: ClusterState) -> None:
     fenced = applied(ahead, GONE)
     waiting, commit = with_data(joining(fenced, 3, 5))
     near = replace(commit, timestamp=400)
@@ -45,10 +45,10 @@ def test_the_horizon_of_a_fenced_writer_sinks_and_generations_start_near_again(a
     assert (writer(lowered).horizon, writer(lowered).floor) == (300, 100)
     assert applied(lowered, near).generations[-1].timestamp == 400
     again = writer(applied(lowered, RegisterCdcWriter("w", SECOND)))
-    assert (again.horizon, again.floor, again.fenced) == (300, 300, None), "the name comes back with what was lowered"
+    assert (again.horizon, again.floor, again.fenced) == (300, 300, None), "the name returns with the lowered values"
 
 
-def test_what_lowers_for_others_is_refused(ahead: ClusterState) -> None:
+def test_lowering_the_lease_of_an_active_writer_is_rejected(ahead: ClusterState) -> None:
     assert code(ahead, LOWER) == "writer_not_fenced"
     fenced = applied(ahead, GONE)
     assert code(fenced, replace(LOWER, writer="v")) == "unknown_writer"
@@ -67,19 +67,19 @@ def withdrawal(state: ClusterState) -> WithdrawCdcGeneration:
 
 @pytest.fixture(scope="module")
 def committed_far() -> ClusterState:
-    """A generation of 100, and one of a far future that a join brought; the join has ended."""
+    """A generation of 100 and one far in the future, created by a join that has ended."""
     state = applied(joined(founded(), 1, 100, -1000, 1000), RegisterCdcWriter("w", FIRST))
     return joined(state, 2, FAR, 0)
 
 
-def test_a_generation_of_a_far_future_goes_and_the_ring_gets_another_one(committed_far: ClusterState) -> None:
+def test_a_generation_far_in_the_future_is_replaced(committed_far: ClusterState) -> None:
     far = committed_far.generations[-1]
     waiting, commit = with_data(joining(committed_far, 3, 5))
     near = replace(commit, timestamp=400)
     assert code(waiting, near) == "timestamp_not_above_previous"
     gone = applied(waiting, withdrawal(waiting))
     assert [one.timestamp for one in gone.generations] == [100]
-    assert gone.prepared == waiting.prepared, "what is prepared already is for all tokens"
+    assert gone.prepared == waiting.prepared, "the prepared generation covers all tokens"
     assert applied(gone, near).generations[-1].timestamp == 400
     records = {(record.topic, record.key) for record in diff(waiting, gone) if record.value is None}
     assert (CDC_GENERATIONS, far.id) in records
@@ -87,29 +87,29 @@ def test_a_generation_of_a_far_future_goes_and_the_ring_gets_another_one(committ
 
     alone = applied(committed_far, withdrawal(committed_far))
     prepared = to_prepare(alone)
-    assert prepared is not None, "the tokens of the node that joined need streams"
+    assert prepared is not None, "the tokens of the joined node need streams"
     assert prepared[0] != far.id
 
 
-def test_a_generation_that_may_be_used_stays(committed_far: ClusterState) -> None:
+def test_a_generation_in_use_cannot_be_withdrawn(committed_far: ClusterState) -> None:
     first, _ = committed_far.generations
     assert code(committed_far, replace(withdrawal(committed_far), generation=first.id)) == "generation_not_last"
     assert code(committed_far, replace(withdrawal(committed_far), generation="none")) == "unknown_generation"
     assert code(committed_far, replace(withdrawal(committed_far), reason="")) == "bad_field"
     assert code(committed_far, replace(withdrawal(committed_far), seed=b"")) == "bad_field"
     promised = applied(committed_far, AdvanceCdcWriter("w", FIRST, FAR + 1, 100))
-    assert code(promised, withdrawal(promised)) == "generation_in_use", "it may have routed a write of its start"
+    assert code(promised, withdrawal(promised)) == "generation_in_use", "it may have routed a write at its start"
     fenced = applied(promised, replace(GONE, incarnation=FIRST))
     assert code(fenced, withdrawal(fenced)) == "generation_in_use"
     lowered = applied(fenced, LOWER)
     assert applied(lowered, withdrawal(lowered)).generations == (first,), "until it is known that it has not"
     done = applied(committed_far, AdvanceCdcWriter("w", FIRST, FAR, FAR))
-    assert code(done, withdrawal(done)) == "generation_in_use", "it has come through the one before"
+    assert code(done, withdrawal(done)) == "generation_in_use", "it has passed the previous generation"
     closed = applied(lowered, CloseCdcGeneration(first.id, unwatched=True))
-    assert code(closed, withdrawal(closed)) == "generation_in_use", "consumers may be in it"
+    assert code(closed, withdrawal(closed)) == "generation_in_use", "consumers may read it"
 
 
-def test_an_operation_that_rests_on_a_generation_keeps_it() -> None:
+def test_a_generation_of_an_operation_cannot_be_withdrawn() -> None:
     state = joined(founded(), 1, 100, -1000, 1000)
     waiting, commit = with_data(joining(state, 2, 5))
     far = applied(waiting, replace(commit, timestamp=FAR))
@@ -122,14 +122,14 @@ WRITE = Mutation(None, None, "ks", "t", 350, None, "UPDATE", (b"a",), (b"\0\0\0\
 
 @pytest.fixture(scope="module")
 def settled_far() -> ClusterState:
-    """Verdicts are settled up to a far future; what was decided since then counts from there."""
+    """The validation watermark is far in the future, and later decisions count from there."""
     state = joined(founded(), 1, 100, -1000, 1000)
     state = applied(state, CreateKeyspace("ks", Replication("simple", 1)), SettleVerdicts(FAR), TABLE)
     state = applied(state, AlterTable("ks", "t", (Column("later", "int"),), None))
     return applied(state, ChangeSettings((("cdc_leeway_us", 7),)), ChangeSettings((("cdc_leeway_us", 8),)))
 
 
-def test_a_settled_time_sinks_and_what_was_to_count_from_there_counts(settled_far: ClusterState) -> None:
+def test_the_validation_watermark_can_be_lowered(settled_far: ClusterState) -> None:
     judged = verdict(rules_of(settled_far), WRITE, 350)
     assert judged is not None
     assert judged.code == "unknown_table"
@@ -149,7 +149,7 @@ def test_a_settled_time_sinks_and_what_was_to_count_from_there_counts(settled_fa
     assert (read.code, read.version and read.version.id) == ("", TABLE.id)
 
 
-def test_a_table_that_came_and_went_above_the_lowered_time_leaves_no_trace(settled_far: ClusterState) -> None:
+def test_a_short_lived_table_above_the_lowered_watermark_is_removed(settled_far: ClusterState) -> None:
     dropped = applied(settled_far, SettleVerdicts(FAR + 9), DropTable("ks", "t"))
     assert [lifetime.until for lifetime in dropped.table_lives["ks.t"]] == [FAR + 9]
     assert "ks.t" not in applied(dropped, NEAR).table_lives
@@ -158,7 +158,7 @@ def test_a_table_that_came_and_went_above_the_lowered_time_leaves_no_trace(settl
     assert violations(again) == ()
 
 
-def test_a_settled_time_stays_above_what_was_judged_or_is_forgotten(settled_far: ClusterState) -> None:
+def test_the_validation_watermark_stays_above_past_decisions(settled_far: ClusterState) -> None:
     assert code(founded(), NEAR) == "settled_not_lower"
     assert code(settled_far, replace(NEAR, until=FAR)) == "settled_not_lower"
     assert code(settled_far, replace(NEAR, until=0)) == "bad_field"
@@ -170,5 +170,5 @@ def test_a_settled_time_stays_above_what_was_judged_or_is_forgotten(settled_far:
     promised = applied(settled_far, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, FAR, 150))
     assert code(promised, NEAR) == "settled_too_low"
     fenced = applied(promised, GONE)
-    assert code(fenced, NEAR) == "settled_too_low", "what it judged is out"
+    assert code(fenced, NEAR) == "settled_too_low", "the decision is outside the watermark"
     assert applied(fenced, LOWER, NEAR).settled.until == 300

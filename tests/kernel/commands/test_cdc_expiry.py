@@ -1,4 +1,6 @@
-"""The end of a generation: not before its last row is gone; told before its streams go; no id is used again."""
+"""The end of a generation: it expires after its last row, is published as expired before its removal, and its id is not
+reused.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ from tests.kernel.entries import applied, founded
 
 CLOSED_AT = 5_000
 TTL_US = 60 * SECOND_US
-"""What the table ``LOGGED`` promises."""
+"""The time to live of the CDC rows of table ``LOGGED``."""
 END = CLOSED_AT + TTL_US
 
 
 def closed_state(*tables: Command) -> ClusterState:
-    """Two generations, of 100 and 200, the first one closed at 5,000; a table with a log and what ``tables`` did."""
+    """Return two generations, of 100 and 200, the first sealed at 5,000, and a CDC table changed by ``tables``."""
     state = joined(founded(), 1, 100, -1000, 1000)
     state = applied(state, CreateKeyspace("ks", Replication("simple", 1)), LOGGED, *tables)
     state = joined(state, 2, 200, 0)
@@ -52,7 +54,7 @@ def expiry(state: ClusterState, at: int) -> ExpireCdcGeneration:
     return ExpireCdcGeneration(state.generations[0].id, at)
 
 
-def test_a_generation_expires_with_its_last_row_and_not_before(closed: ClusterState) -> None:
+def test_a_generation_expires_with_its_last_row(closed: ClusterState) -> None:
     first, second = closed.generations
     assert first.closed_at == CLOSED_AT
     assert code(closed, expiry(closed, END - 1)) == "retention_not_over"
@@ -73,7 +75,7 @@ def test_a_generation_expires_with_its_last_row_and_not_before(closed: ClusterSt
     assert code(expired, CloseCdcGeneration(first.id)) == "generation_closed"
 
 
-def test_retention_counts_from_the_start_of_the_next_one_if_that_is_later(closed: ClusterState) -> None:
+def test_retention_counts_from_the_next_start_if_later(closed: ClusterState) -> None:
     first = replace(closed.generations[0], closed_at=10)
     state = replace(closed, generations=(first, closed.generations[1]))
     assert code(state, expiry(state, 200 + TTL_US - 1)) == "retention_not_over"
@@ -99,7 +101,7 @@ def altered(ttl: int, enabled: bool = True) -> AlterTable:
         ((altered(0), DropTable("ks", "logged")), None),
     ],
 )
-def test_the_longest_promise_counts_also_when_it_is_past(tables: tuple[Command, ...], seconds: int | None) -> None:
+def test_the_longest_time_to_live_counts(tables: tuple[Command, ...], seconds: int | None) -> None:
     state = closed_state(*tables)
     assert log_retention(state) == seconds
     if seconds is None:
@@ -110,24 +112,24 @@ def test_the_longest_promise_counts_also_when_it_is_past(tables: tuple[Command, 
     applied(state, expiry(state, end))
 
 
-def test_rows_are_kept_for_as_long_as_any_that_may_be_there_was_promised() -> None:
+def test_a_generation_keeps_its_longest_time_to_live() -> None:
     assert log_retention(founded()) == 0
     state = joined(founded(), 1, 100, -1000, 1000)
     state = applied(state, CreateKeyspace("ks", Replication("simple", 1)), LOGGED, altered(0), altered(30))
     assert log_retention(state) is None
     state = joined(state, 2, 200, 0)
-    assert log_retention(state) is None, "rows of the first generation stay for ever"
+    assert log_retention(state) is None, "rows of the first generation never expire"
     first, *others = state.generations
     gone = replace(state, generations=(replace(first, expired=state.epoch), *others))
     assert log_retention(gone) == 30
-    assert log_retention(replace(gone, generations=(gone.generations[0],))) == 30, "of those that are still to come"
+    assert log_retention(replace(gone, generations=(gone.generations[0],))) == 30, "of later rows"
 
 
-def test_what_tables_promised_before_the_commit_does_not_count() -> None:
-    """The rows of then lie in earlier generations; and nothing is remembered that can matter to none."""
+def test_times_to_live_before_the_commit_do_not_count() -> None:
+    """Rows of that time belong to earlier generations, and the state keeps no unneeded time to live."""
     state = joined(founded(), 1, 100, -1000, 1000)
     state = applied(state, CreateKeyspace("ks", Replication("simple", 1)), LOGGED, altered(0), altered(30))
-    assert state.past_ttls == (PastTtl(0, state.epoch),), "that one outlasts the 60 s that ended before"
+    assert state.past_ttls == (PastTtl(0, state.epoch),), "this one outlasts the 60 s that ended before"
     state = joined(state, 2, 200, 0)
     state = applied(state, altered(20))
     assert [entry.ttl for entry in state.past_ttls] == [30, 0]
@@ -135,13 +137,13 @@ def test_what_tables_promised_before_the_commit_does_not_count() -> None:
     state = applied(state, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 400, 300))
     first, second, _ = (generation.id for generation in state.generations)
     state = applied(state, CloseCdcGeneration(first, closed_at=5), CloseCdcGeneration(second, closed_at=5))
-    assert code(state, ExpireCdcGeneration(first, 2**50)) == "retention_not_over", "one of its rows stays for ever"
+    assert code(state, ExpireCdcGeneration(first, 2**50)) == "retention_not_over", "one of its rows never expires"
     assert code(state, ExpireCdcGeneration(second, 300 + 30 * SECOND_US - 1)) == "retention_not_over"
     state = applied(state, ExpireCdcGeneration(second, 300 + 30 * SECOND_US))
-    assert [entry.ttl for entry in state.past_ttls] == [30, 0], "the first one needs them still"
+    assert [entry.ttl for entry in state.past_ttls] == [30, 0], "the first generation still needs them"
 
 
-def test_a_promise_that_another_one_outlasts_is_not_kept(closed: ClusterState) -> None:
+def test_a_shorter_time_to_live_is_not_stored(closed: ClusterState) -> None:
     table = closed.tables["ks.logged"]
     known: tuple[PastTtl, ...] = ()
     for epoch, ttl in ((1, 10), (2, 50), (3, 20), (4, 20), (5, 30), (6, 5)):
@@ -151,7 +153,7 @@ def test_a_promise_that_another_one_outlasts_is_not_kept(closed: ClusterState) -
     assert past_ttls(known, table, table, 8) is known
 
 
-def test_streams_are_marked_and_then_deleted_and_the_generation_is_told_for_ever(closed: ClusterState) -> None:
+def test_expired_streams_are_marked_then_deleted(closed: ClusterState) -> None:
     first = closed.generations[0]
     expired = applied(closed, expiry(closed, END))
     marked = {(one.topic, one.key): one.value for one in diff(closed, expired)}
@@ -170,7 +172,7 @@ def test_streams_are_marked_and_then_deleted_and_the_generation_is_told_for_ever
     assert not keys & project(forgotten).keys()
 
 
-def test_a_forgotten_generation_is_never_used_again_and_still_judges_late_writes(closed: ClusterState) -> None:
+def test_a_removed_generation_still_rejects_late_writes(closed: ClusterState) -> None:
     first = closed.generations[0]
     state = applied(closed, expiry(closed, END), ForgetCdcGeneration(first.id))
     assert state.generations[0].ranges == ()
@@ -187,12 +189,12 @@ def test_a_forgotten_generation_is_never_used_again_and_still_judges_late_writes
         table.locate(np.array([5]), 0)
 
 
-# A writer that is gone for good: what its fence ends, and what stays of it.
+# Permanent loss of a writer: the effect of its fence, and its remaining record.
 
 
 @pytest.fixture(scope="module")
 def two() -> ClusterState:
-    """Generations of 100 and 200, and a table with a log."""
+    """Generations of 100 and 200, and a table with CDC."""
     state = joined(founded(), 1, 100, -1000, 1000)
     return joined(applied(state, CreateKeyspace("ks", Replication("simple", 1)), LOGGED), 2, 200, 0)
 
@@ -200,7 +202,7 @@ def two() -> ClusterState:
 GONE = FenceCdcWriter("w", FIRST, (Position(0, 50), Position(1, 7)), "its host burnt down")
 
 
-def test_a_fence_ends_an_incarnation_for_ever(two: ClusterState) -> None:
+def test_a_fence_ends_an_incarnation_permanently(two: ClusterState) -> None:
     state = applied(two, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 500, 150, (Position(0, 9),)))
     assert code(state, replace(GONE, writer="v")) == "unknown_writer"
     assert code(state, replace(GONE, incarnation=SECOND)) == "stale_incarnation"
@@ -215,32 +217,32 @@ def test_a_fence_ends_an_incarnation_for_ever(two: ClusterState) -> None:
     assert code(fenced, RegisterCdcWriter("w", FIRST)) == "incarnation_reused"
 
 
-def test_a_fenced_writer_holds_up_no_close_and_its_horizon_still_counts(two: ClusterState) -> None:
+def test_a_fenced_writer_does_not_block_sealing(two: ClusterState) -> None:
     first, second = (generation.id for generation in two.generations)
     state = applied(two, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 500, 150))
     state = applied(state, RegisterCdcWriter("v", FIRST), AdvanceCdcWriter("v", FIRST, 250, 200, (Position(0, 60),)))
     assert code(state, CloseCdcGeneration(first)) == "writers_behind"
     fenced = applied(state, GONE)
     closed = applied(fenced, CloseCdcGeneration(first))
-    assert closed.generations[0].positions == (Position(0, 60), Position(1, 7)), "what it wrote is read, too"
+    assert closed.generations[0].positions == (Position(0, 60), Position(1, 7)), "its rows are read, too"
     finer, commit = with_data(joining(closed, 3, 5))
     assert code(finer, replace(commit, timestamp=500)) == "timestamp_not_above_horizon"
     assert code(closed, CloseCdcGeneration(second)) == "next_generation_not_committed"
 
 
-def test_a_generation_that_only_fenced_writers_saw_was_logged_by_nobody(two: ClusterState) -> None:
+def test_a_generation_of_fenced_writers_only_has_no_log(two: ClusterState) -> None:
     first = two.generations[0].id
     state = applied(two, RegisterCdcWriter("w", FIRST), GONE)
     assert code(state, CloseCdcGeneration(first)) == "no_writers"
     done = applied(two, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 500, 200), GONE)
-    assert applied(done, CloseCdcGeneration(first)).generations[0].status == "closed", "it had come through it"
+    assert applied(done, CloseCdcGeneration(first)).generations[0].status == "closed", "it had passed the generation"
 
 
-def test_a_fenced_name_begins_again_with_the_oldest_open_generation(two: ClusterState) -> None:
+def test_a_fenced_writer_restarts_at_the_oldest_open_generation(two: ClusterState) -> None:
     state = applied(two, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 500, 200), GONE)
     again = writer(applied(state, RegisterCdcWriter("w", SECOND)))
     assert (again.fenced, again.fence_reason, again.ended) == (None, "", (FIRST,))
-    assert (again.horizon, again.floor, again.low_watermark) == (500, 500, 100), "the horizon of the fenced one counts"
+    assert (again.horizon, again.floor, again.low_watermark) == (500, 500, 100), "the lease of the fenced writer counts"
     assert again.positions == GONE.positions
     closed = applied(state, CloseCdcGeneration(two.generations[0].id))
     assert writer(applied(closed, RegisterCdcWriter("w", SECOND))).low_watermark == 200

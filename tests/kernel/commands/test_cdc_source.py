@@ -1,4 +1,4 @@
-"""One source, one writer; and what a writer has decided of its source for good."""
+"""Each source has one writer, and a writer's decisions about its source are permanent."""
 
 from itertools import permutations
 
@@ -25,7 +25,7 @@ def fence(name: str, incarnation: str) -> FenceCdcWriter:
     return FenceCdcWriter(name, incarnation, (), "gone for good")
 
 
-def test_a_source_has_one_writer_until_that_is_fenced() -> None:
+def test_a_source_has_one_unfenced_writer() -> None:
     state = applied(founded(), RegisterCdcWriter("w", FIRST, WRITES))
     assert code(state, RegisterCdcWriter("v", FIRST, WRITES)) == "source_in_use"
     assert code(state, RegisterCdcWriter("v", FIRST, "x" * 250)) == "bad_field"
@@ -37,25 +37,25 @@ def test_a_source_has_one_writer_until_that_is_fenced() -> None:
     assert code(free, RegisterCdcWriter("w", SECOND, WRITES)) == "source_in_use"
 
 
-def test_the_refusal_names_the_writer_and_the_way_out() -> None:
+def test_the_rejection_names_the_writer_and_the_fence() -> None:
     state = applied(founded(), RegisterCdcWriter("orders", FIRST, WRITES))
     _, detail = refused(state, RegisterCdcWriter("typo", FIRST, WRITES))
     assert "orders logs c.mutations" in detail
     assert "fence" in detail
 
 
-def test_who_never_said_what_it_logs_keeps_new_names_away_and_no_old_ones() -> None:
+def test_a_writer_without_a_source_blocks_only_new_names() -> None:
     old = applied(founded(), RegisterCdcWriter("v", FIRST), RegisterCdcWriter("w", FIRST))
     assert code(old, RegisterCdcWriter("new", FIRST, WRITES)) == "source_in_use"
     assert code(applied(old, fence("w", FIRST)), RegisterCdcWriter("w", SECOND, WRITES)) == "source_in_use"
     for one, other in permutations("vw"):
         said = applied(old, RegisterCdcWriter(one, SECOND, WRITES), RegisterCdcWriter(other, SECOND, OTHERS))
         assert code(said, RegisterCdcWriter("new", FIRST, WRITES)) == "source_in_use"
-    # A writer that registers without a source keeps the one that it has.
+    # A writer that registers without a source keeps its source.
     assert writer(applied(said, RegisterCdcWriter("w", "third"))).source == said.writers["w"].source
 
 
-def test_who_comes_back_from_a_fence_and_says_nothing_does_not_get_the_source_that_another_has_now() -> None:
+def test_a_fenced_writer_does_not_regain_a_source_in_use() -> None:
     taken = applied(
         founded(), RegisterCdcWriter("w", FIRST, WRITES), fence("w", FIRST), RegisterCdcWriter("v", FIRST, WRITES)
     )
@@ -74,7 +74,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_is_tried_no_two_that_may_write_log_one_source(steps: list[Command]) -> None:
+def test_two_active_writers_never_share_a_source(steps: list[Command]) -> None:
     state: ClusterState = founded()
     for step in steps:
         state = fold(state, entry(state, step)).state
@@ -83,7 +83,7 @@ def test_whatever_is_tried_no_two_that_may_write_log_one_source(steps: list[Comm
         assert all(source_owner(state, found.name, found.source) is None for found in at_work)
 
 
-def test_what_is_decided_outlasts_incarnations_and_fences_as_long_as_the_source_is_the_same() -> None:
+def test_decisions_survive_incarnations_and_fences_of_a_source() -> None:
     said = AdvanceCdcWriter("w", FIRST, 0, 0, (), (Position(1, 7), Position(0, 3)))
     state = applied(founded(), RegisterCdcWriter("w", FIRST, WRITES), said)
     assert writer(state).decided == (Position(0, 3), Position(1, 7))
@@ -95,7 +95,7 @@ def test_what_is_decided_outlasts_incarnations_and_fences_as_long_as_the_source_
     assert writer(applied(again, RegisterCdcWriter("w", "third", OTHERS))).decided == ()
 
 
-def test_what_is_decided_stays_bounded_however_many_commands_add_to_it() -> None:
+def test_decisions_about_a_source_are_bounded() -> None:
     state = applied(founded(), RegisterCdcWriter("w", FIRST, WRITES))
     many = tuple(Position(partition, 1) for partition in range(POSITIONS_MAX))
     full = applied(state, AdvanceCdcWriter("w", FIRST, 0, 0, (), many))

@@ -1,4 +1,4 @@
-"""Rules of founding, settings, terms and the directory, one refusal each."""
+"""Rules of cluster creation, settings, terms and nodes, with each rejection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kernel.entries import applied, entry, founded, node, uuid, with_norma
 
 
 def refusal(state: ClusterState, command: Command) -> str:
-    """The code of the refusal."""
+    """Return the code of the rejection."""
     decision = decide(state, command, EntryContext(state.epoch + 1, uuid(state.epoch + 1), state.time))
     assert isinstance(decision, Rejected), decision
     assert decision.code in CODES
@@ -31,10 +31,10 @@ def test_every_command_has_a_rule() -> None:
     assert set(RULES) == set(COMMANDS.values())
 
 
-# ---------------------------------------------------------------------------------------------------- settings
+# Settings
 
 
-def test_defaults_are_in_force_and_sound() -> None:
+def test_default_settings_are_valid() -> None:
     assert broken_setting({}) is None
     assert broken_setting({name: rule.default for name, rule in SETTINGS.items()}) is None
     state = applied(founded(), ChangeSettings((("cdc_leeway_us", 9), ("ranges_max", 2_000))))
@@ -69,7 +69,7 @@ def test_a_setting_that_keeps_its_value_modifies_no_part() -> None:
     assert applied(state, ChangeSettings((("cdc_leeway_us", 9),))).changed == state.changed
 
 
-# ------------------------------------------------------------------------------------------------ roles, barrier
+# Roles and barrier
 
 
 def test_only_a_greater_term_takes_over() -> None:
@@ -82,8 +82,8 @@ def test_only_a_greater_term_takes_over() -> None:
     assert state.terms["coordinator"].instance == "b"
 
 
-def test_a_term_leaves_room_above_it() -> None:
-    """Nobody could take over a role of the greatest term."""
+def test_a_term_step_is_bounded() -> None:
+    """No instance could take over a role with the greatest term."""
     state = founded()
     for term in (TERM_STEP_MAX + 1, 2**62):
         assert refusal(state, TakeOver("validator", "a", term)) == "bad_field"
@@ -103,7 +103,7 @@ def test_a_noop_modifies_no_part() -> None:
     assert (after.epoch, after.changed) == (2, state.changed)
 
 
-# ---------------------------------------------------------------------------------------------------- directory
+# Nodes
 
 
 def test_a_registered_node_owns_nothing() -> None:
@@ -165,10 +165,10 @@ def test_a_field_is_checked_before_the_state() -> None:
     assert folded.outcome.detail.startswith("capacity: must be")
 
 
-# ------------------------------------------------------------------------------------------------ updates of nodes
+# Updates of nodes
 
 
-def test_an_update_changes_what_it_names_and_nothing_else() -> None:
+def test_an_update_changes_only_named_properties() -> None:
     state = applied(founded(), node(1), node(2))
     before = state.nodes[node(1).id]
     after = applied(state, UpdateNode(before.id, release="9", features=("b", "a"), capacity=7, shards=3))
@@ -193,12 +193,12 @@ def test_an_update_changes_what_it_names_and_nothing_else() -> None:
 def test_updates_that_are_refused(update: dict[str, Any], code: str) -> None:
     state = applied(founded(), node(1), node(2))
     assert refusal(state, UpdateNode(node(1).id, **update)) == code
-    if code == "duplicate_address":  # of one that is down, or gone, it is free
+    if code == "duplicate_address":  # the address of a node that is down or has left is free
         down = applied(state, DeclareDown(node(2).id, ""))
         assert applied(down, UpdateNode(node(1).id, **update)).nodes[node(1).id].address == node(2).address
 
 
-def test_who_may_be_updated() -> None:
+def test_updates_by_node_state() -> None:
     state = with_normal_nodes(founded(), 1)
     (member,) = state.nodes.values()
     assert refusal(state, UpdateNode(uuid(99), capacity=2)) == "unknown_node"

@@ -1,4 +1,4 @@
-"""Features: enabled once every member supports them, for good; who lacks one stays outside."""
+"""A feature is enabled permanently once each member supports it. Nodes without it cannot join."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REQUIRED, WITHDRAWN = RequireFeature("split"), RequireFeature("split", False)
 
 
 def supporting(*names: str) -> ClusterState:
-    """Two members, n1 and n2, of which those that are named support ``split``."""
+    """Return a state with members n1 and n2. The named members support ``split``."""
     state = with_normal_nodes(founded(), 2)
     return applied(state, *(UpdateNode(name, features=("split", "other")) for name in names))
 
@@ -43,20 +43,20 @@ def test_a_feature_is_enabled_when_every_member_supports_it() -> None:
     assert "features" not in {one.invariant for one in violations(state)}
 
 
-def test_to_enable_it_again_changes_nothing() -> None:
+def test_enabling_a_feature_again_changes_nothing() -> None:
     state = enabled()
     assert applied(state, SPLIT).features is state.features
 
 
-def test_a_node_that_is_no_member_holds_nothing_up() -> None:
+def test_a_node_that_is_not_a_member_does_not_block_a_feature() -> None:
     waiting = applied(supporting(FIRST, SECOND), node(3))
     assert "split" in applied(waiting, SPLIT).features
     gone = applied(waiting, UnregisterNode(NEW))
     assert "split" in applied(gone, SPLIT).features
 
 
-def test_while_it_is_required_no_node_comes_without_it() -> None:
-    """Members that lack it stay, and are upgraded one by one."""
+def test_a_required_feature_keeps_out_nodes_without_it() -> None:
+    """Members without the feature stay, and are upgraded one by one."""
     state = applied(supporting(FIRST), node(3), REQUIRED)
     assert dict(state.features) == {"split": Feature("split", state.epoch, None)}
     assert refusal(state, node(4)) == "feature_missing"
@@ -71,7 +71,7 @@ def test_while_it_is_required_no_node_comes_without_it() -> None:
     assert not violations(joined, state)
 
 
-def test_one_that_is_required_is_enabled_later() -> None:
+def test_a_required_feature_is_enabled_later() -> None:
     state = applied(supporting(FIRST), REQUIRED)
     assert refusal(state, SPLIT) == "feature_unsupported"
     able = applied(state, UpdateNode(SECOND, features=("split",)), SPLIT)
@@ -88,7 +88,7 @@ def test_a_requirement_is_withdrawn_until_it_is_enabled() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4), st.booleans()), max_size=25))
 def test_the_nodes_that_lack_a_required_feature_never_grow(drawn: list[tuple[int, int, bool]]) -> None:
-    """The invariant holds after each command, looked at from each earlier state."""
+    """The invariant holds after each command, relative to each earlier state."""
     states = [with_normal_nodes(founded(), 2)]
     for kind, number, able in drawn:
         one, supported = NODES[number - 1], ("split",) if able else ()
@@ -104,7 +104,7 @@ def test_the_nodes_that_lack_a_required_feature_never_grow(drawn: list[tuple[int
 
 
 @pytest.mark.parametrize("wrong", ["registered", "joined", "returned", "lost it"])
-def test_a_node_that_comes_without_it_is_noticed(wrong: str) -> None:
+def test_the_invariant_detects_a_node_without_the_feature(wrong: str) -> None:
     known = applied(supporting(FIRST), node(3), DeclareDown(SECOND, ""), REQUIRED)
     planted = {
         "registered": replace(known.nodes[NEW], id=NODES[3], registered=known.epoch),
@@ -116,20 +116,20 @@ def test_a_node_that_comes_without_it_is_noticed(wrong: str) -> None:
     assert any("lacks split, which was required" in one.detail for one in violations(state, known))
 
 
-def test_one_that_becomes_a_member_is_asked() -> None:
+def test_a_new_member_must_support_the_feature() -> None:
     joining = applied(supporting(FIRST, SECOND), node(3), Join(NEW, (7,), SEED))
     assert joining.nodes[NEW].state == "joining"
     assert refusal(joining, SPLIT) == "feature_unsupported"
     assert "split" in applied(joining, UpdateNode(NEW, features=("split",)), SPLIT).features
 
 
-def test_who_lacks_it_cannot_register() -> None:
+def test_a_node_without_the_feature_cannot_register() -> None:
     state = enabled()
     assert refusal(state, node(3)) == "feature_missing"
     assert applied(state, replace(node(3), features=("split",))).nodes[NEW].state == "none"
 
 
-def test_who_lacks_it_cannot_become_a_member() -> None:
+def test_a_node_without_the_feature_cannot_become_a_member() -> None:
     state = applied(supporting(FIRST, SECOND), node(3), SPLIT)
     assert refusal(state, Join(NEW, (7,), SEED)) == "feature_missing"
     assert refusal(state, Replace(NEW, FIRST)) == "feature_missing"
@@ -137,31 +137,31 @@ def test_who_lacks_it_cannot_become_a_member() -> None:
     assert applied(able, Join(NEW, (7,), SEED)).nodes[NEW].state == "joining"
 
 
-def test_who_has_it_keeps_it() -> None:
+def test_a_node_keeps_its_enabled_features() -> None:
     state = enabled()
     assert refusal(state, UpdateNode(FIRST, features=("other",))) == "feature_missing"
     assert applied(state, UpdateNode(FIRST, features=("split",))).nodes[FIRST].features == ("split",)
 
 
 @pytest.mark.parametrize("name", ["", "-", "with space", "x" * 101])
-def test_its_name_is_a_name(name: str) -> None:
+def test_a_feature_name_is_valid(name: str) -> None:
     assert refusal(enabled(), EnableFeature(name)) == "bad_field"
     assert refusal(enabled(), RequireFeature(name)) == "bad_field"
 
 
-def test_there_are_at_most_256() -> None:
+def test_features_are_at_most_256() -> None:
     state = applied(founded(), *(EnableFeature(f"f{number}") for number in range(256)))
     assert refusal(state, EnableFeature("one-more")) == "too_many"
     assert applied(state, EnableFeature("f0")).features is state.features
 
 
-def test_change_topics_tell_of_it() -> None:
+def test_change_topics_contain_features() -> None:
     state = enabled()
     told = CHANGES_OF["features"](state.epoch, "split", state.epoch, state.epoch)
     assert project(state)["features", "split"] == told
 
 
-def test_one_that_is_disabled_is_noticed() -> None:
+def test_the_invariant_detects_a_disabled_feature() -> None:
     state = enabled()
     lost = replace(state, features=state.features.delete("split"))
     assert any("split is not enabled any more" in one.detail for one in violations(lost, state))

@@ -1,4 +1,6 @@
-"""Commands on forced states that hold every invariant and that no command makes. No later command may stop the fold."""
+"""Commands on forced states that satisfy all invariants but result from no command. No later command may stop the
+fold.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ JOIN = Join(NODES[4], (7,), SEED)
 
 
 def forced(state: ClusterState, **parts: Any) -> ClusterState:
-    """The state after a recovery that replaces these sections."""
+    """Return the state after a recovery that replaces these sections."""
     command = ForceState("repair", "ann", tuple(ForcedPart(name, encode(part)) for name, part in parts.items()))
     return applied(state, ENTER, command, LEAVE)
 
@@ -51,7 +53,7 @@ def test_a_request_may_have_the_name_of_a_later_epoch() -> None:
     assert violations(state) == ()
 
 
-def test_no_operation_is_forced_that_a_later_one_is_named_like() -> None:
+def test_a_forced_operation_cannot_have_a_later_id() -> None:
     state = applied(joined(2), ENTER)
     name, ended = f"join-{state.epoch + 4}", next(iter(state.operations.values()))
     part = ForcedPart("operations", encode(state.operations.set(name, replace(ended, id=name))))
@@ -94,15 +96,15 @@ def test_a_keyspace_may_name_datacenters_that_its_strategy_ignores(strategy: str
 @pytest.mark.parametrize(
     "wrong", [{"capacity": 0}, {"capacity": -(2**60)}, {"shards": 0}, {"shards": 10**9}, {"ignore_msb": 64}]
 )
-def test_no_node_is_forced_that_could_not_register(wrong: dict[str, int]) -> None:
+def test_a_forced_node_is_valid(wrong: dict[str, int]) -> None:
     state = applied(joined(2), ENTER)
     node = next(iter(state.nodes.values()))
     part = ForcedPart("nodes", encode(state.nodes.set(node.id, replace(node, **wrong))))
     assert fold(state, entry(state, ForceState("repair", "ann", (part,)))).outcome.code == "state_unsound"
 
 
-def test_no_number_is_forced_that_change_records_cannot_contain() -> None:
-    """The publisher could not encode it, and would stop at that epoch for ever."""
+def test_a_forced_number_fits_into_change_records() -> None:
+    """Otherwise the publisher could not encode the record and would stop at that epoch."""
     state = applied(joined(2), ENTER)
     node = next(iter(state.nodes.values()))
     for capacity, code in ((2**63 - 1, ""), (2**63, "state_undecodable"), (10**30, "state_undecodable")):

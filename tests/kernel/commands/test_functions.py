@@ -1,4 +1,6 @@
-"""Functions, aggregates and user types: creation, alteration together with their users, and drops of unused ones."""
+"""Functions, aggregates and user types: creation, alteration together with their users, and drops of unused
+entities.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ AVERAGE = CreateAggregate("ks", "average", ("int",), "add", "tuple<int, bigint>"
 ADDRESS = CreateType("ks", "address", (TypeField("street", "text"),))
 
 
-def test_an_aggregate_is_made_of_functions() -> None:
+def test_an_aggregate_uses_functions() -> None:
     state = applied(ready(), ADD, MEAN, AVERAGE)
     found = state.functions["ks.add(tuple<int, bigint>, int)"]
     assert (found.version, found.changed) == (state.functions[found.signature].version, state.epoch - 2)
@@ -57,14 +59,14 @@ def test_an_aggregate_is_made_of_functions() -> None:
     assert decode_state(encode(state)) == state
 
 
-def test_overloads_are_told_apart_by_their_arguments() -> None:
+def test_overloads_differ_by_arguments() -> None:
     one = CreateFunction("ks", "f", ("list<int>",), ("a",), "int", "lua", "return 1")
     state = applied(ready(), one, replace(one, arguments=("int",)), replace(one, arguments=(), argument_names=()))
     assert sorted(state.functions) == ["ks.f()", "ks.f(int)", "ks.f(list<int>)"]
     assert refusal(state, replace(one, arguments=(" frozen < list<int> >",))) == "function_exists"
     assert refusal(state, DropFunction("ks", "f")) == "ambiguous_name"
     assert refusal(state, DropFunction("ks", "f", ("text",))) == "unknown_function"
-    assert refusal(state, DropFunction("ks", "f", ("?",))) == "bad_field", "it is not the one without arguments"
+    assert refusal(state, DropFunction("ks", "f", ("?",))) == "bad_field", "the function without arguments stays"
     state = applied(state, DropFunction("ks", "f", ("frozen<list<int>>",)), DropFunction("ks", "f", ()))
     assert sorted(state.functions) == ["ks.f(int)"]
     assert not applied(state, DropFunction("ks", "f")).functions
@@ -135,19 +137,19 @@ def test_an_aggregate_is_refused(changes: dict[str, Any], code: str) -> None:
         (DropKeyspace("ks"), "keyspace_not_empty"),
     ],
 )
-def test_what_is_used_stays(command: Command, code: str) -> None:
+def test_an_entity_in_use_cannot_be_dropped(command: Command, code: str) -> None:
     where = CreateFunction("ks", "where", ("frozen<map<int, address>>",), ("a",), "text", "lua", "return ''")
     where = replace(where, arguments=("frozen<map<int, frozen<address>>>",))
     assert refusal(applied(ready(), ADDRESS, where, ADD, MEAN, AVERAGE), command) == code
 
 
-def test_what_nobody_uses_goes() -> None:
+def test_an_unused_entity_can_be_dropped() -> None:
     state = applied(ready(), ADD, MEAN, AVERAGE, DropAggregate("ks", "average"))
     state = applied(state, DropFunction("ks", "add"), DropFunction("ks", "mean"), DropKeyspace("ks"))
     assert not state.functions
 
 
-def test_a_type_does_not_outgrow_the_functions_that_name_it() -> None:
+def test_a_type_growth_is_limited_by_its_functions() -> None:
     many = ", ".join(["frozen<address>"] * 100)
     where = CreateFunction("ks", "where", (f"tuple<{many}>",), ("a",), "text", "lua", "return ''")
     state = applied(ready(), ADDRESS, where)
@@ -179,17 +181,17 @@ def test_literals(text: str, found: bool) -> None:
     assert is_literal(text) is found
 
 
-def test_one_spelling_of_a_type() -> None:
+def test_a_type_has_one_canonical_spelling() -> None:
     assert normalised(" map < text,frozen< udt<a int,b list<x>> > >") == "map<text, frozen<udt<a int, b list<x>>>>"
     assert thawed("frozen<map<text, frozen<list<x>>>>") == "map<text, list<x>>"
     assert normalised("a;b") == thawed("a;b") == ""
 
 
-# ------------------------------------------------------------------------------------------------ any sequence of them
+# Random sequences
 
 
 def drawn(draw: random.Random, number: int) -> Command:
-    """A command of a small schema, in which most names are taken or used."""
+    """Return a command for a small schema, so that most names are taken or in use."""
     kind, name = draw.choice(["int", "x", "frozen<y>"]), draw.choice("tu")
     columns = (Column("k", "text"), Column("c", "int"), Column("v", draw.choice(["int", "frozen<x>", "frozen<y>"])))
     commands: list[Command] = [
@@ -274,7 +276,7 @@ def test_an_alteration_reaches_every_column_and_the_tables_versions() -> None:
     assert digest(state) != digest(before)
 
 
-def test_a_type_that_nobody_uses_goes() -> None:
+def test_an_unused_type_can_be_dropped() -> None:
     state = applied(ready(), HOME, PERSON, table(a="address"))
     assert refusal(state, DropType("ks", "address")) == "type_in_use"
     assert refusal(state, DropKeyspace("ks")) == "keyspace_not_empty"
@@ -321,4 +323,4 @@ def test_a_field_may_have_the_name_of_a_type() -> None:
     assert resolved("set<int>", known) == "set<int>"
     assert is_part("a", "list<frozen<b>>", known)
     assert not is_part("b", "frozen<a>", known)
-    assert not is_type(resolved("b>", known)), "what is no type stays none"
+    assert not is_type(resolved("b>", known)), "an invalid type stays invalid"

@@ -1,6 +1,6 @@
-"""What a command makes takes its fields by their names, which the type checker does not see: here it is checked.
+"""Check of calls that copy fields from a command by name, which the type checker does not check.
 
-A field of what is made is given at the call, or is the command's, of the same type, or has a default.
+Each field of the result is passed in the call, or exists in the command with the same type, or has a default.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pytest
 import ringlog.kernel.commands as commands
 
 MAKERS = {"made_of": set[str](), "part_of": {"version", "changed"}}
-"""Who takes fields by their names, and what it gives besides."""
+"""Functions that copy fields by name, and the fields that they add."""
 
 Makes = tuple[str, str, str, frozenset[str]]
-"""Module, class that is made, class of the command, fields that are given at the call."""
+"""Module, class of the result, class of the command, fields passed in the call."""
 
 
 def makes() -> Iterator[Makes]:
@@ -49,7 +49,7 @@ def given_at(call: ast.Call, function: ast.FunctionDef) -> Iterator[str]:
         if keyword.arg is not None:
             yield keyword.arg
             continue
-        assert isinstance(keyword.value, ast.Name), "a dict that stands in the function"
+        assert isinstance(keyword.value, ast.Name), "a dict literal in the function"
         for key in dicts[keyword.value.id].keys:
             assert isinstance(key, ast.Constant)
             yield str(key.value)
@@ -59,7 +59,7 @@ MAKES = list(makes())
 
 
 def wrong(kind: type[Any], command: type[Any], given: frozenset[str]) -> list[str]:
-    """What is not as it must be."""
+    """Return the problems of one call."""
     wanted, there = get_type_hints(kind), get_type_hints(command)
     found = [f"{name} is no field" for name in given - wanted.keys()]
     for field in fields(kind):
@@ -80,7 +80,7 @@ def test_fields_are_those_of_the_command(makes: Makes) -> None:
     assert wrong(getattr(there, kind), getattr(there, command), given) == []
 
 
-def test_each_call_is_looked_at_and_what_is_wrong_is_seen() -> None:
+def test_each_call_is_checked_and_problems_are_found() -> None:
     assert len(MAKES) == sum(
         path.read_text(encoding="utf-8").count(f" = {name}(")
         for path in Path(commands.__path__[0]).rglob("*.py")

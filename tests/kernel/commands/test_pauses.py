@@ -1,4 +1,4 @@
-"""Pauses: what they hold up, where, and how they end."""
+"""Pauses: the commands that each scope blocks, and the end of a pause."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ UNPAUSED_KINDS = {
     ),
     *("SwitchStable", "TakeOver", "TakeSnapshot", "UpdateNode", "WithdrawCdcGeneration"),
 }
-"""Steps of what runs, what ends it, reports of nodes and agents, last resorts, recoveries, pauses themselves."""
+"""Steps and ends of running operations, reports of nodes and agents, last resorts, recoveries, and pauses."""
 
 
-def test_each_command_declares_what_holds_it_up() -> None:
+def test_each_command_declares_its_pause_scope() -> None:
     for name, kind in COMMANDS.items():
         assert "PAUSED_BY" in vars(kind), f"{name} declares no scope"
         assert kind.PAUSED_BY in (*SCOPES, UNPAUSED), name
     assert {name for name, kind in COMMANDS.items() if kind.PAUSED_BY == UNPAUSED} == UNPAUSED_KINDS
 
 
-def test_all_holds_up_every_other_command() -> None:
+def test_the_scope_all_blocks_each_other_command() -> None:
     held = after(PILED, PauseChanges(("all",)))
     for name, kind in COMMANDS.items():
         if kind not in (MigrateTablets, Remove, Replace):  # their fields count, too
@@ -99,7 +99,7 @@ REPAIR = MigrateTablets((TabletMigration("ks.t", 0, "repair"),))
         ("all", REPAIR),
     ],
 )
-def test_a_scope_holds_up_its_commands_and_names_itself(scope: str, command: Command) -> None:
+def test_a_scope_blocks_its_commands(scope: str, command: Command) -> None:
     held = after(PILED, PauseChanges((scope,), reason="upgrade"))
     found = decided(held, command)
     assert isinstance(found, Rejected)
@@ -109,24 +109,24 @@ def test_a_scope_holds_up_its_commands_and_names_itself(scope: str, command: Com
     assert code(after(PILED, PauseChanges(("balancing", "splits"))), command) != "changes_paused"
 
 
-def test_the_last_resort_is_never_held_up() -> None:
+def test_pauses_do_not_block_last_resorts() -> None:
     assert code(after(PILED, PauseChanges(("all",))), Assassinate("n1")) != "changes_paused"
 
 
 @pytest.mark.parametrize("of", ["", "ks", "ks.t"])
-def test_the_balancer_rests_everywhere_in_a_keyspace_or_of_a_table(of: str) -> None:
+def test_a_pause_stops_the_balancer_in_its_scope(of: str) -> None:
     assert advise(PILED, {}).moves
     held = after(PILED, PauseChanges(("balancing",), of))
     assert not advise(held, {}).moves
     assert advise(after(held, ResumeChanges(("balancing",), of)), {}).moves
 
 
-def test_an_operator_still_moves_what_the_balancer_must_not() -> None:
+def test_an_operator_moves_tablets_despite_a_balancer_pause() -> None:
     move = MigrateTablets(advise(PILED, {}).moves[:1])
     assert isinstance(decided(after(PILED, PauseChanges(("balancing",))), move), Accepted)
 
 
-def test_a_pause_of_splits_holds_up_decisions_alone() -> None:
+def test_a_pause_of_splits_blocks_only_decisions() -> None:
     least = replaced(PILED, settings=PILED.settings.set("balance_tablets_per_shard_min", 10))
     assert advise(least, {}).resizes
     held = after(least, PauseChanges(("splits",), "ks.t"))
@@ -155,18 +155,18 @@ def test_what_is_refused(command: Command, expected: str) -> None:
     assert code(PILED, command) == expected
 
 
-def test_a_resume_always_passes_and_leaves_nothing_behind() -> None:
+def test_a_resume_always_applies() -> None:
     held = after(PILED, PauseChanges(SCOPES))
     assert len(held.pauses) == len(SCOPES)
     assert after(PILED, ResumeChanges(SCOPES)).pauses is PILED.pauses
     resumed = after(held, ResumeChanges(SCOPES))
     assert not resumed.pauses
     same = replaced(resumed, epoch=PILED.epoch, changed=PILED.changed)
-    assert digest(same) == digest(PILED), "a state without pauses has no such part"
+    assert digest(same) == digest(PILED), "a state without pauses has no such section"
 
 
 def test_a_dead_node_is_removed_or_replaced_while_topology_is_paused() -> None:
-    """CEP-21: the switch is relaxed for the failures of nodes. ``all`` is not."""
+    """CEP-21: topology pauses permit commands after node failures, except with ``all``."""
     (first, second, *_) = sorted(PILED.nodes)
     dead = after(PILED, DeclareDown(first, "burnt"))
     for command in (Remove(first), Replace(second, first)):
@@ -177,7 +177,7 @@ def test_a_dead_node_is_removed_or_replaced_while_topology_is_paused() -> None:
     assert code(alive, Remove("nobody")) == "changes_paused"
 
 
-def test_data_of_a_zone_stay_where_they_are_while_all_is_paused() -> None:
+def test_a_pause_of_all_keeps_zone_partitions_in_place() -> None:
     state = led(with_data("ABC", partitions=1, replicas=1))[0]
     held = done(state, PauseChanges(("all",)))
     assert tried(held, AlterZone("z", replicas=3))[1] == "changes_paused"
@@ -187,5 +187,5 @@ def test_data_of_a_zone_stay_where_they_are_while_all_is_paused() -> None:
     assert row["waits"].endswith("all changes are paused (ringlog resume all)")
     begun = done(altered, ResumeChanges(("all",)), TriggerRebalance("z", altered.epoch), PauseChanges(("all",)))
     ended, asked = led(begun)
-    assert "MigrateTablets" in asked, "what runs comes to its end"
+    assert "MigrateTablets" in asked, "running operations end"
     assert len(ended.tablets["ks.t"].replicas(0)) == 3

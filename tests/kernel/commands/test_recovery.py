@@ -1,4 +1,4 @@
-"""Recoveries: who may, what is allowed in one, what is forced, and that they are remembered."""
+"""Recoveries: permitted operators and commands, forced sections, and the stored record."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def in_one() -> ClusterState:
     return applied(joined(2), ENTER)
 
 
-def test_a_recovery_is_named_shown_and_remembered() -> None:
+def test_a_recovery_is_shown_and_stored() -> None:
     state = in_one()
     running = in_recovery(state)
     assert running is not None
@@ -72,18 +72,18 @@ def test_a_recovery_is_named_shown_and_remembered() -> None:
     ("reason", "operator"),
     [("", "ann"), (" ", "ann"), ("x" * 501, "ann"), ("why", ""), ("why", "  "), ("why", "x" * 101)],
 )
-def test_nobody_overrides_without_a_name_and_a_reason(kind: type[EnterRecovery], reason: str, operator: str) -> None:
+def test_a_recovery_needs_an_operator_and_a_reason(kind: type[EnterRecovery], reason: str, operator: str) -> None:
     state = founded() if kind is EnterRecovery else applied(founded(), ENTER)
     assert code(state, kind(reason, operator)) == "bad_field"
 
 
-def test_one_at_a_time_and_only_in_one() -> None:
+def test_recoveries_do_not_overlap() -> None:
     assert code(in_one(), ENTER) == "in_recovery"
     assert code(joined(1), LEAVE) == "not_in_recovery"
     assert code(joined(1), force(ForcedPart("pauses", b""))) == "not_in_recovery"
 
 
-def test_operations_wait_until_it_is_over() -> None:
+def test_operations_wait_for_the_end_of_a_recovery() -> None:
     state = in_one()
     assert code(state, Leave(NODES[0])) == "in_recovery"
     assert code(state, Join(NODES[4], (7,), SEED)) == "in_recovery"
@@ -93,13 +93,13 @@ def test_operations_wait_until_it_is_over() -> None:
     assert code(keyspace, widened) == "in_recovery"
     assert code(applied(keyspace, LEAVE), widened) == ""
     running = applied(joined(2), Join(NODES[4], (7,), SEED), ENTER)
-    assert coordinated(running).nodes[NODES[4]].state == "normal", "what runs goes on"
+    assert coordinated(running).nodes[NODES[4]].state == "normal", "running operations continue"
 
 
-# ------------------------------------------------------------------------------------------------------- ForceState
+# ForceState
 
 
-def test_a_forced_part_is_the_part_from_then_on() -> None:
+def test_a_forced_section_replaces_the_section() -> None:
     state = applied(joined(2), PauseChanges(("splits",)), ENTER)
     wanted = Map({"all/": Pause("all", "", "while it is repaired", 3)})
     after = applied(state, force(ForcedPart("pauses", encode(wanted))))
@@ -115,7 +115,7 @@ def test_a_forced_part_is_the_part_from_then_on() -> None:
 
 
 def test_a_service_is_forced_to_one_member() -> None:
-    """The least change after a lost majority, as CEP-21 has it."""
+    """The smallest change after a lost majority, as in CEP-21."""
     state = applied(coordinated(applied(joined(3), ReconfigureService(3))), ENTER)
     alone = Map({NODES[0]: state.service[NODES[0]]})
     after = applied(state, force(ForcedPart("service", encode(alone))))
@@ -131,7 +131,7 @@ def test_state_that_breaks_an_invariant_is_refused_and_named() -> None:
     assert folded.state is state
 
 
-def test_no_name_and_no_recovery_is_forgotten() -> None:
+def test_forced_sections_keep_names_and_recoveries() -> None:
     state = applied(founded(), node(1), node(2), ENTER)
     less = (ForcedPart("nodes", encode(state.nodes.delete(NODES[1]))),)
     less = (*less, ForcedPart("node_names", encode(state.node_names.delete("n2"))))
@@ -140,8 +140,8 @@ def test_no_name_and_no_recovery_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("name", ["log_bounds", "snapshots"])
-def test_where_the_log_may_begin_is_no_wish(name: str) -> None:
-    """A bound that is forced would let the keeper delete what no snapshot and no archive has."""
+def test_the_log_beginning_cannot_be_forced(name: str) -> None:
+    """A forced bound would let the cache writer delete entries that no snapshot or archive contains."""
     part = ForcedPart(name, encode(getattr(in_one(), name)))
     assert code(in_one(), force(part)) == "bad_field"
 
@@ -160,7 +160,7 @@ def test_where_the_log_may_begin_is_no_wish(name: str) -> None:
         ((ForcedPart("pauses", b"M0:M0:"),), "state_undecodable"),
     ],
 )
-def test_what_is_no_part_of_a_state_is_refused(parts: tuple[ForcedPart, ...], expected: str) -> None:
+def test_an_unknown_section_is_rejected(parts: tuple[ForcedPart, ...], expected: str) -> None:
     assert code(in_one(), force(*parts)) == expected
 
 
@@ -171,7 +171,7 @@ def test_the_epochs_of_force_are_bounded() -> None:
     assert running.forced == tuple(range(state.epoch - FORCED_KEPT_MAX + 1, state.epoch + 1))
 
 
-# --------------------------------------------------------------------------------------------------- schema versions
+# Schema versions
 
 
 def schema(state: ClusterState, *commands: Command) -> ClusterState:
@@ -197,7 +197,9 @@ def test_versions_of_the_schema_are_digests_in_a_recovery() -> None:
 
 
 def test_every_part_of_the_schema_is_in_the_digest_that_is_its_version() -> None:
-    """Also what no table, keyspace or type shows: two schemas in one recovery never have one version."""
+    """Also schema parts that no table, keyspace or type contains: different schemas of one recovery have different
+    versions.
+    """
     state = schema(in_one(), CreateKeyspace("ks", Replication("simple", 1)), TABLE)
     seen = [state.schema_version]
     for command in (
@@ -210,11 +212,11 @@ def test_every_part_of_the_schema_is_in_the_digest_that_is_its_version() -> None
     ):
         state = schema(state, command)
         seen.append(state.schema_version)
-    assert seen[-1] == seen[-3], "the schema is the one before the index again"
+    assert seen[-1] == seen[-3], "the schema is the one before the index"
     assert len(set(seen)) == len(seen) - 1
 
 
-def test_so_are_those_of_tables_that_a_type_changes_and_of_which_lives_are_kept() -> None:
+def test_table_versions_are_digests_in_a_recovery() -> None:
     columns = (*TABLE.columns, Column("a", "frozen<address>"))
     state = schema(
         joined(2),
@@ -234,7 +236,7 @@ def test_so_are_those_of_tables_that_a_type_changes_and_of_which_lives_are_kept(
     assert state.table_lives["ks.t"][-1].versions[-1].table == state.tables["ks.t"]
 
 
-def test_what_changes_no_schema_changes_no_version() -> None:
+def test_other_commands_keep_the_schema_version() -> None:
     state = in_one()
     assert applied(state, ChangeSettings((("history_entries", 200),))).schema_version == state.schema_version
     assert digest(applied(state, Noop())) != digest(state)

@@ -1,4 +1,4 @@
-"""Requests to the whole cluster: each is a record, from the entry that asks to the one that brings its outcome."""
+"""Generation requests: each has a record, from the requesting entry to the entry with its outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_each_request_is_recorded_with_its_outcome(one: ClusterState) -> None:
     cancelled = applied(cancelled, CancelOperation(operation_of(cancelled), "no"))
     asked = applied(cancelled, RequestCdcGeneration(SEED, "alice"), RequestCdcGeneration(bytes(16), "bob"))
     assert asked.prepared is not None
-    assert asked.prepared.seed == SEED, "who comes later waits for the same generation"
+    assert asked.prepared.seed == SEED, "a later request waits for the same generation"
     waiting = {found.requester: found for found in asked.requests.values() if found.outcome == "in_progress"}
     assert {found.generation for found in waiting.values()} == {asked.prepared.id}
     assert set(waiting) == {"alice", "bob"}
@@ -38,7 +38,7 @@ def test_each_request_is_recorded_with_its_outcome(one: ClusterState) -> None:
     assert violations(repaired) == ()
 
 
-def test_a_request_ends_when_what_it_waits_for_is_dropped() -> None:
+def test_a_request_ends_with_a_dropped_preparation() -> None:
     state = applied(joining(founded(), 1, 5), RequestCdcGeneration(SEED))
     state = applied(state, CancelOperation(operation_of(state), "no"))
     assert [found.outcome for found in state.requests.values()] == ["dropped"]
@@ -65,7 +65,7 @@ def test_records_of_requests_that_ended_are_bounded(one: ClusterState) -> None:
 
 
 def test_a_replacement_by_a_node_with_other_shards_is_repaired(one: ClusterState) -> None:
-    """Version 1 of the request compared the ends of ranges alone, and does so for ever."""
+    """Version 1 of the request compares only the ends of ranges, permanently."""
     (owner,) = (found for found in one.nodes.values() if found.tokens)
     other = replace(one, nodes=one.nodes.set(owner.id, replace(owner, shards=owner.shards + 1)))
     assert unchanged(other, RequestCdcGeneration(SEED, ""))
@@ -75,7 +75,7 @@ def test_a_replacement_by_a_node_with_other_shards_is_repaired(one: ClusterState
     assert [found.outcome for found in repaired.requests.values()] == ["done"]
 
 
-def test_what_is_prepared_stays_while_another_join_is_in_flight() -> None:
+def test_a_preparation_survives_another_join() -> None:
     state = applied(joining(founded(), 1, 5), node(2))
     state = applied(state, RequestCdcGeneration(SEED))
     first = operation_of(state)

@@ -1,4 +1,4 @@
-"""Rules of keyspaces and tables, their versions, and the placements that come and go with replication settings."""
+"""Rules of keyspaces and tables, their versions, and the placements of replication settings."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ TABLE = CreateTable("ks", "t", uuid(1, space=6), COLUMNS, ("k",), ("c",), CdcOpt
 
 
 def ready() -> ClusterState:
-    """Three normal nodes and the keyspace ``ks``; epoch 5."""
+    """Return three normal nodes and the keyspace ``ks``, at epoch 5."""
     return applied(with_normal_nodes(founded(), 3), CreateKeyspace("ks", SIMPLE_2))
 
 
 def in_flight(state: ClusterState, stage: str = "prepared") -> ClusterState:
-    """``state`` with an operation in ``stage``."""
+    """Return ``state`` with an operation in ``stage``."""
     flying = Operation(
         "join-9", "join", NODES[0], (), SEED, stage, 5, Plan(), (), None, (StageMark("requested", 5, 0),), (), ""
     )
     return replace(state, operations=state.operations.set(flying.id, flying))
 
 
-# --------------------------------------------------------------------------------------------------- keyspaces
+# Keyspaces
 
 
-def test_a_keyspace_brings_the_placement_of_its_setting() -> None:
+def test_a_keyspace_adds_its_placement() -> None:
     state = ready()
     assert state.keyspaces["ks"].version == state.schema_version == state.state_id
     placement = state.placements["simple:2"]
@@ -52,7 +52,7 @@ def test_a_keyspace_brings_the_placement_of_its_setting() -> None:
     assert state.changed["placements"] == state.changed["keyspaces"] == state.changed["schema_version"] == 5
 
 
-def test_keyspaces_under_one_setting_share_a_placement_and_the_last_takes_it_along() -> None:
+def test_keyspaces_of_one_setting_share_a_placement() -> None:
     before = ready()
     state = applied(before, CreateKeyspace("two", SIMPLE_2))
     assert state.placements is before.placements
@@ -98,7 +98,7 @@ def test_settings_in_use_do_not_change_under_an_operation() -> None:
         assert applied(in_flight(ready(), stage), CreateKeyspace("one", SIMPLE_1), DropKeyspace("ks"))
 
 
-# ------------------------------------------------------------------------------------------------------ tables
+# Tables
 
 
 def test_a_table_and_its_versions() -> None:
@@ -109,7 +109,7 @@ def test_a_table_and_its_versions() -> None:
     assert (made.columns, made.partition_key, made.clustering_key) == (COLUMNS, ("k",), ("c",))
     assert dict(state.table_ids) == {TABLE.id: "ks.t"}
     other = applied(state, replace(TABLE, name="u", id=uuid(2, space=6)))
-    assert other.tables["ks.t"] is made, "only the tables that a command touches get its version"
+    assert other.tables["ks.t"] is made, "only the changed tables get the version"
     assert other.schema_version != made.version
 
 
@@ -119,7 +119,7 @@ def test_collections_static_columns() -> None:
     assert state.tables["ks.t"].columns == (*COLUMNS, *more)
 
 
-def test_a_table_id_is_never_used_again_but_a_name_is() -> None:
+def test_a_table_name_is_reusable_but_not_its_id() -> None:
     state = applied(ready(), TABLE, DropTable("ks", "t"))
     assert not state.tables
     assert refusal(state, TABLE) == "table_id_reused"
@@ -164,7 +164,7 @@ def test_a_second_create_is_refused_and_not_merged() -> None:
     assert refusal(state, DropKeyspace("ks")) == "keyspace_not_empty"
 
 
-def test_key_order_is_that_of_the_key_not_of_the_columns() -> None:
+def test_key_order_follows_the_key() -> None:
     state = applied(ready(), replace(TABLE, partition_key=("v", "k")))
     assert state.tables["ks.t"].partition_key == ("v", "k")
 
@@ -197,8 +197,8 @@ def test_change_of_a_table_refused(command: Command, code: str) -> None:
     assert refusal(applied(ready(), TABLE), command) == code
 
 
-def test_a_table_that_somebody_drops_meanwhile_is_not_altered() -> None:
-    """The second example of what CEP-21 has the service refuse; its author has not seen the drop."""
+def test_a_concurrently_dropped_table_is_not_altered() -> None:
+    """The second example of CEP-21 for a rejection: the author has not seen the drop."""
     seen = applied(ready(), TABLE)
     alter = AlterTable("ks", "t", (Column("w", "int"),))
     dropped = applied(seen, DropTable("ks", "t"))
@@ -207,7 +207,7 @@ def test_a_table_that_somebody_drops_meanwhile_is_not_altered() -> None:
     assert refusal(dropped, alter) == "unknown_table", "decided again, as an author does after a lost race"
 
 
-def test_a_refused_create_says_which_entry_was_first() -> None:
+def test_a_rejected_create_names_the_first_entry() -> None:
     state = applied(ready(), TABLE)
     folded = fold(state, entry(state, replace(TABLE, id=uuid(2, space=6))))
     assert folded.outcome.detail == (
@@ -217,6 +217,6 @@ def test_a_refused_create_says_which_entry_was_first() -> None:
     assert "an epoch before" in fold(state, entry(state, CreateKeyspace("ks", SIMPLE_1))).outcome.detail
 
 
-def test_the_time_of_an_entry_is_that_of_the_calendar() -> None:
+def test_entry_times_are_calendar_times() -> None:
     times = {0: "1970-01-01T00:00:00Z", 951_782_399: "2000-02-28T23:59:59Z", 1_709_164_800: "2024-02-29T00:00:00Z"}
     assert {seconds: utc(seconds) for seconds in times} == times

@@ -1,4 +1,4 @@
-"""Batches of schema commands: all or nothing, in one epoch, and the same as their commands one after the other."""
+"""Batches of schema commands apply as a whole, in one epoch, with the result of the single commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def batch(*commands: Command, if_needed: bool = False) -> SchemaBatch:
 def refused(state: ClusterState, command: Command) -> tuple[str, str]:
     folded = fold(state, entry(state, command))
     assert folded.outcome.kind is OutcomeKind.REFUSED, folded.outcome
-    assert folded.state is state, "nothing is done"
+    assert folded.state is state, "nothing applies"
     return folded.outcome.code, folded.outcome.detail
 
 
@@ -60,13 +60,13 @@ def test_a_schema_in_one_entry() -> None:
     assert table.version == state.keyspaces["new"].version == state.schema_version == state.state_id
 
 
-def test_the_first_refusal_refuses_all_and_says_which_it_was() -> None:
+def test_the_first_rejection_rejects_the_batch() -> None:
     code, detail = refused(ready(), batch(TABLE, ADDRESS, replace(TABLE, id=uuid(2, space=6)), LONGER))
     assert code == "table_exists"
     assert detail.startswith("statements, 3 of 4: name: the table ks.t exists")
 
 
-def test_what_is_needed_already_is_passed_over() -> None:
+def test_existing_entities_are_skipped() -> None:
     state = applied(ready(), batch(TABLE, ADDRESS))
     there = batch(CreateKeyspace("ks", SIMPLE_2), replace(TABLE, id=uuid(2, space=6)), ADDRESS, if_needed=True)
     after = applied(state, there)
@@ -103,13 +103,15 @@ def test_what_is_refused(code: str, command: Command) -> None:
     assert refused(in_flight(ready()), command)[0] == code
 
 
-def test_a_pause_of_the_schema_holds_it_up() -> None:
+def test_a_schema_pause_blocks_a_batch() -> None:
     state = applied(ready(), PauseChanges(("schema",), reason="a release"))
     assert refused(state, batch(TABLE))[0] == "changes_paused"
 
 
 def test_a_table_that_is_altered_twice_has_one_new_version() -> None:
-    """Nobody may have judged a write by the one between, and both have the entry's id."""
+    """A writer cannot validate a write with the intermediate version, and both versions would have the id of the
+    entry.
+    """
     state = applied(ready(), TABLE)
     state = replace(state, settled=Settled(until=1_000))
     one, two = Column("one", "int"), Column("two", "int")
@@ -118,11 +120,11 @@ def test_a_table_that_is_altered_twice_has_one_new_version() -> None:
     assert applied(state, batch(AlterTable("ks", "t", (one,)), DropTable("ks", "t"))).table_lives["ks.t"][-1].until
 
 
-# ------------------------------------------------------------------------------------------------------- any batch
+# Random batches
 
 
 def _drawn(draw: Random, ids: Any) -> Command:
-    """A schema command; most of them fit a small schema that others of them made."""
+    """Return a random schema command. Most fit the small schema of earlier commands."""
     keyspace, name = draw.choice("ab"), draw.choice("tu")
     columns = (
         Column("k", "text"),
@@ -147,7 +149,7 @@ def _drawn(draw: Random, ids: Any) -> Command:
 
 
 def _other_ways(draw: Random, keyspace: str, table: str) -> list[Command]:
-    """One of them, as often as a table or a type."""
+    """Return the schema commands other than for tables and types."""
     made: list[Command] = [
         CreateView(keyspace, draw.choice("vw"), table, (), ("v",), ("k", "c")),
         DropView(keyspace, draw.choice("vw")),
@@ -162,7 +164,7 @@ def _other_ways(draw: Random, keyspace: str, table: str) -> list[Command]:
 
 
 def _plain(state: ClusterState) -> dict[str, Any]:
-    """What the schema says, but for versions and epochs, which follow from the entries."""
+    """Return the schema without versions and epochs, which depend on the entries."""
 
     def bare(part: Map[str, Any], **fields: Any) -> dict[str, Any]:
         return {name: replace(value, **fields) for name, value in part.items()}
@@ -183,8 +185,8 @@ def _plain(state: ClusterState) -> dict[str, Any]:
     }
 
 
-def test_a_batch_is_its_commands_one_after_the_other() -> None:
-    """In one epoch if it applies; and if one of them is refused, so is it, for the same reason."""
+def test_a_batch_equals_its_single_commands() -> None:
+    """An applied batch takes one epoch. A batch with a rejected command is rejected with the same code."""
     kinds, sizes = set[type[Command]](), set[int]()
     for seed in range(8):
         _compare(seed, kinds, sizes)

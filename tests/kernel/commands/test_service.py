@@ -1,4 +1,4 @@
-"""The metadata service: its steps, gates and goal, and what becomes of members that go."""
+"""The metadata service: its steps, barriers and target size, and members that leave the cluster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ONE, TWO, THREE, FOUR, FIVE = NODES
 
 
 def cluster(places: Sequence[tuple[str, str]]) -> ClusterState:
-    """Normal nodes ``n1`` … in these (datacenter, rack), without going through their joins."""
+    """Return a state with normal nodes ``n1`` … in these (datacenter, rack) pairs, without running their joins."""
     state = founded()
     for number, (datacenter, rack) in enumerate(places, start=1):
         state = applied(state, node(number, datacenter=datacenter, rack=rack))
@@ -70,7 +70,7 @@ def step(state: ClusterState, *silent: str) -> Command:
 
 
 def settled(state: ClusterState) -> ClusterState:
-    """All steps; each state is sound, and so is the way to it."""
+    """Apply all steps and check the invariants of each state."""
     for _ in range(STEPS_MAX):
         if next_step(state) is None:
             return state
@@ -98,7 +98,7 @@ def test_a_member_comes_and_goes_in_two_steps() -> None:
     assert views.service(state) == {"read": ["n2"], "write": ["n2"], "excluded": [], "size": 1, "automatic": False}
 
 
-def test_a_refusal_calls_a_node_s_state_what_views_call_it() -> None:
+def test_a_rejection_uses_the_state_names_of_views() -> None:
     state = applied(of(2), node(3), Join(THREE, (30,), SEED))
     folded = fold(state, entry(state, AddServiceMember(THREE)))
     assert folded.outcome.detail == "node: n3 is bootstrapping, so it can be no member"
@@ -108,7 +108,7 @@ def test_the_last_member_never_goes() -> None:
     state = settled(applied(of(2), AddServiceMember(ONE)))
     assert code(state, RemoveServiceMember(ONE)) == "last_member"
     state = applied(state, AddServiceMember(TWO))
-    assert code(state, RemoveServiceMember(TWO)) == "", "who only joins can be called off"
+    assert code(state, RemoveServiceMember(TWO)) == "", "a joining member can be cancelled"
     assert code(state, RemoveServiceMember(ONE)) == "service_changing"
 
 
@@ -137,7 +137,7 @@ def test_what_is_refused(command: Command, expected: str) -> None:
     assert code(state, command) == expected
 
 
-def test_an_excluded_node_is_no_member_and_hands_over() -> None:
+def test_an_excluded_node_leaves_the_service() -> None:
     state = settled(applied(of(3), ReconfigureService(2)))
     assert shown(state)[0] == ["n1", "n2"]
     state = applied(state, ReconfigureService(excluded=(TWO,)))
@@ -148,19 +148,21 @@ def test_an_excluded_node_is_no_member_and_hands_over() -> None:
     assert views.service(state)["excluded"] == ["n2"]
 
 
-def test_a_member_is_read_when_it_and_a_quorum_know_that_it_is_written() -> None:
+def test_a_member_is_read_after_a_quorum_acknowledges() -> None:
     state = settled(applied(of(4), ReconfigureService(3)))
     state = applied(state, AddServiceMember(FOUR))
     assert code(state, step(state, FOUR)) == "gate_not_met"
     assert code(state, step(state, ONE, TWO)) == "gate_not_met"
     assert code(state, step(state, ONE)) == ""
     early = AdvanceService(FOUR, "member", tuple(replace(one, applied=one.applied - 1) for one in everybody(state)))
-    assert code(state, early) == "gate_not_met", "they acknowledged what was before"
-    assert code(state, AdvanceService(FOUR, "member", everybody(state)[:1] * 3)) == "gate_not_met", "one counts once"
+    assert code(state, early) == "gate_not_met", "they acknowledged an earlier epoch"
+    assert code(state, AdvanceService(FOUR, "member", everybody(state)[:1] * 3)) == "gate_not_met", (
+        "each node counts once"
+    )
 
 
-def test_a_member_is_gone_when_a_quorum_of_the_others_knows_that_it_leaves() -> None:
-    """Otherwise entries that it and one other acknowledged would be on one of two."""
+def test_a_member_leaves_after_a_quorum_acknowledges() -> None:
+    """Otherwise entries acknowledged by it and one other member would be on only one of two."""
     state = settled(applied(of(3), ReconfigureService(3)))
     state = applied(state, RemoveServiceMember(THREE))
     assert code(state, step(state, ONE)) == "gate_not_met"
@@ -168,7 +170,7 @@ def test_a_member_is_gone_when_a_quorum_of_the_others_knows_that_it_leaves() -> 
     assert shown(state) == (["n1", "n2"], ["n1", "n2"])
 
 
-def test_no_member_goes_if_half_of_the_others_are_down() -> None:
+def test_no_member_leaves_with_half_of_the_others_down() -> None:
     state = applied(settled(applied(of(3), ReconfigureService(3))), DeclareDown(TWO, "disk"))
     assert code(state, RemoveServiceMember(ONE)) == "no_live_majority"
     assert code(applied(state, EnterRecovery("n2 is lost", "ops")), RemoveServiceMember(ONE)) == ""
@@ -178,20 +180,20 @@ def test_no_member_goes_if_half_of_the_others_are_down() -> None:
     while (found := next_step(state)) is not None:
         gone += [found.node] if found.to == "gone" else []
         state = applied(state, step(state, TWO))
-    assert gone == [TWO, ONE], "the dead one goes first, so that the other can go"
+    assert gone == [TWO, ONE], "the dead member leaves first, so that the other can leave"
     assert shown(state) == (["n3"], ["n3"])
 
 
-def test_the_first_member_that_dies_while_it_joins_goes() -> None:
+def test_a_first_member_that_dies_while_joining_is_removed() -> None:
     state = applied(of(2), AddServiceMember(ONE), DeclareDown(ONE, "disk"))
     state = applied(state, step(state, ONE))
     assert shown(applied(state, step(state, ONE)))[1] == []
 
 
-def test_in_a_recovery_no_quorum_is_needed_and_the_node_itself_is() -> None:
+def test_a_recovery_needs_the_node_but_no_quorum() -> None:
     state = settled(applied(of(3), ReconfigureService(1)))
     state = applied(state, AddServiceMember(TWO))
-    assert code(state, step(state, ONE)) == "gate_not_met", "one of two is no majority"
+    assert code(state, step(state, ONE)) == "gate_not_met", "one of two is not a majority"
     state = applied(state, EnterRecovery("n1 is lost", "ops"))
     assert code(state, step(state, TWO)) == "gate_not_met"
     state = applied(state, step(state, ONE))
@@ -228,7 +230,7 @@ places = st.lists(
 @given(places, st.integers(1, 7), st.lists(st.integers(0, 8), max_size=4))
 @example([("dc1", "r1")] * 3 + [("dc2", "r1")] * 3, 3, [0, 1, 2])
 def test_members_are_spread_evenly(where: list[tuple[str, str]], size: int, by_hand: list[int]) -> None:
-    """Whoever was named before; and it comes to rest."""
+    """The result is stable, regardless of the earlier members."""
     state = cluster(where)
     for number in by_hand:
         folded = fold(state, entry(state, AddServiceMember(uuid(number + 1, space=2))))
@@ -246,13 +248,13 @@ def test_members_are_spread_evenly(where: list[tuple[str, str]], size: int, by_h
 
 
 def leaving(state: ClusterState) -> str:
-    """Why the operation in flight does not go on; empty: it does."""
+    """Return the code that blocks the operation in flight, or an empty text."""
     (operation,) = in_flight(state)
     return code(state, AdvanceOperation(operation.id, PREPARED))
 
 
 def joined(numbers: int) -> ClusterState:
-    """A cluster of nodes that came by joins, and one more that is registered."""
+    """Return a cluster of joined nodes and one that is only registered."""
     state = founded()
     for number in range(1, numbers + 1):
         state = coordinated(applied(state, node(number, rack="r"), Join(NODES[number - 1], (number * 100,), SEED)))
@@ -260,7 +262,7 @@ def joined(numbers: int) -> ClusterState:
 
 
 def coordinated(state: ClusterState) -> ClusterState:
-    """All that the coordinator asks for, every node acknowledging at once."""
+    """Apply the coordinator's proposals, with immediate acknowledgements of all nodes."""
     for _ in range(STEPS_MAX):
         known = CoordinatorView(state, acknowledgements(state, state.time), state.epoch, state.time)
         asked = propose(known)
@@ -271,7 +273,7 @@ def coordinated(state: ClusterState) -> ClusterState:
 
 
 @pytest.mark.parametrize("how", ["leaves", "removed", "replaced"])
-def test_who_leaves_the_cluster_hands_over_first(how: str) -> None:
+def test_a_leaving_node_is_replaced_in_the_service_first(how: str) -> None:
     state = coordinated(applied(joined(4), ReconfigureService(3)))
     assert shown(state)[0] == ["n1", "n2", "n3"]
     if how == "leaves":
@@ -285,7 +287,7 @@ def test_who_leaves_the_cluster_hands_over_first(how: str) -> None:
     while in_flight(state) and ONE in state.service:
         state = applied(state, step(state, *([ONE] if how == "removed" else [])))
         seen.add(len(read_group(state)))
-    assert seen == {3, 4}, "the other one came before this one went"
+    assert seen == {3, 4}, "the new member came before the old one left"
     assert leaving(state) == ""
     state = coordinated(state)
     assert shown(state)[0] == ["n2", "n3", "n4"]
@@ -293,7 +295,7 @@ def test_who_leaves_the_cluster_hands_over_first(how: str) -> None:
     assert violations(state) == ()
 
 
-def test_where_nobody_else_could_be_a_member_the_last_one_stays() -> None:
+def test_the_last_possible_member_stays() -> None:
     state = coordinated(applied(joined(2), ReconfigureService(1, excluded=(TWO,))))
     state = coordinated(applied(state, Leave(ONE)))
     assert leaving(state) == "awaits_service"
@@ -302,7 +304,7 @@ def test_where_nobody_else_could_be_a_member_the_last_one_stays() -> None:
     assert state.nodes[ONE].state == "left"
 
 
-def test_a_cancelled_leave_leaves_the_members_as_they_were_left() -> None:
+def test_a_cancelled_leave_keeps_the_current_members() -> None:
     state = applied(coordinated(applied(joined(3), ReconfigureService(1))), Leave(ONE))
     state = applied(state, step(state))
     (operation,) = in_flight(state)
@@ -311,7 +313,7 @@ def test_a_cancelled_leave_leaves_the_members_as_they_were_left() -> None:
     assert violations(state) == ()
 
 
-def test_who_is_assassinated_is_in_no_group_and_the_last_member_cannot_be() -> None:
+def test_an_assassinated_node_leaves_the_service() -> None:
     state = coordinated(applied(joined(3), ReconfigureService(2)))
     gone = applied(state, DeclareDown(ONE, "burnt"), Assassinate(ONE))
     assert shown(gone) == (["n2"], ["n2"])
@@ -324,17 +326,17 @@ def test_who_is_assassinated_is_in_no_group_and_the_last_member_cannot_be() -> N
     assert shown(applied(lost, Assassinate(TWO)))[0] == ["n3"]
 
 
-def test_who_is_down_loses_its_place_once_another_has_it() -> None:
+def test_a_dead_member_is_replaced_first() -> None:
     state = coordinated(applied(joined(4), ReconfigureService(3)))
     down = applied(state, DeclareDown(THREE, "disk"))
     assert shown(coordinated(down))[0] == ["n1", "n2", "n4"]
     small = coordinated(applied(joined(3), ReconfigureService(3)))
     kept = coordinated(applied(small, DeclareDown(THREE, "disk")))
-    assert shown(kept)[0] == ["n1", "n2", "n3"], "nobody could take its place"
+    assert shown(kept)[0] == ["n1", "n2", "n3"], "no node could replace it"
     assert shown(coordinated(applied(kept, DeclareUp(THREE, ""))))[0] == ["n1", "n2", "n3"]
 
 
-def test_a_state_without_a_service_is_what_it_was() -> None:
+def test_a_state_without_a_service_keeps_its_digest() -> None:
     state = of(3)
     assert next_step(state) is None
     assert wanted_size(state) == 0

@@ -1,4 +1,6 @@
-"""The positions at which a log may begin: a confirmed snapshot covers them, and the archive has the entries before."""
+"""The positions at which a log may begin: a confirmed snapshot covers them, and the archive contains the earlier
+entries.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def refused(state: ClusterState, command: Command) -> str:
 
 @pytest.fixture
 def state() -> ClusterState:
-    """Marks at epochs 4 and 8, whose entries lie at offsets 13 and 27; both are confirmed."""
+    """Snapshot marks at epochs 4 and 8, with their entries at offsets 13 and 27. Both are confirmed."""
     made = applied(founded(), Noop(), Noop(), TakeSnapshot(), Noop(), Noop(), Noop(), TakeSnapshot())
     return applied(made, confirm(made, 4, 14), confirm(made, 8, 28))
 
@@ -50,11 +52,11 @@ def test_the_log_begins_with_the_entry_of_a_confirmed_snapshot(state: ClusterSta
 
 
 @pytest.mark.parametrize(("below", "code"), [(0, "bad_field"), (11, "bad_field"), (3, "truncation_uncovered")])
-def test_what_no_confirmed_snapshot_covers_stays(state: ClusterState, below: int, code: str) -> None:
+def test_uncovered_entries_cannot_be_truncated(state: ClusterState, below: int, code: str) -> None:
     assert refused(state, TruncateLog(below)) == code
 
 
-def test_the_log_begins_with_no_snapshot_that_may_be_stored_no_more(state: ClusterState) -> None:
+def test_the_log_cannot_begin_with_an_expired_snapshot(state: ClusterState) -> None:
     for position in (50, 60):
         state = applied(state, TakeSnapshot())
         state = applied(state, confirm(state, state.epoch, position))
@@ -63,23 +65,23 @@ def test_the_log_begins_with_no_snapshot_that_may_be_stored_no_more(state: Clust
     assert allowed_begin(applied(state, TruncateLog(8))) == 27
 
 
-def test_a_mark_alone_covers_nothing() -> None:
+def test_an_unconfirmed_mark_does_not_permit_truncation() -> None:
     made = applied(founded(), TakeSnapshot(), Noop())
     assert refused(made, TruncateLog(2)) == "truncation_uncovered"
 
 
-def test_a_beginning_only_rises(state: ClusterState) -> None:
+def test_the_log_beginning_only_rises(state: ClusterState) -> None:
     later = applied(state, TruncateLog(8))
     for below in (4, 8):
         assert refused(later, TruncateLog(below)) == "nothing_to_truncate"
 
 
-def test_the_archive_goes_first(state: ClusterState) -> None:
+def test_truncation_needs_the_archive(state: ClusterState) -> None:
     behind = applied(state, RecordArchive(3, 12, DIGEST))
     assert refused(behind, TruncateLog(4)) == "archive_behind"
     assert allowed_begin(applied(behind, RecordArchive(3, 13, DIGEST), TruncateLog(4))) == 13
     assert refused(applied(behind, RecordArchive(4, 14, DIGEST)), TruncateLog(8)) == "archive_behind"
-    assert allowed_begin(applied(behind, RecordArchive(0, 0, ""), TruncateLog(8))) == 27, "it was given up"
+    assert allowed_begin(applied(behind, RecordArchive(0, 0, ""), TruncateLog(8))) == 27, "the archive was disabled"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_an_archive_grows(state: ClusterState, command: Command, code: str) -> N
     assert refused(applied(state, RecordArchive(3, 12, DIGEST)), command) == code
 
 
-def test_witnesses_add_up_and_do_not_contradict_each_other(state: ClusterState) -> None:
+def test_confirmations_must_agree(state: ClusterState) -> None:
     more = applied(state, confirm(state, 8, 28, ("keeper", "publisher")))
     assert confirmed_snapshots(more)[-1].witnesses == ("coordinator", "keeper", "publisher")
     same = confirm(state, 8, 28)
@@ -125,12 +127,12 @@ def test_positions_ascend_with_epochs(position: int) -> None:
         ({"digest": "no"}, "bad_field"),
     ],
 )
-def test_one_reader_is_no_witness(state: ClusterState, changes: dict[str, object], code: str) -> None:
+def test_one_reader_cannot_confirm_a_snapshot(state: ClusterState, changes: dict[str, object], code: str) -> None:
     made = applied(state, TakeSnapshot())
     assert refused(made, replace(confirm(made, made.epoch, 50), **changes)) == code  # type: ignore[arg-type]
 
 
-def test_a_state_without_bounds_has_the_digest_that_it_had(state: ClusterState) -> None:
+def test_a_state_without_bounds_keeps_its_digest(state: ClusterState) -> None:
     assert "log_bounds" not in encoded_parts(state)
     given_up = applied(state, RecordArchive(3, 12, DIGEST), RecordArchive(0, 0, ""))
     assert "log_bounds" not in encoded_parts(given_up)
@@ -147,14 +149,14 @@ def test_a_mark_is_the_epoch_of_its_entry() -> None:
     assert state.snapshots[str(state.epoch)].at == state.time
 
 
-def test_only_the_last_marks_are_remembered() -> None:
+def test_only_the_last_marks_are_stored() -> None:
     state = applied(founded(), *[TakeSnapshot()] * (SNAPSHOTS_KEPT_MAX + 3))
     epochs = sorted(one.epoch for one in state.snapshots.values())
     assert epochs == list(range(state.epoch - SNAPSHOTS_KEPT_MAX + 1, state.epoch + 1))
     assert set(state.snapshots) == set(map(str, epochs))
 
 
-def test_confirmed_marks_stay_however_many_unconfirmed_ones_follow() -> None:
+def test_confirmed_marks_survive_unconfirmed_ones() -> None:
     state, confirmed = founded(), list[int]()
     for position in (10, 20, 30, 40):
         state = applied(state, TakeSnapshot())
@@ -170,13 +172,13 @@ def test_confirmed_marks_stay_however_many_unconfirmed_ones_follow() -> None:
     assert len(later.snapshots) == SNAPSHOTS_KEPT_MAX + STORED_MAX
 
 
-def test_the_coordinator_asks_for_one_when_so_many_entries_were_applied() -> None:
+def test_the_coordinator_takes_a_snapshot_by_entry_count() -> None:
     state = applied(founded(), *[Noop()] * 20)
     assert not is_due(state)
-    assert is_due(replace(state, epoch=10_000)), "a new cluster takes them by itself"
+    assert is_due(replace(state, epoch=10_000)), "a new cluster takes snapshots automatically"
     assert is_due(state, 50_000_000)
     never = applied(state, ChangeSettings((("snapshot_bytes", 0), ("snapshot_entries", 0))))
-    assert not is_due(replace(never, epoch=10**7), 10**12), "by hand only, if an operator wants it so"
+    assert not is_due(replace(never, epoch=10**7), 10**12), "only manually, if an operator sets it so"
     state = applied(state, ChangeSettings((("snapshot_entries", 10),)))
     assert asked(state) == ["TakeSnapshot"]
     state = applied(state, TakeSnapshot())
@@ -186,11 +188,11 @@ def test_the_coordinator_asks_for_one_when_so_many_entries_were_applied() -> Non
     assert asked(applied(state, Noop())) == ["TakeSnapshot"]
 
 
-def test_or_when_entries_of_that_size_were() -> None:
+def test_the_coordinator_takes_a_snapshot_by_entry_size() -> None:
     state = applied(founded(), ChangeSettings((("snapshot_bytes", 1_000),)), *[Noop()] * 20)
     assert (asked(state, 999), asked(state, 1_000)) == ([], ["TakeSnapshot"])
     state = applied(state, TakeSnapshot(), *[Noop()] * 3)
-    assert not is_due(state, 10**9), "a snapshot makes entries of its own, which ask for no other"
+    assert not is_due(state, 10**9), "the entries of a snapshot do not trigger another one"
     assert is_due(applied(state, Noop(), Noop()), 10**9)
     both = applied(state, ChangeSettings((("snapshot_entries", 30),)), *[Noop()] * 3)
     assert is_due(both, 1_000)
@@ -198,7 +200,7 @@ def test_or_when_entries_of_that_size_were() -> None:
     assert is_due(applied(both, *[Noop()] * 30), 0)
 
 
-def test_a_state_without_marks_has_the_digest_that_it_had() -> None:
+def test_a_state_without_marks_keeps_its_digest() -> None:
     assert "snapshots" not in encoded_parts(founded())
     assert "snapshots" in encoded_parts(applied(founded(), TakeSnapshot()))
 
@@ -213,7 +215,7 @@ def test_states_come_back_from_the_bytes_of_their_parts(seed: int) -> None:
     assert combined_digest(digests_of(parts)) == digest(state)
 
 
-def test_parts_that_no_state_has_are_refused() -> None:
+def test_invalid_state_sections_are_rejected() -> None:
     parts = encoded_parts(random_history(random.Random(1), 50))
     strange = {"nobody": parts["name"]}, {"name": parts["name"] + b"N0:"}, {"pauses": encode(EMPTY_STATE.pauses)}
     for change in (*strange, {"epoch": b"I1:7"}, {"history": b""}, {"nodes": parts["name"]}):

@@ -1,4 +1,4 @@
-"""Views, indexes and columns: created, dropped, renamed and created again, with all that depends on them."""
+"""Views, indexes and columns: creation, drops, renames and reuse of names, with all dependents."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_a_view_has_a_version_of_its_own_and_the_columns_of_its_key() -> None:
     before = sound()
     state = applied(before, VIEW)
     view = state.views["ks.by_v"]
-    assert view.columns == ("k", "c", "v"), "in the order of the table's"
+    assert view.columns == ("k", "c", "v"), "in the order of the table's columns"
     assert (view.version, view.changed) == (state.state_id, state.epoch) == (state.schema_version, state.epoch)
     assert state.tables is before.tables, "its writes are read as before"
 
 
-def test_a_view_without_columns_has_all_that_are_of_one_row() -> None:
+def test_a_view_without_columns_has_all_row_columns() -> None:
     state = applied(sound(), CreateView("ks", "all", "wide", (), ("c",), ("k",)))
     assert state.views["ks.all"].columns == ("v", "k", "c", "many", "home")
     state = applied(state, CreateView("ks", "keys", "wide", ("k",), ("c",), ("k",)))
@@ -123,7 +123,7 @@ def test_a_view_is_refused(changes: dict[str, Any], code: str) -> None:
         (AlterType("ks", "address", (TypeField("zip", "int"),)), "type_in_use"),
     ],
 )
-def test_what_is_used_stays(command: Command, code: str) -> None:
+def test_an_entity_in_use_cannot_be_dropped(command: Command, code: str) -> None:
     home = CreateView("ks", "by_home", "wide", (), ("home",), ("k", "c"))
     assert refusal(applied(sound(), VIEW, INDEX, home), command) == code
 
@@ -152,7 +152,7 @@ def test_columns_dropped_or_renamed(drops: tuple[str, ...], renames: tuple[Colum
     assert refusal(state, replace(command, keyspace="none")) == "unknown_table"
 
 
-def test_what_nobody_uses_goes() -> None:
+def test_an_unused_entity_can_be_dropped() -> None:
     state = applied(sound(), VIEW, INDEX)
     assert refusal(applied(state, DropView("ks", "by_v")), DropTable("ks", "t")) == "table_in_use"
     assert refusal(applied(state, DropIndex("ks", "t_c_idx")), DropTable("ks", "t")) == "table_in_use"
@@ -163,7 +163,7 @@ def test_what_nobody_uses_goes() -> None:
     assert "ks.by_v" in again.tables
 
 
-def test_names_are_those_of_a_keyspace() -> None:
+def test_names_are_unique_in_a_keyspace() -> None:
     other = replace(TABLE, keyspace="other", id=uuid(9, space=6))
     state = applied(sound(), CreateKeyspace("other", SIMPLE_1), other)
     state = applied(state, VIEW, INDEX, replace(VIEW, keyspace="other"), replace(INDEX, keyspace="other"))
@@ -173,12 +173,12 @@ def test_names_are_those_of_a_keyspace() -> None:
     assert sorted(free.views) == ["ks.by_v"]
 
 
-def test_a_pause_of_the_schema_holds_them_up() -> None:
+def test_a_schema_pause_blocks_views() -> None:
     state = applied(sound(), PauseChanges(("schema",), "", ""))
     assert refusal(state, VIEW) == refusal(state, INDEX) == "changes_paused"
 
 
-def test_they_are_published_and_kept() -> None:
+def test_views_and_indexes_are_published() -> None:
     before = sound()
     state = applied(before, VIEW, INDEX)
     told = project(state)
@@ -224,7 +224,7 @@ def places(state: ClusterState) -> dict[str, str]:
     return {name: place for name, place in stored_names(state.tables["ks.t"]).items() if name not in ("k", "c", "key")}
 
 
-def test_a_column_that_is_made_anew_lies_where_nothing_was_written() -> None:
+def test_a_recreated_column_has_a_new_stored_name() -> None:
     state = altered(sound_columns(), drop=("v",))
     dropped = state.epoch
     assert places(state) == {"s": "s", "m": "m", "home": "home"}
@@ -238,14 +238,14 @@ def test_a_column_that_is_made_anew_lies_where_nothing_was_written() -> None:
     assert decode_state(encode(state)) == state
 
 
-def test_a_rename_leaves_the_cells_where_they_are() -> None:
+def test_a_rename_keeps_the_stored_name() -> None:
     state = altered(sound_columns(), ("v", "x"), ("k", "key"))
     table = state.tables["ks.t"]
     assert [column.name for column in table.columns] == ["key", "c", "x", "s", "m", "home"]
     assert (table.partition_key, table.stored) == (("key",), (("key", "k"), ("x", "v")))
     assert (table.version, table.changed, table.respelled) == (state.state_id, state.epoch, state.epoch)
     state = altered(state, ("x", "v"))
-    assert state.tables["ks.t"].stored == (("key", "k"),), "it is called again as it lies"
+    assert state.tables["ks.t"].stored == (("key", "k"),), "the column has its stored name again"
     state = altered(state, ("s", "z"), ("v", "s"))
     assert places(state) == {"s": "v", "z": "s", "m": "m", "home": "home"}
 
@@ -257,7 +257,7 @@ def test_one_command_drops_then_renames_then_adds() -> None:
     assert refusal(state, AlterTable("ks", "t")) == "bad_field"
 
 
-def test_each_rename_sees_the_result_of_the_one_before() -> None:
+def test_each_rename_uses_the_previous_result() -> None:
     index = CreateIndex("ks", "by_m", "t", "m")
     state = altered(applied(sound_columns(), index), ("m", "t"), ("v", "m"), ("t", "v"))
     assert places(state) == {"s": "s", "m": "v", "v": "m", "home": "home"}
@@ -268,7 +268,7 @@ def test_each_rename_sees_the_result_of_the_one_before() -> None:
         assert refusal(state, AlterTable("ks", "t", rename_columns=tuple(ColumnRename(*one) for one in wrong))) == code
 
 
-def test_no_two_columns_of_one_entry_lie_in_one_place() -> None:
+def test_columns_of_one_entry_have_different_stored_names() -> None:
     base = altered(sound_columns(), drop=("v",))
     steps: list[dict[str, Any]] = [
         {"add_columns": (Column("v", "text"),)},
@@ -283,7 +283,7 @@ def test_no_two_columns_of_one_entry_lie_in_one_place() -> None:
     assert not list(violations(state, ready()))
 
 
-def test_what_depends_on_a_renamed_column_follows() -> None:
+def test_dependents_of_a_renamed_column_are_updated() -> None:
     view = CreateView("ks", "by_v", "t", ("m",), ("v",), ("k", "c"))
     other = CreateView("ks", "keys", "t", ("c",), ("c",), ("k",))
     state = applied(sound_columns(), view, other, CreateIndex("ks", "t_home", "t", "home"))
@@ -298,13 +298,13 @@ def test_what_depends_on_a_renamed_column_follows() -> None:
     assert dict(after.tables["ks.t"].declared) == {"address": "frozen<address>"}
 
 
-def test_a_type_goes_with_the_last_column_of_it() -> None:
+def test_a_type_can_be_dropped_after_its_last_column() -> None:
     assert refusal(sound_columns(), DropType("ks", "address")) == "type_in_use"
     state = applied(altered(sound_columns(), drop=("home",)), DropType("ks", "address"))
     assert "ks.address" not in state.types
 
 
-def test_consumers_hear_where_cells_lie() -> None:
+def test_the_schema_topic_contains_stored_names() -> None:
     state = altered(sound_columns(), ("v", "x"))
     told: Any = project(state)[SCHEMA, "table/ks.t"]
     assert (told.stored, told.respelled) == ((("x", "v"),), state.epoch)
@@ -315,7 +315,7 @@ def test_consumers_hear_where_cells_lie() -> None:
     assert names_of(gone.tables["ks.t"]) == {"v": "v@dropped", f"v@{state.epoch}": "v"}
 
 
-def test_versions_say_for_good_where_their_cells_lie() -> None:
+def test_table_versions_keep_their_stored_names() -> None:
     state = applied(ready(), SettleVerdicts(10))
     state = applied(state, CreateType("ks", "address", (TypeField("street", "text"),)), WITH_HOME, SettleVerdicts(20))
     state = altered(applied(altered(state, ("v", "x")), SettleVerdicts(30)), drop=("x",), add="x")
@@ -327,7 +327,7 @@ def test_versions_say_for_good_where_their_cells_lie() -> None:
     ]
 
 
-def test_a_write_is_turned_into_stored_names_once() -> None:
+def test_a_write_is_converted_to_stored_names_once() -> None:
     table = altered(sound_columns(), ("v", "x"), ("m", "n"), ("s", "t")).tables["ks.t"]
     shape = shape_of_table(table)
     more = (MutationStatement("UPDATE", (), (Cell("t", b"1"),)),)
@@ -347,7 +347,7 @@ def test_a_write_is_turned_into_stored_names_once() -> None:
     assert shape.is_special
 
 
-def test_a_table_that_kept_its_columns_has_the_bytes_of_before() -> None:
+def test_an_unrenamed_table_keeps_its_bytes() -> None:
     state = altered(sound_columns(), add="w")
     assert b"respelled" not in encode(state.tables)
     assert b"stored" not in encode(state.tables["ks.t"])
@@ -364,7 +364,7 @@ STEP = st.one_of(
 
 @given(st.lists(STEP, max_size=12))
 @settings(max_examples=25)
-def test_no_sequence_of_changes_gives_a_place_twice(steps: list[tuple[str, str, str]]) -> None:
+def test_stored_names_are_never_reused(steps: list[tuple[str, str, str]]) -> None:
     state, owner, number = sound_columns(), {"v": 1, "m": 2}, 2
     lies = {1: "v", 2: "m"}
     for what, one, other in steps:
