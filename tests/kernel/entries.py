@@ -1,7 +1,7 @@
-"""Entries and random commands for tests of the fold.
+"""Entries and random commands for tests of the fold. Ids count up, so each run has the same transcript.
 
-Ids count up, so that a transcript reads the same in each run. ``random_command`` draws from small pools, so that random
-histories meet: names, ids and tokens come up again, and now and then a field of the right type is out of range.
+``random_command`` draws from small pools, so names, ids and tokens repeat in random histories. Some fields are out of
+range.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ CLUSTER = "00000000-0000-7000-8000-00000000c1c1"
 
 
 def uuid(number: int, space: int = 0) -> str:
-    """A version-7 UUID; ascending in ``number`` within a ``space``."""
+    """Return a version-7 UUID that ascends with ``number`` within a ``space``."""
     return f"{number:08x}-0000-7000-8000-{space:012x}"
 
 
 def entry(state: ClusterState, command: Command, /, **changes: Any) -> Entry:
-    """The entry that an author who sees ``state`` would append; ``changes`` replace its fields."""
+    """Return the entry of an author at ``state``. ``changes`` replace its fields."""
     kind = type(command).__name__
     made = Entry(
         cluster_id=state.cluster_id or CLUSTER,
@@ -80,7 +80,7 @@ def entry(state: ClusterState, command: Command, /, **changes: Any) -> Entry:
 
 
 def applied(state: ClusterState, *commands: Command) -> ClusterState:
-    """``state`` after ``commands``, each of which must apply."""
+    """Return ``state`` after ``commands``, and assert that each one applies."""
     for command in commands:
         folded = fold(state, entry(state, command))
         assert folded.outcome.kind is OutcomeKind.APPLIED, folded.outcome
@@ -89,12 +89,12 @@ def applied(state: ClusterState, *commands: Command) -> ClusterState:
 
 
 def founded(**settings: int) -> ClusterState:
-    """A new cluster."""
+    """Return the state of a new cluster."""
     return applied(EMPTY_STATE, InitializeCluster("test", tuple(settings.items())))
 
 
 def node(number: int, **changes: Any) -> RegisterNode:
-    """The registration of node ``n<number>``."""
+    """Return the registration of node ``n<number>``."""
     registration = RegisterNode(
         name=f"n{number}",
         id=uuid(number, space=2),
@@ -168,23 +168,23 @@ POOLS: dict[str, list[Any]] = {
     "horizon": [10, 1_000, 10_000_001],
     "low_watermark": [0, 10, 1_000],
 }
-"""Field name to values that a sound command might have."""
+"""Field name to values of a valid command."""
 
 NAMES: dict[str, list[Any]] = {
     "columns": [(), ("v",), ("k", "c")],
     "arguments": [(), ("int",)],
     "witnesses": [("keeper",), ("keeper", "publisher"), ("keeper", "validator")],
 }
-"""The same of fields that hold names."""
+"""Field name to values, for fields with names."""
 
 FOR_GOOD = (UnregisterNode, Leave, Remove, Assassinate, Replace)
-"""Commands by which nodes go for good: with too many of them a history dies out."""
+"""Commands that remove nodes permanently. Too many of them end a random history early."""
 
 RARE = (EnterRecovery, RequireFeature, *FOR_GOOD)
-"""Commands after which much is refused."""
+"""Commands that cause the rejection of many others."""
 
 BEGIN = (Join, Move, Rebuild, AlterKeyspace, *FOR_GOOD)
-"""Commands that begin something: with too much in flight a random history gets nothing to its end."""
+"""Commands that start an operation. With too many in flight, a random history finishes none."""
 
 OUT_OF_RANGE: dict[type, list[Any]] = {
     str: ["", "x" * 5_000, "with space", "\udc80", "a.b", "00000000-0000-0000-0000-000000000000", "☃"],
@@ -195,7 +195,7 @@ OUT_OF_RANGE: dict[type, list[Any]] = {
 
 
 def random_command(draw: random.Random, state: ClusterState, wild: float = 0.02) -> Command:
-    """Any command, often one that leads somewhere; each field is out of range with probability ``wild``."""
+    """Return a random command, often one that applies. Each field is out of range with probability ``wild``."""
     command: Any
     if draw.random() < 0.5:
         kinds = [kind for kind in COMMANDS.values() if kind not in RARE or draw.random() < 0.1]
@@ -213,7 +213,7 @@ def random_command(draw: random.Random, state: ClusterState, wild: float = 0.02)
 
 
 def _sound_command(draw: random.Random, state: ClusterState) -> Command:
-    """A command that moves nodes, operations, generations or writers on, as their agents would."""
+    """Return a command that advances nodes, operations, generations or writers, as their agents do."""
     choices: list[Command] = [node(len(state.nodes) + 1), RegisterCdcWriter("w", draw.choice(POOLS["incarnation"]))]
     token = draw.randrange(-(2**63) + 1, 2**63)
     choices += [Join(one.id, (token,), SEED) for _, one in in_order(state.nodes) if one.state == "none"][:2]
@@ -292,7 +292,7 @@ def _random_value(draw: random.Random, name: str, field_type: Any, wild: float) 
 
 
 def random_history(draw: random.Random, length: int, normal_nodes: int = 2) -> ClusterState:
-    """The state after ``length`` random commands; those that do not apply change nothing."""
+    """Return the state after ``length`` random commands. Rejected commands change nothing."""
     state = with_normal_nodes(founded(), normal_nodes)
     for _ in range(length):
         state = fold(state, entry(state, random_command(draw, state))).state
@@ -300,7 +300,7 @@ def random_history(draw: random.Random, length: int, normal_nodes: int = 2) -> C
 
 
 def with_normal_nodes(state: ClusterState, count: int) -> ClusterState:
-    """``state`` as it is once nodes ``n1`` … have joined, each with one token, without going through the joins."""
+    """Return ``state`` with joined nodes ``n1`` …, each with one token, without running the joins."""
     for number in range(1, count + 1):
         state = applied(state, node(number))
         joined = replace(state.nodes[uuid(number, space=2)], state="normal", tokens=(number * 1_000,))

@@ -23,7 +23,7 @@ WEIGHTS = {"migration": 1, "intranode_migration": 1, "rebuild": 1}
 
 
 class Naive:
-    """A world in which running moves count as finished."""
+    """A world with running moves counted as finished."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -67,7 +67,7 @@ def unchanged(state: ClusterState, command: Command) -> bool:
 
 
 def joining(state: ClusterState, number: int, *tokens: int) -> ClusterState:
-    """Return the state in which the join of node ``number`` waits for a generation."""
+    """Return the state after the join of node ``number`` has reached the stage that waits for a generation."""
     registration = node(number)
     state = applied(state, registration, Join(registration.id, tokens, SEED))
     return stepped(stepped(state, "prepared"), "commit_cdc_generation")

@@ -1,4 +1,4 @@
-"""The positions at which a log may begin: a confirmed snapshot covers them, and the archive contains the earlier
+"""Valid positions for the beginning of a log: a confirmed snapshot covers them, and the archive has earlier entries.
 entries.
 """
 

@@ -1,4 +1,4 @@
-"""Random rings and the generations made for them."""
+"""Random rings and their generations."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def member(name: str, shards: int, ignore_msb: int) -> Node:
 
 
 def directory(*shards: tuple[int, int]) -> dict[str, Node]:
-    """Nodes a, b, c, … with these (shards, ignored bits)."""
+    """Return nodes a, b, c, … with these (shards, ignored bits)."""
     names = "abcdefghij"[: len(shards)]
     return {name: member(name, *settings) for name, settings in zip(names, shards, strict=True)}
 
@@ -31,7 +31,7 @@ tokens = edges | st.integers(TOKEN_MIN, TOKEN_MAX) | st.integers(-50, 50)
 
 @st.composite
 def rings(draw: st.DrawFn) -> tuple[Owners, dict[str, Node]]:
-    """Token owners and nodes: even and uneven rings, nodes with different shards."""
+    """Draw token owners and nodes: even and uneven rings, nodes with different shards."""
     settings = st.tuples(st.integers(1, 9), st.sampled_from([0, 1, 12, 60]))
     nodes = directory(*draw(st.lists(settings, min_size=1, max_size=4)))
     owned = draw(st.sets(tokens, min_size=1, max_size=24))
@@ -40,6 +40,6 @@ def rings(draw: st.DrawFn) -> tuple[Owners, dict[str, Node]]:
 
 @st.composite
 def described(draw: st.DrawFn) -> tuple[GenerationRange, ...]:
-    """The ranges of a random ring."""
+    """Draw the ranges of a random ring."""
     owners, nodes = draw(rings())
     return generate(owners, nodes, draw(st.binary(min_size=16, max_size=16)))

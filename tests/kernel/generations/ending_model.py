@@ -1,15 +1,16 @@
-"""The end of a generation as a model small enough to explore to its end: rows, claims, fences, the close, consumers.
+"""A model of the end of a generation, small enough for a full exploration: rows, positions, fences, sealing, consumers.
 
-A generation has ended and the next one operates. Each writer has one write of the old one in its input. Its process
-sends the row (which may be on its way for ever), claims its low-watermark once the row has landed, and is restarted as
-another incarnation, beside the old one, that knows nothing of what was sent. An operator fences a writer that is
-taken for dead: takes the rights at the broker, reads where the topic ends, submits the fence. A coordinator closes the
-generation as soon as the rules let it. Entries are decided by the kernel; they, and rows, arrive whenever the explorer
-likes, or never.
+A generation has ended and the next one is active. Each writer has one write of the old generation in its input. Its
+process sends the row, which may never arrive, and raises its low watermark after the row is stored. Another incarnation
+may start next to it, without knowledge of the sent row.
 
-A consumer leaves the old generation when it has read up to the positions of the close. So two things must hold: no row
-lands behind them that was not there before (nobody would ever read it), and the row of every writer that was not fenced
-is before them. A write of a fenced writer may be given up, but not be torn in two.
+An operator fences a writer that appears dead: remove its ACLs at the broker, read the end of the topic, submit the
+fence. A coordinator seals the generation as soon as the rules permit. The kernel decides the entries. Entries and rows
+arrive at any time, or never.
+
+A consumer leaves the old generation after it has read up to the recorded positions. Two invariants follow. No new row
+is stored behind those positions, because no consumer would read it. The row of each unfenced writer is before them. A
+write of a fenced writer may be lost as a whole, but not in part.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ringlog.kernel.values import CdcOptions, Column, Command, Position
 from tests.kernel.generations.clusters import directory
 
 OLD, NEXT = 1, 2
-"""Where the two generations start."""
+"""Start timestamps of the two generations."""
 
 RULES = frozenset({"every writer is done", "the current incarnation is fenced"})
 HABITS = frozenset(
@@ -52,7 +53,7 @@ MISSING = "a generation closes without the row of a writer that nobody fenced"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One incarnation. ``row``: not sent, on its way, landed, or refused as of a closed generation."""
+    """One incarnation. The ``row`` is unsent, in flight, stored, or rejected by a sealed generation."""
 
     writer: str
     incarnation: str
@@ -65,8 +66,13 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A situation. ``topic``: whose write each row is of; ``denied``: incarnations without rights; ``fence``: the
-    operator's work in hand, as far as it has come; ``closed``: the positions of the close.
+    """One situation.
+
+    Attributes:
+        topic: the writer of each row.
+        denied: incarnations without ACLs.
+        fence: the progress of the operator's fence.
+        closed: the positions recorded by sealing.
     """
 
     log: tuple[int, ...]
@@ -79,9 +85,13 @@ class World:
 
 
 class Explorer:
-    """Breadth first over all histories; ``without`` names what is left out of ``ALL``.
+    """Breadth-first exploration of all histories.
 
-    ``writers`` are registered at first; ``restarts`` more incarnations may start, ``fences`` writers be fenced.
+    Args:
+        without: the rule of ``ALL`` to disable.
+        writers: number of writers registered at the start.
+        restarts: maximum number of further incarnations.
+        fences: maximum number of fences.
     """
 
     def __init__(
@@ -96,7 +106,7 @@ class Explorer:
         self.seen = 0
 
     def explore(self) -> str | None:
-        """The first broken promise, None if every history is in order."""
+        """Return the first violated invariant, or None."""
         log = (self._number(_ended(self._writers)),)
         start = World(log, tuple(Process(name, f"{name}-0", 1) for name in self._writers), fences=self._fences)
         known = {start}
@@ -129,7 +139,7 @@ class Explorer:
             self._states.append(state)
         return number
 
-    # ------------------------------------------------------------------------------------------------- steps
+    # Steps
 
     def _steps(self, world: World) -> Iterator[World]:
         for index, process in enumerate(world.processes):
@@ -176,14 +186,17 @@ class Explorer:
             yield replace(process, sent=claim, claimed=True), {}
 
     def _may_work(self, process: Process, state: ClusterState) -> bool:
-        """By what it has folded it is the current incarnation; or it does not wait until it is."""
+        """Return True for a process that has applied its own registration, or that does not wait for it."""
         found = state.writers[process.writer]
         is_current = found.incarnation == process.incarnation and found.fenced is None
         hurries = "registration folded first" not in self._on and isinstance(process.sent, RegisterCdcWriter)
         return is_current or hurries
 
     def _operator(self, world: World) -> Iterator[World]:
-        """Rights, positions, fence: in this order, with anything in between; (name, incarnation, positions or -1)."""
+        """Yield the steps of a fence: ACLs, positions, fence, with other events in between.
+
+        The fence is (name, incarnation, positions or -1).
+        """
         end = len(world.topic)
         if world.fence is None:
             state = self._states[world.log[-1]]
@@ -195,7 +208,7 @@ class Explorer:
                 positions = end if "positions of the fence after the rights" not in self._on else -1
                 yield replace(world, fence=(name, current, positions), denied=denied, fences=world.fences - 1)
                 if positions >= 0:
-                    # Read first, and the rights go only later.
+                    # The planted bug reads the positions before it removes the ACLs.
                     yield replace(world, fence=(name, current, positions), fences=world.fences - 1)
             return
         name, incarnation, positions = world.fence
@@ -212,7 +225,7 @@ class Explorer:
         yield replace(world, log=log, fence=None)
 
     def _decide(self, world: World, command: Command) -> int | None:
-        """The number of the next state of the log, None if the command is refused."""
+        """Return the number of the next log state, or None for a rejected command."""
         head = world.log[-1]
         if (head, command) not in self._decided:
             state = self._states[head]
@@ -230,14 +243,14 @@ class Explorer:
 
 
 NOW = EntryContext(1, "state", 0)
-"""The same for every entry, so that situations that differ only in their epochs are one."""
+"""The same context for each entry, so that situations do not differ only in epochs."""
 
 NODES = directory((1, 0))
 SEED = bytes(16)
 
 
 def _ended(names: tuple[str, ...]) -> ClusterState:
-    """Two published generations, registered writers that have promised to go beyond the first, a table with a log."""
+    """Return a state with two published generations, registered writers beyond the first one, and a CDC table."""
     generations = tuple(
         Generation(name, start, generate(owners, NODES, SEED), "published", 1, 1, None, ())
         for name, start, owners in (("old", OLD, {0: "a"}), ("next", NEXT, {0: "a", 10: "a"}))

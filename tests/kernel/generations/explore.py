@@ -1,8 +1,8 @@
-"""The switch and the end of CDC generations, every order of events; then without each rule.
+"""Explore the switch and the end of CDC generations in each order of events, then again without each rule.
 
-``python -m tests.kernel.generations.explore`` prints two Markdown tables (``make explore``); the status is 1 if a
-promise is broken with all rules, or none is without one of them. ``--largest`` goes through the scenarios that take
-minutes, too.
+``python -m tests.kernel.generations.explore`` prints two Markdown tables (``make explore``). The exit status is 1 if an
+invariant fails with all rules, or if none fails without one of them. ``--largest`` adds the scenarios that take
+minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.kernel.generations import ending_model, switch_model
 
 
 class Exploring(Protocol):
-    """What both models have."""
+    """Interface of both models."""
 
     seen: int
 
@@ -28,7 +28,7 @@ class Exploring(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A model and what may happen in it. ``large``: it takes a minute or more."""
+    """A model and its possible events. ``large`` marks scenarios of a minute or more."""
 
     name: str
     make: Callable[..., Exploring]
@@ -99,11 +99,11 @@ OFF = (
     (_ending("a restart", restarts=1), "the current incarnation is fenced", "a fence meant for another one counts"),
     (_ending("a restart", restarts=1), "registration folded first", "a process works before it has folded its own"),
 )
-"""(scenario, the rule that is left out, what it is like then)."""
+"""(scenario, disabled rule, consequence)."""
 
 
 def main() -> int:
-    """Print both tables; the exit status."""
+    """Print both tables and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--largest", action="store_true")
     args = parser.parse_args()

@@ -1,18 +1,20 @@
-"""The switch from one generation to the next as a model small enough to explore to its end.
+"""A model of the switch from one generation to the next, small enough for a full exploration.
 
-The log is the kernel's: every entry is decided by the real rules, and the states it went through are kept. Around it:
-processes of CDC writers, each with the part of the log that it has folded so far and at most one submission on its way;
-a coordinator that prepares a generation and submits its commit; an operation that can be cancelled, so that what is
-prepared is dropped; an operator who fences a writer, once the broker lets none of its processes write any more, lowers
-the horizon of a fenced one to what its processes have used, and withdraws a generation that nobody can have used.
-Submissions are decided whenever the explorer likes, or never. A process may be slow for ever, its next incarnation may
-run beside it.
+The log is that of the kernel: the real rules decide each entry. Around it are these actors:
 
-One write is routed in each history, by any process at any moment, under the generation that this process sees operating
-at the write's timestamp. It is wrong if the log ever says that another one operates there. One write is enough: a
-history in which several are routed and one is wrong is also one in which only that one is looked at.
+- processes of CDC writers, each with a prefix of the log and at most one submission in flight;
+- a coordinator that prepares a generation and submits its commit;
+- an operation that can be cancelled, which drops the preparation;
+- an operator who fences a writer after the broker denies its processes, lowers the lease of a fenced writer, and
+  withdraws an unused generation.
 
-Rules of the kernel and habits of writers can be left out, to see that each is needed.
+Submissions are decided at any time, or never. A process may be slow indefinitely while its next incarnation runs.
+
+Each history routes one write, by any process at any time, with the generation that the process sees as active at the
+write's timestamp. The history fails if the log later has another active generation at that timestamp. One write is
+enough, because each failing history with more writes contains one with a single write.
+
+Rules of the kernel and of writers can be disabled, which shows that each is needed.
 """
 
 from __future__ import annotations
@@ -54,9 +56,9 @@ from tests.kernel.generations.clusters import directory
 
 SEED = bytes(16)
 FIRST = 1
-"""Where the first generation starts; all times are small whole numbers from here on."""
+"""Start of the first generation. All times are small integers."""
 LAST = 4
-"""The greatest timestamp and horizon."""
+"""The greatest timestamp and lease."""
 
 RULES = frozenset(
     {
@@ -88,7 +90,12 @@ CHASED = "a commit above every horizon is refused because a horizon rose"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One incarnation of a writer. ``folded``: entries it has seen; ``sent``: submission, which became ``entry``."""
+    """One incarnation of a writer.
+
+    Attributes:
+        folded: number of applied entries.
+        sent: the submission, which became ``entry``.
+    """
 
     writer: str
     incarnation: str
@@ -100,10 +107,13 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A situation: the states of the log, the processes, the coordinator's commit on its way, the one routed write.
+    """One situation: log states, processes, the commit in flight, and the routed write.
 
-    ``aborts``: cancels that may still come. ``denied``: incarnations that the broker lets write no more; ``fences``,
-    ``lowerings``, ``withdrawals``: how many more may be. The write: timestamp, start of its generation, whose it is.
+    Attributes:
+        aborts: number of cancels left.
+        denied: incarnations denied by the broker.
+        fences, lowerings, withdrawals: number of these left.
+        write: timestamp, start of its generation, process.
     """
 
     log: tuple[int, ...]
@@ -119,11 +129,15 @@ class World:
 
 
 class Explorer:
-    """Breadth first over all histories; ``without`` names what is left out of ``ALL``.
+    """Breadth-first exploration of all histories.
 
-    ``writers`` are registered at first, with ``horizon``; ``restarts`` more incarnations may start. There are
-    ``switches`` to another generation one after the other; up to ``aborts`` preparations are dropped, ``fences``
-    writers fenced, ``lowerings`` horizons lowered for them, and ``withdrawals`` generations taken back.
+    Args:
+        without: the rule of ``ALL`` to disable.
+        writers: writers registered at the start, with ``horizon``.
+        restarts: maximum number of further incarnations.
+        switches: number of further generations, one after the other.
+        aborts: maximum number of dropped preparations.
+        fences, lowerings, withdrawals: maximum number of each.
     """
 
     def __init__(
@@ -152,7 +166,7 @@ class Explorer:
         self.seen = 0
 
     def explore(self) -> str | None:
-        """The first broken promise, None if every history is in order."""
+        """Return the first violated invariant, or None."""
         start = World(
             (self._number(founded_with(self._writers, self._first_horizon)),),
             tuple(Process(name, f"{name}-0", 1) for name in self._writers),
@@ -192,11 +206,11 @@ class Explorer:
         return operating is None or operating.timestamp != routed_under
 
     def _is_settled(self, world: World) -> bool:
-        """The write is routed and the last switch over: nothing that can follow changes the verdict."""
+        """Return True if the write is routed and the last switch is over, so that the result is final."""
         is_last = len(self._states[world.log[-1]].generations) > self._switches
         return world.write is not None and is_last and not world.withdrawals
 
-    # ------------------------------------------------------------------------------------------------- steps
+    # Steps
 
     def _steps(self, world: World) -> Iterator[World | str]:
         for index, process in enumerate(world.processes):
@@ -207,7 +221,7 @@ class Explorer:
             for name in self._writers:
                 number = sum(process.writer == name for process in world.processes)
                 incarnation = f"{name}-{number}"
-                # It may start from any part of the log that it has, however old.
+                # A process may start from any prefix of its log.
                 fresh = [
                     Process(name, incarnation, folded, sent=RegisterCdcWriter(name, incarnation))
                     for folded in range(1, len(world.log) + 1)
@@ -252,18 +266,18 @@ class Explorer:
                     yield replace(world, write=(timestamp, operating.timestamp, index))
 
     def _read_at(self, process: Process) -> range:
-        """Numbers of folded entries at which it may have read the generations; it looks at its horizon now."""
+        """Return the numbers of applied entries at which the process may have read the generations."""
         if "knowledge and horizon of one state" in self._on:
             return range(process.folded, process.folded + 1)
         return range(1, process.folded + 1)
 
     def _must_be_registered(self, process: Process) -> bool:
-        """A process that is not the current incarnation in what it has folded is not registered yet, or has ended."""
+        """Return True if a process must have applied its registration to continue."""
         registering = isinstance(process.sent, RegisterCdcWriter)
         return not registering or "registration folded first" in self._on
 
     def _horizon(self, process: Process, record: CdcWriter) -> int:
-        """Below which timestamp the process routes."""
+        """Return the upper bound of the timestamps that the process routes."""
         horizon = record.horizon
         if isinstance(process.sent, AdvanceCdcWriter):
             if process.sent.horizon < horizon and "lowering binds at once" in self._on:
@@ -273,7 +287,7 @@ class Explorer:
         return horizon
 
     def _operator(self, world: World) -> Iterator[World]:
-        """A fence, which is decided at once: the broker denies this incarnation and all before it, for ever."""
+        """Yield the states after a fence. The broker has denied this incarnation and all earlier ones."""
         state = self._states[world.log[-1]]
         for name in self._writers if world.fences else ():
             found = state.writers[name]
@@ -281,13 +295,13 @@ class Explorer:
             after = self._decide(world, command)
             if not isinstance(after, Rejected):
                 ended = {found.incarnation, *found.ended}
-                # One that registers later has rights that were given to it later.
+                # A later incarnation gets its ACLs later.
                 denied = frozenset(world.denied | ended) if "rights before the fence" in self._on else world.denied
                 yield replace(world, log=(*world.log, after), fences=world.fences - 1, denied=denied)
         yield from self._mending(world)
 
     def _mending(self, world: World) -> Iterator[World]:
-        """What a wrong clock left is taken back, which is decided at once, too."""
+        """Yield the states after the repair of values from a wrong clock, which is decided immediately."""
         state = self._states[world.log[-1]]
         for name in self._writers if world.lowerings else ():
             found = state.writers[name]
@@ -330,10 +344,10 @@ class Explorer:
             for timestamp in range(FIRST + 1, LAST + 2):
                 yield replace(world, commit=(timestamp, timestamp > highest), commits_left=world.commits_left - 1)
 
-    # ------------------------------------------------------------------------------------------------- rules
+    # Rules
 
     def _decide(self, world: World, command: Command) -> int | Rejected:
-        """The number of the next state of the log, by the kernel's rules but for one that may be left out."""
+        """Return the number of the next log state by the kernel's rules, except for the disabled rule."""
         head = world.log[-1]
         after = self._decided.get((head, command))
         if after is None:
@@ -401,7 +415,7 @@ def _lowered(state: ClusterState, command: LowerCdcWriter, rules: frozenset[str]
 
 
 def _anew(state: ClusterState, command: RegisterCdcWriter, decision: Accepted) -> Accepted:
-    """A fenced name begins like a new one, with the start of the oldest open generation for its horizon."""
+    """Return a decision that starts a fenced writer like a new one, at the oldest active generation."""
     if state.writers[command.writer].fenced is None:
         return decision
     made = decision.state.writers[command.writer]
@@ -410,13 +424,13 @@ def _anew(state: ClusterState, command: RegisterCdcWriter, decision: Accepted) -
 
 
 def _published(state: ClusterState) -> ClusterState:
-    """The last generation is published at once: that is not what this model is about."""
+    """Return the state with the last generation published, because the model excludes publication."""
     last = replace(state.generations[-1], status="published", published=1)
     return replace(state, generations=(*state.generations[:-1], last))
 
 
 NOW = EntryContext(1, "state", 0)
-"""The same for every entry, so that situations that differ only in their epochs are one."""
+"""The same context for each entry, so that situations do not differ only in epochs."""
 
 
 TOKENS = {0: "a", 10: "a"}
@@ -424,17 +438,17 @@ NODES = directory((1, 0))
 
 
 def founded_with(names: tuple[str, ...], horizon: int) -> ClusterState:
-    """Two tokens, a published generation that is not optimal (it knows one), registered writers with some horizon."""
+    """Return a state with two tokens, a published generation of one token, and registered writers."""
     first = Generation("first", FIRST, generate({0: "a"}, NODES, SEED), "published", 1, 1, None, ())
     writers = {name: CdcWriter(name, f"{name}-0", 1, horizon, FIRST, FIRST, (), ()) for name in names}
     return ClusterState(nodes=Map(NODES), token_owners=Map(TOKENS), generations=(first,), writers=Map(writers))
 
 
 def prepared_in(state: ClusterState) -> ClusterState:
-    """The state with a generation prepared, all its data there; the ring has grown by one token if it must."""
+    """Return the state with a prepared generation and all its data. The ring gets one more token if needed."""
     owners = {**TOKENS, **{10 * number: "a" for number in range(2, len(state.generations) + 1)}}
     state = replace(state, token_owners=Map(owners))
-    # No record, which would tell states apart; the epoch names the generation.
+    # Without a request record, because it would distinguish states. The epoch names the generation.
     now = replace(NOW, epoch=NOW.epoch + len(state.generations))
     decision = decide_request_cdc_generation(state, RequestCdcGeneration(SEED, ""), now)
     assert isinstance(decision, Accepted)
@@ -442,7 +456,7 @@ def prepared_in(state: ClusterState) -> ClusterState:
 
 
 def _with_data(state: ClusterState) -> ClusterState:
-    """The state with all data of the generation that is prepared, if one is and has none."""
+    """Return the state with all data of the prepared generation."""
     if state.prepared is None or state.prepared.parts:
         return state
     ranges = generate(dict(state.token_owners), NODES, SEED)

@@ -1,4 +1,4 @@
-"""The acceptance window: its worked table, its edges, an independent reading of the rule, and the fast twin."""
+"""The acceptance window: the documented cases, the edges, an independent implementation, and the vectorized version."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_before_any_generation() -> None:
 
 
 def reading(timestamp: int, now: int, starts: tuple[int, ...], leeway: int) -> str | int:
-    """The rule read off its description, generation by generation with their intervals."""
+    """Return the decision by the documented rule, generation by generation."""
     ends = dict(enumerate(starts[1:]))
     operating = [g for g, start in enumerate(starts) if start <= timestamp and timestamp < ends.get(g, timestamp + 1)]
     if timestamp > now + leeway:
@@ -65,7 +65,9 @@ small = st.integers(-3, 40)
     st.integers(0, 8),
 )
 @example([(2, 10), (3, 10), (12, 10), (13, 10)], (3, 9), 2)
-def test_both_versions_are_as_described(writes: list[tuple[int, int]], starts: tuple[int, ...], leeway: int) -> None:
+def test_both_versions_follow_the_description(
+    writes: list[tuple[int, int]], starts: tuple[int, ...], leeway: int
+) -> None:
     expected = [reading(timestamp, now, starts, leeway) for timestamp, now in writes]
     scalar = [accept(timestamp, now, starts, leeway) for timestamp, now in writes]
     assert [found.generation if isinstance(found, AcceptedWrite) else found.code for found in scalar] == expected
@@ -83,10 +85,10 @@ def test_both_versions_are_as_described(writes: list[tuple[int, int]], starts: t
     st.integers(0, 8),
 )
 @example([(14, 20), (15, 20), (19, 20)], ((10, 2), (16, 5)), 9)
-def test_behind_a_start_counts_the_leeway_of_that_start(
+def test_writes_after_a_switch_use_its_allowed_lateness(
     writes: list[tuple[int, int]], generations: tuple[tuple[int, int], ...], leeway: int
 ) -> None:
-    """A write is taken exactly as if every switch but the one that ended its generation had never been."""
+    """The switch that ended its generation alone decides about a write."""
     starts, reaches = (tuple(part) for part in zip(*generations, strict=True)) if generations else ((), ())
     found = [accept(timestamp, now, starts, leeway, reaches) for timestamp, now in writes]
     for (timestamp, now), verdict in zip(writes, found, strict=True):
@@ -107,7 +109,7 @@ def test_behind_a_start_counts_the_leeway_of_that_start(
     assert many == found
 
 
-def test_any_timestamp_of_a_mutation_gets_a_verdict() -> None:
+def test_each_timestamp_gets_a_decision() -> None:
     extremes = [-(2**63), -1, 0, 2**62, 2**63 - 1]
     now = 1_700_000_000_000_000
     codes, _ = accept_many(np.array(extremes, dtype=np.int64), now, (now - 10,), LEEWAY)
@@ -115,7 +117,7 @@ def test_any_timestamp_of_a_mutation_gets_a_verdict() -> None:
     assert [RefusedWrite(VERDICTS[code]) for code in codes] == scalar
 
 
-def test_one_now_for_all_equals_one_for_each() -> None:
+def test_a_shared_time_equals_a_time_for_each_write() -> None:
     timestamps = np.arange(0, 50, dtype=np.int64)
     for_all = accept_many(timestamps, 30, (5, 28), 6)
     for_each = accept_many(timestamps, np.full(50, 30, dtype=np.int64), (5, 28), 6)
@@ -125,9 +127,10 @@ def test_one_now_for_all_equals_one_for_each() -> None:
 @given(st.sets(st.integers(0, 35), max_size=5).map(sorted), small, small, st.integers(0, 8))
 @example([3, 9], 10, 9, 2)
 @example([3, 9], 10, 11, 2)
-def test_what_the_first_description_takes_is_taken(starts: list[int], now: int, timestamp: int, leeway: int) -> None:
-    """It took [T, now + leeway), T being the start of the generation that operates now. Here the end counts, too, and
-    so do the last moments before T, down to the leeway behind now.
+def test_the_documented_window_is_accepted(starts: list[int], now: int, timestamp: int, leeway: int) -> None:
+    """The documented window is [T, now + lateness), with T the start of the current generation.
+
+    The implementation also accepts the upper bound and the time before T down to the lateness.
     """
     operating = [start for start in starts if start <= now]
     found = accept(timestamp, now, starts, leeway)
@@ -138,5 +141,5 @@ def test_what_the_first_description_takes_is_taken(starts: list[int], now: int, 
         assert timestamp == now + leeway or not operating or now - leeway < timestamp < operating[-1]
 
 
-def test_the_brokers_milliseconds() -> None:
+def test_broker_timestamps_are_milliseconds() -> None:
     assert append_time_us(1_700_000_000_123) == 1_700_000_000_123_000

@@ -1,4 +1,4 @@
-"""Descriptions of generations: the worked example, colocation, determinism, digest, parts; look-up of their streams."""
+"""Descriptions of generations: the documented example, colocation, determinism, digest, parts, and stream lookup."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ SEED = bytes(range(16))
 HALF = 1 << 64
 
 
-def test_slots_of_the_documentations_ranges() -> None:
-    """Three shards, 12 ignored bits: the tokens of the first six stream ids in ScyllaDB's documentation."""
+def test_slots_of_the_documented_ranges() -> None:
+    """Three shards and 12 ignored bits. The tokens are those of the first six stream ids in ScyllaDB's
+    documentation.
+    """
     ends = [0x807AE73E07DBD411 - HALF, 0x80838C6B76E19A1B - HALF, 0x7FFE0C687FCCE86D]
     found = generate(dict.fromkeys(ends, "a"), directory((3, 12)), SEED)
     assert [[decode(stream).token for stream in part.streams] for part in found[:2]] == [
@@ -60,9 +62,9 @@ def test_shape(ring: tuple[Owners, dict[str, Node]]) -> None:
 def test_rows_have_the_replicas_of_their_writes(
     ring: tuple[Owners, dict[str, Node]], joining: set[int], writes: list[int], factor: int
 ) -> None:
-    """Colocation, on the ring before a join and on the one after it, for one generation that is made for both.
+    """A generation for a join colocates rows with their writes before and after the join.
 
-    Under each way to lay replicas out on the ring: simple, everywhere, and by datacenter with racks.
+    The test covers each replication strategy: simple, entire, and by datacenter with racks.
     """
     before, nodes = ring
     after = before | dict.fromkeys(joining - set(before), "new")
@@ -88,7 +90,7 @@ def end_at(owners: Owners, token: int) -> int:
 
 @given(described(), st.lists(tokens, min_size=1, max_size=20))
 def test_rows_have_the_shard_of_their_writes(ranges: tuple[GenerationRange, ...], writes: list[int]) -> None:
-    """A write's stream lies in the write's own shard: that shard owns the write, so it owns something in the range."""
+    """The stream of a write belongs to the write's own shard, which owns part of the range."""
     for token in writes:
         end = end_at({part.end: "" for part in ranges}, token)
         part = next(part for part in ranges if part.end == end)
@@ -107,7 +109,7 @@ def test_the_seed_alone_decides_the_random_bits(ring: tuple[Owners, dict[str, No
 
 
 def test_known_bytes() -> None:
-    """Frozen: whoever continues a preparation that another release began must make the same ids."""
+    """The bytes are fixed, because another release may continue a preparation and must create the same ids."""
     ranges = generate({-5: "a", 70: "b"}, directory((2, 12), (1, 0)), SEED)
     assert [[stream.hex() for stream in part.streams] for part in ranges] == [
         ["0000000000000047196a8b2848000001", "0008000000000000dfe1b175f4000001"],
@@ -125,7 +127,7 @@ def test_too_many_ranges_do_not_fit_an_index(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(described(), st.integers(1, 40))
-def test_parts_hold_everything_in_order_within_their_limit(ranges: tuple[GenerationRange, ...], most: int) -> None:
+def test_parts_contain_all_ranges_in_order(ranges: tuple[GenerationRange, ...], most: int) -> None:
     parts = parts_of("g", ranges, most)
     assert [part.part for part in parts] == list(range(len(parts)))
     assert {(part.generation, part.parts) for part in parts} == {("g", len(parts))}
@@ -133,7 +135,7 @@ def test_parts_hold_everything_in_order_within_their_limit(ranges: tuple[Generat
     for part, following in pairwise(parts):
         streams = sum(len(one.streams) for one in part.ranges)
         assert len(part.ranges) == 1 or streams <= most
-        assert streams + len(following.ranges[0].streams) > most, "a part is filled before the next begins"
+        assert streams + len(following.ranges[0].streams) > most, "each part is full before the next one starts"
 
 
 @given(described())
@@ -151,7 +153,7 @@ def test_the_digest_covers_every_field_and_the_order_of_slots(ranges: tuple[Gene
     assert len(digests) == 1 + len(changed)
 
 
-# Stream ids: the documentation's examples, the bit layout, and what is refused.
+# Stream ids: the documented examples, the bit layout, and invalid ids.
 
 
 TABLE = Path(__file__).parents[2] / "testdata" / "stream_ids.txt"
@@ -169,7 +171,7 @@ def test_worked_ids(row: list[str]) -> None:
 
 
 def test_slot_tokens_of_the_worked_ranges() -> None:
-    """The three slots of the documentation's ranges 0 (which wraps) and 1 follow from the ranges' bounds."""
+    """The three slots of the documentation's ranges 0 (which wraps) and 1 follow from the bounds of the ranges."""
     bounds = {
         "0": (0x7FFE0C687FCCE86D, 0x807AE73E07DBD411 - (1 << 64)),
         "1": (0x807AE73E07DBD411 - (1 << 64), 0x80838C6B76E19A1B - (1 << 64)),
@@ -260,7 +262,7 @@ def test_several_generations_in_one_batch(several: list[Ranges], writes: list[tu
 
 
 def test_even_and_clustered_rings_of_many_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slots where ends are spread, bisection where they crowd; a batch of several chunks, not contiguous."""
+    """Slots for spread ends, bisection for dense ends, and a batch of several non-contiguous chunks."""
     monkeypatch.setattr(vectors, "CHUNK_ROWS", 100)
     rng = np.random.default_rng(20240229)
     nodes = directory((3, 12), (5, 0))
@@ -285,14 +287,14 @@ def test_refused_rows_and_unknown_generations_have_no_stream() -> None:
     assert StreamTable([]).route(batch[:0], np.empty(0, dtype=np.int32)).shape == (0, 16)
 
 
-# The rules of a part on all ranges at once, against the rules one after the other.
+# The vectorized rules for all ranges of a part against the scalar rules.
 
 
 ENDS = st.lists(st.integers(TOKEN_MIN, TOKEN_MAX) | st.integers(-3, 3), min_size=1, max_size=8, unique=True)
 
 
 @given(ENDS, st.integers(1, 3), st.integers(0, 7), st.data())
-def test_a_part_is_sound_if_no_rule_is_broken(ends: list[int], shards: int, first: int, data: st.DataObject) -> None:
+def test_vectorized_rules_equal_scalar_rules(ends: list[int], shards: int, first: int, data: st.DataObject) -> None:
     nodes = {"n": replace(a_node("n"), shards=shards)}
     ranges = list(generate(dict.fromkeys(ends, "n"), nodes, bytes(16))[first:])
     if ranges and data.draw(st.booleans()):
@@ -306,7 +308,7 @@ def test_a_part_is_sound_if_no_rule_is_broken(ends: list[int], shards: int, firs
 
 
 def bent(described: GenerationRange, others: list[GenerationRange]) -> st.SearchStrategy[GenerationRange]:
-    """The range with something else in one of its fields."""
+    """Draw the range with a change in one of its fields."""
     streams = described.streams
 
     def flipped(bit: int) -> tuple[bytes, ...]:

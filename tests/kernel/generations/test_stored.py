@@ -1,4 +1,4 @@
-"""Generations in columns are those of the tuple, and come back from a snapshot with their canonical bytes."""
+"""Generations stored in columns equal their ranges, and a snapshot restores them with the same canonical bytes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def in_columns(ranges: tuple[GenerationRange, ...]) -> PackedRanges:
 
 
 def growing(draw: random.Random, owners: Owners, nodes: dict[str, Node], joins: int) -> list[Generation]:
-    """A generation for each of some changes of a ring."""
+    """Return a generation for each of several changes of a ring."""
     found = []
     for number in range(joins):
         ranges = generate(owners, nodes, draw.randbytes(16))
@@ -74,7 +74,9 @@ def test_columns_are_encoded_as_ranges(first: tuple[GenerationRange, ...], then:
 
 @settings(max_examples=40, deadline=None)
 @given(rings(), st.randoms(use_true_random=False), st.integers(1, 6))
-def test_they_come_back(ring: tuple[Owners, dict[str, Node]], draw: random.Random, joins: int) -> None:
+def test_generations_are_restored_from_a_snapshot(
+    ring: tuple[Owners, dict[str, Node]], draw: random.Random, joins: int
+) -> None:
     generations = growing(draw, dict(ring[0]), ring[1], joins)
     found = read_generations(stored_generations(generations))
     assert found == tuple(generations)
@@ -83,7 +85,7 @@ def test_they_come_back(ring: tuple[Owners, dict[str, Node]], draw: random.Rando
     assert digest_of_chunks(canonical_chunks(generations)) == sha256_of(encode(tuple(generations)))
 
 
-def test_what_is_in_no_columns_or_unsound_is_stored_as_it_is() -> None:
+def test_other_generations_are_stored_unchanged() -> None:
     draw = random.Random(1)
     first, second, third = growing(draw, dict.fromkeys(range(-9, 9), "a"), NODES, 3)
     small = replaced(first, ranges=tuple(first.ranges))
@@ -98,7 +100,7 @@ def test_what_is_in_no_columns_or_unsound_is_stored_as_it_is() -> None:
     assert b"".join(canonical_chunks(generations)) == encode(generations)
 
 
-def test_a_join_adds_little_but_the_bits_of_its_ids() -> None:
+def test_a_join_adds_few_bytes() -> None:
     draw = random.Random(2)
     owners = {draw.randint(TOKEN_MIN, TOKEN_MAX): "b" for _ in range(1_000)}
     found = []
@@ -113,7 +115,7 @@ def test_a_join_adds_little_but_the_bits_of_its_ids() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 10**6), st.data())
-def test_other_bytes_are_other_generations_or_refused(seed: int, data: st.DataObject) -> None:
+def test_changed_bytes_change_the_generation_or_are_rejected(seed: int, data: st.DataObject) -> None:
     draw = random.Random(seed)
     generations = growing(draw, dict.fromkeys(range(-3, 3), "a"), NODES, 3)
     stored = bytearray(stored_generations(generations))
@@ -135,13 +137,13 @@ def test_other_bytes_are_other_generations_or_refused(seed: int, data: st.DataOb
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\xff" * 8, b"\xff" * 60])
-def test_bytes_that_are_nothing_are_refused(data: bytes) -> None:
+def test_invalid_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(StateUndecodable):
         read_generations(data)
 
 
 @pytest.mark.parametrize("streams", [0, 7, 2_000 * SHARDS_MAX])
-def test_streams_for_which_there_are_no_bytes_take_no_memory(streams: int) -> None:
+def test_missing_streams_allocate_no_memory(streams: int) -> None:
     records = encode((generation((), 1, "g"),))
     ends = np.arange(2_000)
     new = np.stack((ends, 0 * ends, 0 * ends + SHARDS_MAX), axis=1).astype("<i8")
@@ -164,7 +166,7 @@ def columns_of(ranges: Ranges) -> PackedRanges:
 
 
 @given(described(), st.sets(st.integers(-60, 60), max_size=4))
-def test_columns_are_the_ranges(ranges: Ranges, some: set[int]) -> None:
+def test_columns_equal_the_ranges(ranges: Ranges, some: set[int]) -> None:
     columns = columns_of(ranges)
     assert (columns[0], columns[-1], len(columns)) == (ranges[0], ranges[-1], len(ranges))
     assert ends_of(columns) == ends_of(ranges)
@@ -174,7 +176,7 @@ def test_columns_are_the_ranges(ranges: Ranges, some: set[int]) -> None:
     assert ranges_digest(columns) == ranges_digest(ranges)
     assert broken_part(columns) == broken_part(ranges)
     assert broken_whole([columns]) == broken_whole([ranges])
-    assert columns._made is None  # nothing of that makes single ranges
+    assert columns._made is None  # does not create single ranges
     assert columns == ranges
     assert ranges == columns
     assert hash(columns) == hash(ranges)
@@ -202,7 +204,7 @@ def test_parts_are_joined(ranges: Ranges, cuts: list[int], data: st.DataObject) 
     assert whole == ranges
 
 
-def test_a_stored_state_has_them_packed() -> None:
+def test_a_stored_state_has_packed_generations() -> None:
     ends = range(-PACKED_FROM // 2, PACKED_FROM // 2)
     ranges = generate(dict.fromkeys(ends, "a"), directory((1, 12)), bytes(16))
     state = ClusterState(generations=(generation(ranges), generation(ranges[1:], 2, "h")))

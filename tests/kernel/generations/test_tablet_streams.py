@@ -1,4 +1,4 @@
-"""Streams of tables in tablets, against a plain model: a list of (start, what each table was cut into)."""
+"""Streams of tables in tablets, compared with a plain list of (start, tablet ends of each table)."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ TOKENS: tuple[Token, ...] = (-(2**63) + 1, -(2**62), -5, 0, 7, 2**62, 2**63 - 1)
 
 
 def begun() -> ClusterState:
-    """Six nodes on the ring with a generation for it, and a keyspace in tablets."""
+    """Return six nodes on the ring with a generation, and a keyspace in tablets."""
     state = lives.three_racks()
     state = coordinated(applied(state, RequestCdcGeneration(bytes(16))))
     return applied(state, CreateKeyspace("ks", lives.factor(3)))
 
 
 def coordinated(state: ClusterState, now: int = 1_000) -> ClusterState:
-    """All that the coordinator brings about by itself; the publisher is always there."""
+    """Apply all proposals of the coordinator, with the publisher always up to date."""
     while True:
         commands = [one.command for one in propose(CoordinatorView(state, {}, state.epoch, now))]
         if not commands:
@@ -74,7 +74,7 @@ def start() -> ClusterState:
     return applied(begun(), LOGGED)
 
 
-def test_a_new_table_has_a_stream_for_each_tablet_at_once(start: ClusterState) -> None:
+def test_a_new_table_has_a_stream_for_each_tablet(start: ClusterState) -> None:
     (generation,) = start.generations
     (described,) = generation.tables
     assert (described.table, described.ends) == (LOGGED.id, start.tablets[TABLE].ends)
@@ -91,7 +91,7 @@ def size_of_ring(state: ClusterState) -> int:
     return sum(len(part.streams) for part in state.generations[0].ranges)
 
 
-def test_a_split_brings_new_streams_above_every_horizon(start: ClusterState) -> None:
+def test_a_split_adds_streams_above_each_lease(start: ClusterState) -> None:
     state = applied(start, RegisterCdcWriter("w", "one"))
     writer = state.writers["w"]
     state = applied(state, AdvanceCdcWriter("w", "one", 9_000_000, writer.low_watermark))
@@ -109,7 +109,7 @@ def test_a_split_brings_new_streams_above_every_horizon(start: ClusterState) -> 
     assert refused.outcome.code == "horizon_frozen"
 
 
-def test_a_generation_above_no_promise_is_refused_for_a_split_too(start: ClusterState) -> None:
+def test_a_split_generation_must_be_above_each_lease(start: ClusterState) -> None:
     state = applied(start, RegisterCdcWriter("w", "one"))
     state = cut(applied(state, AdvanceCdcWriter("w", "one", 9_000_000, state.writers["w"].low_watermark)))
     view = CoordinatorView(state, {}, state.epoch, 10_000_000)
@@ -151,39 +151,39 @@ def test_a_shared_map_gives_each_table_streams_of_its_own(start: ClusterState) -
     }
 
 
-def streams_told(records: tuple[ChangeRecord, ...]) -> list[tuple[str, str | None]]:
-    """Of the streams of tables: key, and the table's id, None if it is gone."""
+def table_stream_records(records: tuple[ChangeRecord, ...]) -> list[tuple[str, str | None]]:
+    """Return the key and table id of each stream record of a table. The id is None for a removed record."""
     found = [record for record in records if record.topic == CDC_STREAMS and record.key.count("/") == 2]
     return [(one.key, one.value.table if isinstance(one.value, StreamsChange) else None) for one in found]
 
 
-def test_streams_are_told_with_their_table_and_go_with_the_generation(start: ClusterState) -> None:
+def test_stream_records_name_their_table(start: ClusterState) -> None:
     ring = begun()
-    told = streams_told(diff(ring, start))
+    told = table_stream_records(diff(ring, start))
     name = start.generations[0].id
     assert told == [(f"{name}/{LOGGED.id}/{end}", LOGGED.id) for end in start.tablets[TABLE].ends]
     assert len([one for one in diff(ring, start) if one.topic == CDC_STREAMS]) == 4
     after = coordinated(cut(start), 10_000)
-    assert len(streams_told(diff(start, after))) == 8
+    assert len(table_stream_records(diff(start, after))) == 8
     closed = applied(after, CloseCdcGeneration(name, closed_at=50_000_000, unwatched=True))
-    assert streams_told(diff(after, closed)) == []
+    assert table_stream_records(diff(after, closed)) == []
     expired = applied(closed, ExpireCdcGeneration(name, 200_000_000))
-    assert len(streams_told(diff(closed, expired))) == 4
+    assert len(table_stream_records(diff(closed, expired))) == 4
     gone = applied(expired, ForgetCdcGeneration(name))
-    assert streams_told(diff(expired, gone)) == [(key, None) for key, _ in told]
+    assert table_stream_records(diff(expired, gone)) == [(key, None) for key, _ in told]
     assert gone.generations[0].tables == ()
     assert size_of(gone.generations[0]) == size_of(closed.generations[0])
     assert violations(gone) == ()
 
 
-def test_a_generation_counts_and_digests_what_it_describes(start: ClusterState) -> None:
+def test_a_generation_contains_count_and_digest(start: ClusterState) -> None:
     ring = replace(start.generations[0], tables=())
     size, whole = size_of(ring), size_of(start.generations[0])
     assert size.digest == ranges_digest(ring.ranges) != whole.digest
     assert (whole.ranges, whole.streams) == (size.ranges + 4, size.streams + 4)
 
 
-def test_caches_show_each_stream_and_keep_what_did_not_change(start: ClusterState) -> None:
+def test_caches_contain_each_stream(start: ClusterState) -> None:
     rows = [row for row in full_projection(start).put if row[0] == "tablet_streams"]
     assert len(rows) == 4
     after = coordinated(cut(start), 10_000)
@@ -194,7 +194,7 @@ def test_caches_show_each_stream_and_keep_what_did_not_change(start: ClusterStat
 
 
 def test_dropped_tables_do_not_accumulate_in_generations(start: ClusterState) -> None:
-    """A table is made and dropped 60 times, with a CDC writer that is up to date: old descriptions expire."""
+    """A table is created and dropped 60 times with an active CDC writer. Old descriptions expire."""
     state, now = applied(start, RegisterCdcWriter("w", "one")), 10**6
     made = replace(LOGGED, tablets=TabletOptions(256))
     most = 0
@@ -205,14 +205,14 @@ def test_dropped_tables_do_not_accumulate_in_generations(start: ClusterState) ->
         horizon = max(state.writers["w"].horizon, state.generations[-1].timestamp + 1)
         state = coordinated(applied(state, AdvanceCdcWriter("w", "one", horizon, horizon)), now)
         most = max(most, sum(len(one.ends) for found in state.generations for one in found.tables))
-    # Two generations: one open and one that expires, each with the unused ranges that are allowed and one more table.
+    # One active and one expiring generation each contain the permitted unused ranges and one more table.
     assert most < 2 * (UNUSED_RANGES_MAX + 2 * 256)
     assert [one.table for one in state.generations[-1].tables][:1] == [LOGGED.id]
     assert len(state.generations) < 60 // 4 + 1
     assert violations(state) == ()
 
 
-def test_dropped_tables_start_one_generation_where_none_closes(start: ClusterState) -> None:
+def test_dropped_tables_start_one_generation_without_sealing(start: ClusterState) -> None:
     state = start
     for number in range(20):
         made = replace(LOGGED, tablets=TabletOptions(256), name="u", id=uuid(number, space=3))
@@ -220,8 +220,8 @@ def test_dropped_tables_start_one_generation_where_none_closes(start: ClusterSta
     assert [one.closed for one in state.generations] == [None, None]
 
 
-def test_dropped_tables_are_limited_if_none_closes(start: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a CDC writer. Other commands and new generations are not rejected."""
+def test_dropped_tables_are_limited_without_sealing(start: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no CDC writer. Other commands and new generations are not rejected."""
     monkeypatch.setattr(size_limits, "DESCRIBED_RANGES_MAX", 3_000)
     state, made = start, replace(LOGGED, tablets=TabletOptions(256), name="u")
     for number in range(16):  # five until the second generation, then eleven
@@ -242,12 +242,14 @@ def test_dropped_tables_start_no_generation_on_a_ring_without_tokens(start: Clus
     assert fits_tablets(advance(larger, larger.epoch, token_owners=EMPTY_STATE.token_owners))
 
 
-# ------------------------------------------------------------------------------------------------ random histories
+# Random histories
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_histories_agree_with_a_list_of_starts_and_cuts(seed: int) -> None:
-    """The model: at each switch the ends of every logged table; a new table is in all that is open."""
+    """The model stores the tablet ends of each CDC table at each switch. A new table is part of each active
+    generation.
+    """
     draw, state, now = random.Random(seed), begun(), 10_000
     model: list[tuple[int, dict[str, tuple[Token, ...]]]] = [(state.generations[0].timestamp, {})]
     number = 0
@@ -300,7 +302,7 @@ def tried(state: ClusterState, decision: str, table: str) -> ClusterState:
 
 
 def switched(state: ClusterState, now: int) -> ClusterState:
-    """The coordinator goes on until the streams fit, and closes nothing."""
+    """Apply the coordinator's proposals until the streams fit, without sealing a generation."""
     assert in_flight(state) == ()
     while not fits_tablets(state) or state.prepared is not None or state.generations[-1].published is None:
         steps = [one.command for one in propose(CoordinatorView(state, {}, state.epoch, now))]
@@ -313,7 +315,7 @@ ENDS = (CloseCdcGeneration, ExpireCdcGeneration, ForgetCdcGeneration)
 
 
 def compared(state: ClusterState, model: list[tuple[int, dict[str, tuple[Token, ...]]]]) -> None:
-    """Each table at each time: the stream is the model's tablet's, or the ring's; the simulator's oracle agrees."""
+    """Assert the stream of each table at each time against the model, the ring and the simulator's oracle."""
     ids = {table for _, tables in model for table in tables} | {"unknown"}
     for place, (since, tables) in enumerate(model):
         last = model[place + 1][0] - 1 if place + 1 < len(model) else since + 10**9
@@ -334,7 +336,7 @@ def compared(state: ClusterState, model: list[tuple[int, dict[str, tuple[Token, 
 
 
 def test_published_streams_can_be_prepared_again_only_when_published(start: ClusterState) -> None:
-    """While the last generation is not published a split waits; then one generation has all that came meanwhile."""
+    """A split waits for the publication of the last generation. The next generation then contains all changes."""
     state = cut(start)
     view = CoordinatorView(state, {}, state.epoch, 10_000)
     while state.prepared is not None or len(state.generations) < 2:
@@ -348,7 +350,7 @@ def test_published_streams_can_be_prepared_again_only_when_published(start: Clus
 
 
 def test_a_switch_that_keeps_the_old_tablets_is_found(start: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the commit describes the tables as the generation before did."""
+    """The planted bug commits the tables of the previous generation."""
     monkeypatch.setattr(cdc, "tables_in_tablets", lambda state: state.generations[-1].tables)
     state = cut(start)
     while len(state.generations) < 2:

@@ -1,4 +1,4 @@
-"""Small quiet clusters with places and settings of one's choice."""
+"""Small idle clusters with given nodes, racks and replication settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EPOCH = 10
 
 
 def network(**datacenters: int | tuple[str, ...]) -> Replication:
-    """NetworkTopologyStrategy: a factor or a list of racks for each datacenter."""
+    """Return a NetworkTopologyStrategy with a factor or a list of racks for each datacenter."""
     local = tuple(
         DatacenterReplication(name, wanted if isinstance(wanted, int) else len(wanted), ())
         if isinstance(wanted, int)
@@ -30,14 +30,14 @@ ENTIRE = Replication("entire", 0)
 
 
 def simple(factor: int) -> Replication:
-    """SimpleStrategy."""
+    """Return a SimpleStrategy."""
     return Replication("simple", factor)
 
 
 def placed(
     nodes: Mapping[str, tuple[str, Iterable[int]]], *settings: Replication, down: Iterable[str] = ()
 ) -> ClusterState:
-    """A cluster at epoch 10: node to ("datacenter/rack", tokens), a keyspace ``ks0``, ``ks1``, … for each setting."""
+    """Return a cluster at epoch 10, from node to ("datacenter/rack", tokens), with keyspaces ``ks0``, ``ks1``, …."""
     directory = {}
     for name, (place, given) in nodes.items():
         datacenter, rack = place.split("/")
@@ -57,7 +57,7 @@ def placed(
 
 
 def canonical_everywhere(state: ClusterState) -> bool:
-    """True if the live layout is the canonical one."""
+    """Return True if each live layout is the canonical layout."""
     return all(
         [(g.start, g.end, nodes_of(g.write)) for g in state.placements[key].ranges]
         == [(g.start, g.end, nodes_of(g.write)) for g in canonical(setting, state.token_owners, state.nodes, 0)]

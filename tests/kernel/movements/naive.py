@@ -1,4 +1,4 @@
-"""What the planner finds near the changed tokens, found by looking at every range: the model of its tests."""
+"""A reference model of the planner that checks each range, not only those near changed tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ringlog.kernel.ownership.strategies import ENTIRE_END, natural, ring_of
 
 
 def plan(state: ClusterState, operation: Operation) -> Plan:
-    """The plan of a movement: both layouts are worked out whole and compared, range by range."""
+    """Return the plan of an operation, by a comparison of both full layouts."""
     before = ring_of(state.token_owners, state.nodes)
     after = ring_of(resulting_owners(state.token_owners, operation), state.nodes)
     dead = frozenset(name for name, node in state.nodes.items() if node.down).union(operation.ignored)
@@ -43,7 +43,7 @@ def plan(state: ClusterState, operation: Operation) -> Plan:
 
 
 def composes(state: ClusterState, operation: Operation) -> bool:
-    """True if every subset of the operations in flight, together with the new one, ends in the canonical layout."""
+    """Return True if each subset of the operations in flight, with the new one, ends in the canonical layout."""
     before = ring_of(state.token_owners, state.nodes)
     others = in_flight(state)
     for subset in (subset for size in range(1, len(others) + 1) for subset in combinations(others, size)):
@@ -68,7 +68,7 @@ def _nodes(lists: Sequence[Sequence[Change]], key: str, end: int) -> set[str]:
 
 
 def split(placement: Placement, token: int) -> Placement:
-    """The placement with one more range end, if it is none yet."""
+    """Return the placement with one more range end."""
     if token in placement.ends or placement.key == ENTIRE.name:
         return placement
     ends = sorted((*placement.ends, token))

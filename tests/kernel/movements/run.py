@@ -1,6 +1,6 @@
-"""One random run: a small cluster, some keyspaces, and movements that are asked for, moved on, cancelled and failed.
+"""One random run: a small cluster with keyspaces, and operations that start, advance, are cancelled and fail.
 
-After each step the state is compared with the record that the simulator's checks keep of a log.
+After each step the run compares the state with the simulator's record of the log.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ EXPECTED = {
     "too_many_operations",
     "operations_in_flight",
 }
-"""What a request may be refused for, whatever the run."""
+"""Rejection codes that are valid in any run."""
 
 
 MEMBERS_MAX = 7
-"""Of greater groups (every node of a ring) there are too many choices."""
+"""Larger groups have too many combinations."""
 
 
 def shape(ranges: Iterable[RangeGroup]) -> list[tuple[Any, ...]]:
-    """Ranges without their epochs."""
+    """Return the ranges without their epochs."""
     return [(group.start, group.end, nodes_of(group.read), nodes_of(group.write)) for group in ranges]
 
 
 def views_meet(old: frozenset[str], new: frozenset[str]) -> None:
-    """Fail if two quorums of views at most one apart do not meet; only the sizes of the groups count.
+    """Assert that quorums of views at most one apart intersect. Only the sizes of the groups matter.
 
-    Views 0 to 3: before, after start, after middle, after finish. A write needs a quorum of the old and a quorum of the
-    new group of its view.
+    Views 0 to 3 are: before, after start, after middle, after finish. A write needs a quorum of the old and of the new
+    group of its view.
     """
     if old and new and old != new and len(old | new) <= MEMBERS_MAX:
         _views_meet(len(old & new), len(old - new), len(new - old))
@@ -91,14 +91,16 @@ class Applied:
 
 @dataclass
 class RunLog:
-    """What the run applied, and the states, by epoch."""
+    """Applied entries and states by epoch."""
 
     entries: dict[int, Applied]
     states: dict[int, ClusterState]
 
 
 class Run:
-    """``counts``: what happened, by name. A *wide* run has many nodes in three racks, so that movements meet."""
+    """A random run. ``counts`` counts events by name. A *wide* run has many nodes in three racks, so operations
+    interact.
+    """
 
     def __init__(self, seed: int, nodes_max: int = 8) -> None:
         self.draw = random.Random(seed)
@@ -137,7 +139,7 @@ class Run:
         return Node(name, name, f"{name}:1", datacenter, rack, 1, 12, "1", (), 1, "none", (), 1)
 
     def _free(self, tokens: dict[int, str], count: int) -> tuple[int, ...]:
-        """Tokens that nobody has or asked for."""
+        """Return free tokens."""
         taken = {*tokens, *(token for move in self.record.flying.values() for token in move.tokens)}
         drawn: set[int] = set()
         while len(drawn) < count:
@@ -145,7 +147,7 @@ class Run:
         return tuple(sorted(drawn))
 
     def _setting(self) -> Replication:
-        """A setting that the normal nodes can hold."""
+        """Return a replication setting that the normal nodes can satisfy."""
         members = set(self.record.owners.values())
         local: dict[str, list[str]] = {}
         for node in sorted(members):
@@ -182,7 +184,7 @@ class Run:
             placements=Map({replication_key(one): new_placement(one, owners, nodes, 5) for one in keyspaces.values()}),
         )
 
-    # ------------------------------------------------------------------------------------------------------- steps
+    # Steps
 
     def go(self, steps: int) -> None:
         self.check()
@@ -218,7 +220,7 @@ class Run:
         return node.id
 
     def _apply(self, command: Command) -> None:
-        """The next entry of the log."""
+        """Apply the next entry of the log."""
         self.state = applied(self.state, command)
         self.log.entries[self.state.epoch] = Applied(command)
         self.log.states[self.state.epoch] = self.state
@@ -264,7 +266,7 @@ class Run:
             self._apply(DeclareDown(name, "test"))
 
     def _ask(self, command: Command) -> None:
-        """Ask for an operation."""
+        """Request an operation."""
         kind = type(command).__name__.removesuffix("Keyspace").lower()
         ends_a_node = isinstance(command, Leave | Remove | Assassinate)
         if ends_a_node and set(self.record.owners.values()) == {command.node}:
@@ -279,13 +281,13 @@ class Run:
         self._count(kind)
         self._apply(command)
         new = [op for op in self.state.operations.values() if op.marks[0].epoch == self.state.epoch]
-        if not new or new[0].stage == "finished":  # assassinated, or altered without any change of groups
+        if not new or new[0].stage == "finished":  # assassinated, or altered without a change of groups
             self._up()
             return
         self._check_plan(new[0], self.record.flying[new[0].id])
 
     def _up(self) -> None:
-        """Whoever is down and not part of an operation is up again, so that runs do not die out."""
+        """Declare nodes without an operation up again, so that the run does not end early."""
         for name, node in sorted(self.state.nodes.items()):
             if node.down and node.state == "normal":
                 self._apply(DeclareUp(name, ""))
@@ -304,7 +306,7 @@ class Run:
         self._up()
 
     def _decide(self, operation: Operation, failed: Command) -> None:
-        """It stops where it is, whatever is acknowledged, until it is tried again."""
+        """Assert that a failed operation does not advance before its retry."""
         before = self.state
         self._apply(failed)
         refused = decided(self.state, advance_of(self.state, operation.id))
@@ -331,10 +333,10 @@ class Run:
         running = [op for op in in_flight(self.state) if op.stage != "requested"]
         assert len(running) <= self.concurrency
 
-    # ------------------------------------------------------------------------------------------------------ checks
+    # Checks
 
     def check(self) -> None:
-        """The state is that of the record."""
+        """Assert that the state equals the record."""
         record, state = self.record, self.state
         faults = [*owner_faults(state, record), *placement_faults(state, record)]
         assert not faults, faults[0]
@@ -351,7 +353,7 @@ class Run:
                 assert set(reads) <= set(writes)
 
     def _check_overlap(self) -> None:
-        """No two operations change the members of one position."""
+        """Assert that no two operations change the members of one range."""
         record = self.record
         for keyspace, setting in sorted(record.keyspaces.items()):
             for end in record.layouts[record.key(keyspace)]:
@@ -361,10 +363,10 @@ class Run:
                     then = move.setting if move.setting is not None and move.keyspace == keyspace else setting
                     if set(replicas(then, move.map(record.owners), record.places, end)) != old:
                         changing.append(move.id)
-                assert len(changing) <= 1, f"{changing} change {end} of {keyspace} at once"
+                assert len(changing) <= 1, f"{changing} change {end} of {keyspace} at the same time"
 
     def check_quiet(self) -> None:
-        """Nothing is in flight: the live layout is the canonical one, in its order too."""
+        """Assert that the live layout is canonical, including its order, with no operation in flight."""
         assert set(self.state.placements) == {key for key, _ in replications_in_use(self.state)}
         for key, replication in replications_in_use(self.state):
             layout = canonical(replication, self.state.token_owners, self.state.nodes, 0)
@@ -375,7 +377,7 @@ class Run:
             assert (node.state == "normal") == bool(node.tokens)
 
     def _check_plan(self, operation: Operation, move: SeenMovement) -> None:
-        """The plan exchanges the members that the record exchanges; quorums meet; rows come from a quorum's members."""
+        """Assert that the plan replaces the members of the record, quorums intersect, and rows come from a quorum."""
         changes: dict[tuple[str, int], tuple[set[str], set[str]]] = {}
         for change in operation.plan.start.write_added:
             changes.setdefault((change.replication, change.end), (set(), set()))[0].add(change.node)

@@ -1,4 +1,6 @@
-"""What is refused, by which rule, naming whom: locks, composition, possible replication, the dead, turns."""
+"""Admission rules and the nodes that rejections name: locks, composition, possible replication, dead nodes,
+priorities.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ CONFLICT = {
     "n4": ("dc1/r0", [950]),
     "n5": ("dc1/r0", [100]),
 }
-"""Two movements that lock no common range, and still do not compose."""
+"""Two operations without a common lock that do not compose."""
 
 
 def finished(state: ClusterState, operations: Iterable[str]) -> ClusterState:
@@ -39,7 +41,7 @@ def finished(state: ClusterState, operations: Iterable[str]) -> ClusterState:
     return state
 
 
-def test_disjoint_ranges_move_at_once() -> None:
+def test_disjoint_ranges_move_concurrently() -> None:
     state, first = begun(QUIET, Join("x", (150,), SEED))
     state, second = begun(state, Leave("n6"))
     assert [operation.id for operation in in_flight(state)] == [first, second]
@@ -62,7 +64,7 @@ def test_a_node_has_one_operation_at_a_time() -> None:
     assert first in refused(state, Leave("n1")).detail
 
 
-def test_plans_that_lock_nothing_in_common_may_still_not_compose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_without_common_locks_may_not_compose(monkeypatch: pytest.MonkeyPatch) -> None:
     state, first = begun(placed(CONFLICT, network(dc1=3)), Move("n0", (180,), SEED))
     second = Move("n2", (820,), SEED)
     rejection = refused(state, second)
@@ -76,8 +78,8 @@ def test_plans_that_lock_nothing_in_common_may_still_not_compose(monkeypatch: py
     assert canonical_everywhere(finished(later, [other]))
 
 
-def test_two_that_may_each_leave_may_not_both() -> None:
-    """No range of theirs overlaps, for each datacenter has its own; yet of three nodes only one may go."""
+def test_two_nodes_may_not_both_leave() -> None:
+    """Their ranges are disjoint, because each datacenter has its own. But only one of three nodes may leave."""
     nodes = {f"n{number}": ("dc1/r1", [100 * number]) for number in (1, 2, 3)}
     state, first = begun(placed(nodes, simple(2)), Leave("n1"))
     rejection = refused(state, Leave("n2"))
@@ -85,8 +87,8 @@ def test_two_that_may_each_leave_may_not_both() -> None:
     assert first in rejection.detail
 
 
-def test_what_could_be_without_an_operation_in_flight_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A join that may still be cancelled makes no room for a leave."""
+def test_replication_must_stay_possible_after_a_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A join that may still be cancelled does not make a leave possible."""
     nodes = {"n1": ("dc1/r1", [100]), "n2": ("dc1/r1", [500]), "x": ("dc1/r1", ())}
     state, _ = begun(placed(nodes, simple(2)), Join("x", (300,), SEED))
     monkeypatch.setattr(admission, "_locked", lambda *_: None)
@@ -109,7 +111,7 @@ def test_the_replication_stays_possible(setting: Replication, node: str) -> None
         assert refused(state, Leave("n8")).code == "replication_impossible"
 
 
-def test_more_than_may_run_wait_in_the_order_of_their_priority() -> None:
+def test_operations_above_the_limit_wait_by_priority() -> None:
     state = placed({**EIGHT, **IDLE})
     state = applied(state, ChangeSettings((("operations_concurrent_max", 1), ("operations_admitted_max", 3))))
     state, leave = begun(state, Leave("n6"))
@@ -125,7 +127,7 @@ def test_more_than_may_run_wait_in_the_order_of_their_priority() -> None:
     assert canonical_everywhere(driven(state, third, "finished"))
 
 
-# ----------------------------------------------------------------------------------------------------------- nodes
+# Nodes
 
 
 def test_replacements_stay_in_the_rack() -> None:
@@ -134,8 +136,8 @@ def test_replacements_stay_in_the_rack() -> None:
     assert refused(QUIET, Replace("x", "y")).code == "wrong_node_state"
 
 
-def test_who_was_asked_to_leave_is_not_replaced_and_not_after_it_has_left() -> None:
-    """The first example of what CEP-21 has the service refuse."""
+def test_a_leaving_node_cannot_be_replaced() -> None:
+    """The first example of CEP-21 for a rejection."""
     state, operation = begun(QUIET, Leave("n1"))
     while state.operations[operation].stage != "finished":
         assert refused(state, Replace("x", "n1")).code == "wrong_node_state"
@@ -173,7 +175,7 @@ def test_only_the_dead_are_removed_or_ignored() -> None:
     assert refused(state, DeclareUp("n1", "")).code == "wrong_node_state"
 
 
-def test_with_too_few_survivors_only_an_assassination_is_left() -> None:
+def test_too_few_survivors_permit_only_an_assassination() -> None:
     state = applied(placed(EIGHT, simple(1)), DeclareDown("n4", "disk"))
     assert refused(state, Remove("n4")).code == "too_few_replicas"
     after = applied(state, Assassinate("n4"))
@@ -203,7 +205,7 @@ def test_rebuild_streams_and_changes_no_group() -> None:
     assert back.nodes["a1"].state == "normal"
 
 
-def test_a_node_without_tokens_goes_and_its_name_stays_taken() -> None:
+def test_the_name_of_a_removed_node_stays_taken() -> None:
     state = applied(QUIET, UnregisterNode("x"))
     assert state.nodes["x"].state == "left"
     assert refused(state, UnregisterNode("x")).code == "wrong_node_state"
@@ -225,7 +227,7 @@ def test_a_failure_rolls_back_or_is_recorded() -> None:
     assert canonical_everywhere(driven(again, operation, "finished"))
 
 
-def test_settings_of_turns_fit_together() -> None:
+def test_operation_limit_settings_are_consistent() -> None:
     state = placed(EIGHT)
     state = ClusterState(epoch=1, settings=Map(state.settings))
     assert refused(state, ChangeSettings((("operations_concurrent_max", 9),))).code == "bad_setting"

@@ -1,4 +1,4 @@
-"""A keyspace changes its replication: its own ranges meanwhile, nobody else's touched, nothing else in flight."""
+"""A keyspace changes its replication: it gets its own ranges, others are unaffected, and no other operation runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUPS = ("read", "write")
 
 
 def groups(state: ClusterState, group: str, keyspace: str = "ks0") -> dict[int, set[str]]:
-    """Position to the members of a group there."""
+    """Return the members of a group by range end."""
     placement = placement_of_keyspace(state, keyspace)
     assert placement is not None
     return {found.end: set(nodes_of(getattr(found, group))) for found in placement.ranges}
@@ -70,7 +70,7 @@ def test_readers_and_writers_at_each_stage() -> None:
 
 
 def test_a_replica_of_the_shared_placement_is_a_member_since_the_later_epoch() -> None:
-    """C is a replica under simple:3 for long, yet not of this keyspace: its older answers must not count for it."""
+    """C is a replica in simple:3 but not of this keyspace, so its older answers must not count for it."""
     nodes = {"A": ("d/r", [1]), "B": ("d/r", [2]), "C": ("d/r", [3])}
     first, operation = begun(placed(nodes, simple(2), simple(3)), AlterKeyspace("ks0", simple(3)))
     states = at_every_stage(first, operation)
@@ -79,7 +79,7 @@ def test_a_replica_of_the_shared_placement_is_a_member_since_the_later_epoch() -
     assert since == {"A": 5, "B": 5, "C": states["write_both_read_old"].epoch}
 
 
-def test_nothing_else_is_in_flight_meanwhile() -> None:
+def test_an_alteration_runs_alone() -> None:
     state = placed({**NODES, "x": ("a/r1", ())}, simple(2))
     altering, operation = begun(state, AlterKeyspace("ks0", simple(3)))
     assert operation in refused(altering, Join("x", (7,), SEED)).detail
@@ -92,7 +92,7 @@ def test_nothing_else_is_in_flight_meanwhile() -> None:
     assert other in rejection.detail
 
 
-def test_an_alteration_that_moves_no_data_is_done_at_once() -> None:
+def test_an_alteration_without_data_finishes_immediately() -> None:
     state = placed({"A": ("d/r", [1]), "B": ("d/r", [2])}, simple(2))
     after = applied(state, AlterKeyspace("ks0", network(d=2)))
     assert not after.operations

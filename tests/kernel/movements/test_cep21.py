@@ -1,8 +1,8 @@
-"""The worked decommission example of CEP-21, step by step, on read and write placements.
+"""The decommission example of CEP-21, step by step, on read and write placements.
 
-A owns token 100, B 200, C 300; the factor is 2; X, which the bootstrap example has brought in at 150, leaves again. The
-proposal shows a part of the ring and writes (0, 100]; here the whole ring is shown: the range of A wraps. In a second
-example ranges that meet at the end of the ring change and merge: D owns 400 and leaves.
+A owns token 100, B 200, C 300, and the factor is 2. X, added at 150 by the bootstrap example, leaves. The proposal
+shows part of the ring and writes (0, 100]. The test uses the whole ring, with a wrapping range of A. In a second
+example, D at 400 leaves, and ranges at the end of the ring merge.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def placements_of(state: ClusterState) -> Placements:
 
 
 def with_x() -> ClusterState:
-    """The cluster as the bootstrap example leaves it."""
+    """Return the cluster after the bootstrap example."""
     state, operation = joining(a_cluster({"A": [100], "B": [200], "C": [300], "X": []}), "X", [150])
     return driven(state, operation, "finished")
 
@@ -65,7 +65,7 @@ def test_decommission_of_the_proposal() -> None:
 
 
 def test_the_last_entry_is_two_steps_of_the_proposal() -> None:
-    """Its steps 3 and 4: X leaves the write groups, then ranges of the same members are merged."""
+    """Steps 3 and 4 of the proposal: X leaves the write groups, then ranges with equal members merge."""
     state, operation = begun(with_x(), Leave("X"))
     state = driven(state, operation, "write_both_read_new")
     plan = state.operations[operation].plan
@@ -92,8 +92,8 @@ def test_rows_come_from_the_leaver_and_the_directory_follows() -> None:
         assert (400 in at.token_owners) is not gone
 
 
-def test_of_merged_ranges_a_replica_is_a_member_since_the_later_epoch() -> None:
-    """B is new in (300, 400] and old in (400, 100]; of the whole it has been a member only since it came."""
+def test_a_merged_range_has_the_later_member_epoch() -> None:
+    """B is new in (300, 400] and old in (400, 100]. In the merged range it counts as a member from its later epoch."""
     state, operation = begun(placed(RING, simple(2)), Leave("D"))
     states = at_every_stage(state, operation)
     (merged,) = [group for group in states["finished"].placements["simple:2"].ranges if group.end == 100]
@@ -107,7 +107,7 @@ def test_of_merged_ranges_a_replica_is_a_member_since_the_later_epoch() -> None:
     }
 
 
-# The worked bootstrap example of CEP-21, step by step, on read and write placements.
+# The bootstrap example of CEP-21, step by step, on read and write placements.
 
 
 CEP21_BOOTSTRAP_BEFORE = {(300, 100): ("A", "B"), (100, 200): ("B", "C"), (200, 300): ("C", "A")}
@@ -141,7 +141,7 @@ def test_bootstrap_of_the_proposal() -> None:
     assert seen == CEP21_BOOTSTRAP_STEPS
 
 
-def test_rows_come_from_the_replica_whose_place_is_taken() -> None:
+def test_rows_come_from_the_replaced_replica() -> None:
     state, operation = joining(a_cluster({"A": [100], "B": [200], "C": [300], "X": []}), "X", [150])
     assert state.operations[operation].plan.sources == (
         Source("simple:2", 300, 100, "B", "X"),

@@ -1,4 +1,4 @@
-"""The nodes that must acknowledge and report before an operation continues, and the decisions of an operator."""
+"""The acknowledgements and reports that an operation needs to continue, and the decisions of an operator."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_a_removed_node_is_no_witness_and_the_others_need_a_quorum_of_the_full_g
     state, operation = begun(state, Remove("n3"))
     state = driven(state, operation, "write_both_read_new")
     assert lacking(state, operation, "n3") == ()
-    # Of {n1, n2, n3} two are needed, and n3 cannot be one of them.
+    # Two of {n1, n2, n3} are needed, and n3 does not count.
     assert "n1" in lacking(state, operation, "n3", "n1")
     needs = gate(state, state.operations[operation]).needs
     assert all("n3" not in need.members for need in needs)
     assert {need.need for need in needs} == {2}
 
 
-def test_of_two_replicas_the_survivor_is_enough() -> None:
+def test_one_of_two_replicas_is_enough_after_a_death() -> None:
     state = applied(placed({**FIVE, **SPARE}, simple(2)), DeclareDown("n3", "disk"))
     state, operation = begun(state, Replace("x", "n3"))
     state = driven(state, operation, "write_both_read_new")
@@ -74,7 +74,7 @@ def test_of_two_replicas_the_survivor_is_enough() -> None:
     assert {(len(need.members), need.need) for need in olds} == {(1, 1)}
 
 
-def test_declared_down_alone_lowers_no_need() -> None:
+def test_a_down_node_does_not_lower_the_quorum() -> None:
     state = applied(placed({**FIVE, **SPARE}, simple(3)), DeclareDown("n2", "disk"))
     state, operation = begun(state, Replace("x", "n3"))
     state = driven(state, operation, "write_both_read_new")
@@ -87,7 +87,7 @@ def test_declared_down_alone_lowers_no_need() -> None:
     assert all("n2" not in need.members for need in gate(ignoring, ignoring.operations[other]).needs)
 
 
-def test_who_dies_while_it_leaves_is_not_waited_for() -> None:
+def test_a_dead_leaving_node_is_ignored() -> None:
     state, operation = begun(placed(FIVE, simple(2)), Leave("n3"))
     state = driven(state, operation, "write_both_read_new")
     assert "n3" in lacking(state, operation, "n3")
@@ -121,7 +121,7 @@ def test_a_dead_replica_is_made_up_for_by_a_quorum_of_each_datacenter() -> None:
         assert len({node for node in sources if node.startswith("bb")}) == 2
 
 
-def test_a_setting_lets_prepared_go_when_the_gaining_nodes_know_and_the_operation_says_so_for_ever() -> None:
+def test_a_setting_relaxes_the_barrier_of_prepared() -> None:
     state = applied(placed(FIVE, simple(3)), ChangeSettings((("gate_prepared", 0),)))
     state, operation = begun(state, Leave("n3"))
     state = driven(state, operation, "prepared")
@@ -138,14 +138,14 @@ def test_a_setting_lets_prepared_go_when_the_gaining_nodes_know_and_the_operatio
 
 
 def lonely(stage: str) -> tuple[ClusterState, str]:
-    """n9 leaves, alone in its datacenter, and dies in ``stage``."""
+    """Return a state with n9, alone in its datacenter, leaving and dead in ``stage``."""
     nodes = {**FIVE, "n8": ("dc2/r1", [10]), "n9": ("dc2/r2", [1000])}
     state, operation = begun(placed(nodes, network(dc1=2, dc2=1)), Leave("n9"))
     state = driven(state, operation, stage)
     return applied(state, DeclareDown("n9", "disk")), operation
 
 
-def test_who_leaves_and_dies_is_asked_after_all_where_nobody_else_knows() -> None:
+def test_a_dead_leaving_node_counts_as_the_only_replica() -> None:
     state, operation = lonely("write_both_read_new")
     assert lacking(state, operation, "n9") == ("n9",)
     assert lacking(state, operation) == ()
@@ -155,7 +155,7 @@ def test_who_leaves_and_dies_is_asked_after_all_where_nobody_else_knows() -> Non
     assert ended.nodes["n9"].state == "left"
 
 
-def test_an_assassination_waits_for_the_cancel_of_what_can_be_cancelled() -> None:
+def test_an_assassination_waits_for_cancels() -> None:
     state, operation = lonely("write_both_read_old")
     assert refused(state, Assassinate("n9")).code == "wrong_node_state"
     assert "cancelled" in refused(state, Assassinate("n9")).detail
@@ -185,7 +185,7 @@ def acknowledged_by(state: ClusterState, operation: str, *silent: str) -> Advanc
     return replace(command, witnesses=tuple(one for one in command.witnesses if one.node not in silent))
 
 
-def test_tries_in_vain_stop_an_operation_until_it_is_tried_again() -> None:
+def test_failed_tries_stop_an_operation_until_its_retry() -> None:
     state, operation = asked(2, OLD)
     stopped = applied(state, gave_up(state, operation))
     (failure,) = stopped_by(of(stopped, operation))
@@ -199,24 +199,24 @@ def test_tries_in_vain_stop_an_operation_until_it_is_tried_again() -> None:
     assert stopped_by(of(again, operation)) == ()
     assert counts_from(of(again, operation)) == again.epoch
     late = replace(gave_up(stopped, operation), since=counts_from(of(state, operation)))
-    assert refused(again, late).code == "wrong_stage", "tries of the time before"
+    assert refused(again, late).code == "wrong_stage", "tries before the retry"
     assert len(stopped_by(of(applied(again, gave_up(again, operation)), operation))) == 1
     assert canonical_everywhere(driven(again, operation, FINISHED))
 
 
-def test_what_stops_nothing() -> None:
+def test_irrelevant_failures_do_not_stop_an_operation() -> None:
     state, operation = asked(2, OLD)
     assert refused(state, gave_up(state, operation, tries=199)).code == "bad_field"
-    assert refused(state, gave_up(state, operation, "n3")).code == "wrong_stage", "n3 gets nothing"
+    assert refused(state, gave_up(state, operation, "n3")).code == "wrong_stage", "n3 gains no ranges"
     assert refused(state, gave_up(state, operation, "nobody")).code == "unknown_node"
     late = driven(state, operation, NEW)
-    assert refused(late, gave_up(late, operation)).code == "wrong_stage", "nothing is streamed any more"
+    assert refused(late, gave_up(late, operation)).code == "wrong_stage", "streaming has ended"
     few = applied(state, ChangeSettings((("stream_tries_max", 3),)))
     assert stopped_by(of(applied(few, gave_up(few, operation, tries=3)), operation))
 
 
-def test_a_crowd_that_fails_reports_it_so_often_and_no_more() -> None:
-    """Else the last reports would push out the first ones, and those would be made again, for ever."""
+def test_many_failing_nodes_report_a_bounded_number_of_tries() -> None:
+    """Otherwise the last reports would displace the first ones, which would be sent again indefinitely."""
     nodes = {f"n{number}": ("dc1/r1", (100 * number,)) for number in range(1, 15)}
     state, operation = begun(placed(nodes, simple(1)), AlterKeyspace("ks0", simple(2)))
     state = driven(state, operation, OLD)
@@ -230,7 +230,7 @@ def test_a_crowd_that_fails_reports_it_so_often_and_no_more() -> None:
     assert canonical_everywhere(driven(state, operation, FINISHED))
 
 
-def test_a_stopped_operation_may_be_called_off() -> None:
+def test_a_stopped_operation_can_be_cancelled() -> None:
     state, operation = asked(2, OLD)
     stopped = applied(state, gave_up(state, operation))
     off = applied(stopped, CancelOperation(operation, "another day"))
@@ -246,11 +246,11 @@ def test_an_error_past_the_point_of_no_return_waits_for_a_decision() -> None:
     assert canonical_everywhere(driven(applied(stopped, RetryOperation(operation, "mended")), operation, FINISHED))
 
 
-def test_a_node_that_is_gone_for_good_is_left_out_when_nothing_can_be_called_off() -> None:
-    """With two replicas the one that is left is in every quorum of both: whoever is late meets it."""
+def test_a_lost_node_is_ignored_past_the_point_of_no_return() -> None:
+    """Of two replicas, the remaining one is in each quorum, so a late node meets it."""
     state, operation = asked(2, NEW)
     ignoring = RetryOperation(operation, "gone", ("n2",))
-    assert refused(state, ignoring).code == "wrong_node_state", "nobody has said so"
+    assert refused(state, ignoring).code == "wrong_node_state", "the node is not declared down"
     dead = applied(state, DeclareDown("n2", "fire"))
     assert refused(dead, acknowledged_by(dead, operation, "n2")).code == "gate_not_met"
     again = applied(dead, ignoring)
@@ -259,19 +259,19 @@ def test_a_node_that_is_gone_for_good_is_left_out_when_nothing_can_be_called_off
     assert of(done, operation).stage == FINISHED
     assert canonical_everywhere(done)
     assert refused(again, DeclareUp("n2", "it lives")).code == "operations_in_flight"
-    # And then, as ever, it is removed.
+    # The node is then removed as usual.
     state, removal = begun(done, Remove("n2"))
     assert canonical_everywhere(driven(state, removal, FINISHED))
 
 
-def test_nobody_is_left_out_of_what_can_be_called_off() -> None:
+def test_a_cancellable_operation_ignores_no_node() -> None:
     state, operation = asked(2, OLD)
     dead = applied(state, DeclareDown("n2", "fire"))
     assert refused(dead, RetryOperation(operation, "gone", ("n2",))).code == "wrong_stage"
 
 
 @pytest.mark.parametrize(("factor", "gone"), [(1, ("n2",)), (3, ("n2", "n3"))])
-def test_to_leave_out_a_quorum_admits_a_loss(factor: int, gone: tuple[str, ...]) -> None:
+def test_ignoring_a_quorum_needs_consent_to_data_loss(factor: int, gone: tuple[str, ...]) -> None:
     state, operation = asked(factor, NEW)
     for name in gone:
         state = applied(state, DeclareDown(name, "fire"))
@@ -283,7 +283,7 @@ def test_to_leave_out_a_quorum_admits_a_loss(factor: int, gone: tuple[str, ...])
 
 
 def ignoring(command: str) -> tuple[ClusterState, str]:
-    """n3 gives its ranges away, past the point of no return, the dead n4 is left out; both have one range."""
+    """Return a state with n3 leaving past the point of no return and the dead n4 ignored, both with one range."""
     if command == "leave":
         state, operation = asked(3, NEW, Leave("n3"))
         state = applied(state, DeclareDown("n4", "fire"))
@@ -294,15 +294,15 @@ def ignoring(command: str) -> tuple[ClusterState, str]:
 
 
 @pytest.mark.parametrize("command", ["leave", "replace"])
-def test_in_whatever_order_nodes_die_nobody_leaves_out_a_quorum_without_saying_so(command: str) -> None:
-    """One that leaves need not be asked once it is declared down; here it must, or n2 alone would know of the step."""
+def test_no_order_of_deaths_ignores_a_quorum_silently(command: str) -> None:
+    """A leaving node that is down is usually ignored. In this state it counts, or only n2 would know of the step."""
     state, operation = ignoring(command)
     dead = applied(state, DeclareDown("n3", "fire"))
     rejection = refused(dead, acknowledged_by(dead, operation, "n3", "n4"))
     assert rejection.code == "gate_not_met"
     assert "n3" in rejection.detail
     assert of(applied(dead, acknowledged_by(dead, operation, "n4")), operation).stage == FINISHED, (
-        "if it lives after all"
+        "if it is still alive"
     )
     assert of(applied(dead, Assassinate("n3")), operation).stage == FINISHED
     again = RetryOperation(operation, "gone", ("n4",))
@@ -321,7 +321,7 @@ def test_a_quorum_is_asked_of_each_datacenter() -> None:
     for name in ("a1", "bb1"):
         state = applied(state, DeclareDown(name, "fire"))
     assert of(applied(state, RetryOperation(operation, "", ("a1",))), operation).ignored == ("a1",)
-    # Nothing changes in the other datacenter, but where a range is cut its group is asked, too.
+    # The other datacenter does not change, but the barrier also asks the group of a split range.
     assert "x" in gaining_nodes(of(state, operation))
 
 

@@ -1,6 +1,6 @@
-"""What is worked out near the changed tokens is what looking at every range gives: plans, composition, order, gates.
+"""Incremental computations near the changed tokens equal the full ones: plans, composition, order, barriers.
 
-The random runs of ``run`` are watched: whatever is asked for in them is worked out naively too.
+The random runs of ``run`` compute each request with the naive model too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PLANNED = ("join", "leave", "move", "replace", "remove")
 
 @pytest.fixture(params=["tuples", "blocks"], autouse=True)
 def _ranges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges as small clusters have them, and in blocks of two."""
+    """Run each test with ranges as in small clusters, and with ranges in blocks of two."""
     if request.param == "blocks":
         monkeypatch.setattr(blocks, "BLOCK", 2)
         monkeypatch.setattr(blocks, "BLOCK_MAX", 3)
@@ -47,7 +47,7 @@ def _ranges(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _applied_twice(state: ClusterState, command: Command) -> ClusterState:
-    """As ``applied``; the same comes of operations as they are stored, where no list of a plan is in columns."""
+    """Apply a command to the state and to its decoded copy, whose plans are not in columns, with the same result."""
     after = applied(state, command)
     operations = state.operations and decode_part("operations", encode(state.operations))
     stored = replace(state, operations=operations)
@@ -56,7 +56,7 @@ def _applied_twice(state: ClusterState, command: Command) -> ClusterState:
 
 
 class Watched(Run):
-    """A run every step of which is compared with the naive definitions."""
+    """A run that compares each step with the naive model."""
 
     def _ask(self, command: Command) -> None:
         state = self.state
@@ -78,7 +78,7 @@ class Watched(Run):
             self._count(f"gate met: {expected}")
 
 
-def test_random_movements_are_planned_as_by_looking_at_every_range(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_operations_have_the_plan_of_the_naive_model(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: Counter[str] = Counter()
     for seed in range(40):
         monkeypatch.setattr(runs, "applied", _applied_twice if seed % 4 == 0 else applied)
@@ -95,8 +95,8 @@ def test_random_movements_are_planned_as_by_looking_at_every_range(monkeypatch: 
 
 
 @pytest.mark.parametrize("datacenters", [1, 2])
-def test_plans_compose_if_and_only_if_every_range_of_every_subset_does(datacenters: int) -> None:
-    """In one datacenter also asked of plans that overlap: most of those do not compose."""
+def test_plans_compose_as_in_the_naive_model(datacenters: int) -> None:
+    """With one datacenter the test includes overlapping plans, most of which do not compose."""
     verdicts: Counter[str] = Counter()
     for seed in range(80):
         draw = random.Random(seed)
@@ -124,7 +124,7 @@ def test_plans_compose_if_and_only_if_every_range_of_every_subset_does(datacente
 
 
 @given(token_maps(), st.sets(st.integers(-45, 45), max_size=8))
-def test_cutting_at_many_tokens_is_cutting_at_each(tokens: dict[str, list[int]], at: set[int]) -> None:
+def test_splitting_at_many_tokens_equals_single_splits(tokens: dict[str, list[int]], at: set[int]) -> None:
     placement = a_cluster(tokens, factors=[2]).placements["simple:2"]
     one_by_one = placement
     for token in sorted(at):

@@ -1,4 +1,4 @@
-"""A group that shrinks: enough of its members learn what a quorum of the old group knows."""
+"""A group that shrinks: enough remaining members get the rows of each quorum of the old group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ring(count: int, *settings: Replication, down: tuple[str, ...] = ()) -> Clus
 
 
 def streams(state: ClusterState, operation: str, end: int) -> dict[str, set[str]]:
-    """Target to its sources, of the range that ends there."""
+    """Return target to sources for the range with this end."""
     found: dict[str, set[str]] = {}
     for one in state.operations[operation].plan.sources:
         if one.end == end:
@@ -29,10 +29,10 @@ def streams(state: ClusterState, operation: str, end: int) -> dict[str, set[str]
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        (2, 1, {}),  # whoever has a quorum of two has both
+        (2, 1, {}),  # each quorum of two contains both
         (3, 2, {"n1": {"n2"}, "n2": {"n1"}}),
         (3, 1, {"n1": {"n2"}}),
-        (4, 3, {}),  # of three of four, two stay
+        (4, 3, {}),  # of three of four, two remain
         (4, 2, {"n1": {"n2", "n3"}, "n2": {"n1", "n3"}}),
         (5, 3, {"n1": {"n2", "n3"}, "n2": {"n1", "n3"}}),
         (5, 4, {"n1": {"n2", "n3"}, "n2": {"n1", "n3"}, "n3": {"n1", "n2"}}),
@@ -44,7 +44,7 @@ def test_fewer_replicas(before: int, after: int, expected: dict[str, set[str]]) 
 
 
 def test_a_datacenter_is_dropped() -> None:
-    """A quorum of six may be one node here and three there: here two must know what they knew."""
+    """One node of the first datacenter and three of the second are a quorum of six. Two nodes must get their rows."""
     places = {f"{dc}{n}": (f"{dc}/r{n}", [10 * n + len(dc)]) for dc in ("a", "bb") for n in (1, 2, 3)}
     state, operation = begun(placed(places, network(a=3, bb=3)), AlterKeyspace("ks0", network(a=3)))
     assert streams(state, operation, 11) == {"a1": {"a2", "bb1", "bb2"}, "a2": {"a1", "bb1", "bb2"}}
@@ -57,7 +57,7 @@ def test_a_node_leaves_a_keyspace_that_is_everywhere() -> None:
     assert state.operations[operation].plan.sources == ()
 
 
-def test_who_merges_is_waited_for_like_one_that_gains() -> None:
+def test_a_merging_node_counts_as_a_gaining_node() -> None:
     first, operation = begun(ring(3, simple(3)), AlterKeyspace("ks0", simple(1)))
     assert gaining_nodes(first.operations[operation]) == ("n1", "n2", "n3")
     for stage, at in at_every_stage(first, operation).items():
@@ -65,13 +65,13 @@ def test_who_merges_is_waited_for_like_one_that_gains() -> None:
             assert gate(at, at.operations[operation]).must == ("n1", "n2", "n3")
 
 
-def test_the_dead_neither_give_nor_learn() -> None:
+def test_dead_nodes_are_neither_sources_nor_targets() -> None:
     state, operation = begun(ring(5, ENTIRE, down=("n1", "n5")), Remove("n5", ("n1",)))
     found = streams(state, operation, 2**63 - 1)
     assert found == {"n2": {"n3", "n4"}, "n3": {"n2", "n4"}, "n4": {"n2", "n3"}}
 
 
-def test_too_few_are_left_to_know_all() -> None:
+def test_too_few_survivors_to_recover_all_rows() -> None:
     state = ring(5, ENTIRE, down=("n3", "n4", "n5"))
     assert refused(state, Remove("n5", ("n3", "n4"))).code == "too_few_replicas"
     ended = applied(state, Assassinate("n5"))

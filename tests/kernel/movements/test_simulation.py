@@ -1,5 +1,7 @@
-"""Random movements against the model, thousands of runs; ``RINGLOG_MOVEMENTS`` runs more, ``RINGLOG_MOVEMENTS_SEED``
-begins elsewhere. A failure names the seed of its run.
+"""Thousands of random runs of operations against the model.
+
+``RINGLOG_MOVEMENTS`` increases the number of runs. ``RINGLOG_MOVEMENTS_SEED`` selects the first seed. A failure names
+the seed of its run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Driving operations through their rules without a log: each accepted command makes the next epoch."""
+"""Advance operations with their rules but without a log. Each accepted command makes the next epoch."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ SEED = bytes(range(16))
 
 
 def decided(state: ClusterState, command: Command) -> Decision:
-    """The decision on the next entry."""
+    """Return the decision on the next entry."""
     context = EntryContext(state.epoch + 1, f"s{state.epoch + 1}", 1_000 * (state.epoch + 1))
     return RULES[type(command)](state, command, context)
 
 
 def applied(state: ClusterState, command: Command) -> ClusterState:
-    """The next state; the command must be accepted."""
+    """Return the next state, and assert that the command is accepted."""
     decision = decided(state, command)
     assert isinstance(decision, Accepted), decision
     return replace(decision.state, epoch=state.epoch + 1, time=1_000 * (state.epoch + 1))
 
 
 def refused(state: ClusterState, command: Command) -> Rejected:
-    """The rejection; the command must be refused."""
+    """Return the rejection, and assert that the command is rejected."""
     decision = decided(state, command)
     assert isinstance(decision, Rejected), decision
     return decision
 
 
 def joining(state: ClusterState, node: str, tokens: Iterable[int]) -> tuple[ClusterState, str]:
-    """The state after an admitted join, and the operation's id."""
+    """Return the state after an admitted join, and the operation's id."""
     after = applied(state, Join(node, tuple(tokens), SEED))
     return after, f"join-{after.epoch}"
 
 
 def begun(state: ClusterState, command: Command) -> tuple[ClusterState, str]:
-    """The state after an admitted request, and the operation's id."""
+    """Return the state after an admitted request, and the operation's id."""
     after = applied(state, command)
     return after, next(found.id for found in after.operations.values() if found.marks[0].epoch == after.epoch)
 
 
 def everyone(state: ClusterState) -> tuple[Witness, ...]:
-    """All nodes have acknowledged all there is."""
+    """Return the acknowledgement of the current epoch by each node."""
     return tuple(Witness(node, state.epoch, state.epoch) for node in sorted(state.nodes))
 
 
 def report_of(operation: Operation) -> StreamReport:
-    """The joiner's report."""
+    """Return the stream report of the joining node."""
     return StreamReport(operation.node, operation.id, 17, "00ff")
 
 
 def with_generation(state: ClusterState, operation: Operation, status: str = "published") -> ClusterState:
-    """The state as if a generation made for the operation had been committed, and published if ``status`` says so."""
+    """Return the state with a committed generation for the operation, published if ``status`` says so."""
     ends = sorted(target_owners(state))
     ranges = tuple(GenerationRange(end, 12, (b"\0" * 16,)) for end in ends)
     published = state.epoch if status == "published" else None
@@ -75,7 +75,7 @@ def with_generation(state: ClusterState, operation: Operation, status: str = "pu
 
 
 def advance_of(state: ClusterState, operation: str) -> AdvanceOperation:
-    """The command that moves the operation one stage on, with every witness and report that could be asked for."""
+    """Return the command for the next stage, with all possible acknowledgements and reports."""
     found = state.operations[operation]
     to = next_stage(found)
     assert to is not None
@@ -85,7 +85,7 @@ def advance_of(state: ClusterState, operation: str) -> AdvanceOperation:
 
 
 def stepped(state: ClusterState, operation: str) -> ClusterState:
-    """One stage on, with every node acknowledging and the generation at hand."""
+    """Advance by one stage, with all acknowledgements and the generation available."""
     found = state.operations[operation]
     if found.stage == "commit_cdc_generation":
         state = with_generation(state, found)
@@ -93,14 +93,14 @@ def stepped(state: ClusterState, operation: str) -> ClusterState:
 
 
 def driven(state: ClusterState, operation: str, stage: str) -> ClusterState:
-    """On to ``stage``."""
+    """Advance to ``stage``."""
     while state.operations[operation].stage != stage:
         state = stepped(state, operation)
     return state
 
 
 def at_every_stage(state: ClusterState, operation: str) -> dict[str, ClusterState]:
-    """Stage to the state in which the operation has just entered it, from the present one to the end."""
+    """Return stage to state, for each stage from the current one to the last."""
     seen = {state.operations[operation].stage: state}
     stages = kind_of(state.operations[operation]).stages
     for stage in stages[stages.index(state.operations[operation].stage) + 1 :]:

@@ -1,8 +1,8 @@
-"""A kind of operation is one row: here one is added while the tests run, and nothing else learns of it.
+"""A new kind of operation needs only one row. The test adds one at run time, without any other change.
 
-The kind is *shrink*: a node gives some of its tokens up. Its row goes into ``KINDS``, and the rule of its command
-stands in for that of ``Move``, whose schema has the fields. Planning, gates, streams, cancels, views, change topics
-and caches must treat it like any other; where one of them had a list of kinds, these tests would fail.
+The kind is *shrink*: a node gives up some of its tokens. Its row goes into ``KINDS``, and its rule replaces that of
+``Move``, which has the same fields. Planning, barriers, streams, cancels, views, change topics and caches must handle
+it. A hidden list of kinds in one of them makes these tests fail.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SHRINK = OperationKind("shrink", SWAP_STAGES, Changes.TOKENS, MOVING, reorders=T
 
 
 def decide_shrink(state: ClusterState, command: Move, context: EntryContext) -> Decision:
-    """The node keeps the tokens that are given."""
+    """Admit a shrink that keeps the given tokens."""
     node = state.nodes[command.node]
     gone = tuple(token for token in node.tokens if token not in command.tokens)
     if not gone or node.state != "normal":
@@ -56,7 +56,7 @@ def decide_shrink(state: ClusterState, command: Move, context: EntryContext) -> 
 
 
 def shrinks(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
-    """Every node gives up its first token, or all but the last."""
+    """Yield cases in which each node gives up its first token, or all but the last."""
     for node in members(state):
         for kept in {node.tokens[1:], node.tokens[-1:]}:
             yield Case(f"{node.name} keeps {kept}", (), Move(node.id, kept, SEED))
@@ -83,7 +83,7 @@ def explored(numbers: Numbers) -> Findings:
         Numbers(nodes=4, tokens=2, datacenters=2),
     ],
 )
-def test_every_plan_of_it_keeps_quorums_and_ends_and_is_cancelled_without_a_trace(numbers: Numbers) -> None:
+def test_each_shrink_plan_keeps_quorums_and_can_be_cancelled(numbers: Numbers) -> None:
     found = explored(numbers)
     assert (found.counterexamples, found.broken) == ({}, [])
     assert (found.refused, found.unpromised) == (0, 0)
@@ -92,8 +92,8 @@ def test_every_plan_of_it_keeps_quorums_and_ends_and_is_cancelled_without_a_trac
     assert found.pairs > 0
 
 
-def test_a_row_that_does_not_say_what_is_so_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the node had left with the tokens that it gives up: it owns others, and is no node any more."""
+def test_a_wrong_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The changed row claims that the node has left with its tokens, although it still owns others."""
     monkeypatch.setitem(KINDS, SHRINK.name, replace(SHRINK, node=LEAVING, reorders=False))
     walked, _ = drive(WalkWorld(state_of(cluster_of(Numbers(nodes=4, tokens=2)))), shrink_of_the_first())
     assert list(violations(walked[-1].state))
@@ -111,7 +111,7 @@ def shrink_of_the_first() -> Move:
     return Move(node.id, node.tokens[:1], SEED)
 
 
-def test_every_state_on_the_way_is_sound_and_shown(steps: tuple[WalkStep, ...]) -> None:
+def test_each_intermediate_state_is_valid_and_shown(steps: tuple[WalkStep, ...]) -> None:
     seen = []
     for step in steps[1:]:
         assert step.operation is not None
@@ -127,7 +127,7 @@ def test_every_state_on_the_way_is_sound_and_shown(steps: tuple[WalkStep, ...]) 
     assert steps[-1].state.nodes[shrink_of_the_first().node].tokens == shrink_of_the_first().tokens
 
 
-def test_change_topics_and_caches_have_it(steps: tuple[WalkStep, ...]) -> None:
+def test_change_topics_and_caches_contain_the_new_kind(steps: tuple[WalkStep, ...]) -> None:
     told, cached = [], []
     for before, after in pairwise(steps):
         for record in diff(before.state, after.state):
@@ -140,8 +140,8 @@ def test_change_topics_and_caches_have_it(steps: tuple[WalkStep, ...]) -> None:
     assert cached == list(SHRINK.stages)
 
 
-def test_it_takes_its_turn_after_the_kinds_before_it() -> None:
-    """The order of the rows is that of turns: what was added last waits for a join that was asked for later."""
+def test_the_new_kind_has_the_lowest_priority() -> None:
+    """The order of rows is that of priorities: the newest kind waits for a later join."""
     nodes = {f"n{n}": ("d/r", [1000 * n, 1000 * n + 100]) for n in range(1, 9)} | {"x": ("d/r", [])}
     state = placed(nodes, simple(1))
     state = replace(state, settings=state.settings.set("operations_concurrent_max", 1))
@@ -151,7 +151,7 @@ def test_it_takes_its_turn_after_the_kinds_before_it() -> None:
     assert waits_behind(state, state.operations[join]) == ()
 
 
-def test_what_must_be_alone_is_alone_beside_it() -> None:
+def test_exclusive_kinds_do_not_run_with_the_new_kind() -> None:
     state = placed({f"n{n}": ("dc1/r1", [1000 * n, 1000 * n + 100]) for n in range(1, 5)}, network(dc1=2))
     state = applied(state, Move("n2", (2000,), SEED))
     decision = registry.RULES[Leave](state, Leave("n2"), EntryContext(state.epoch + 1, "s", 1))

@@ -1,4 +1,4 @@
-"""Random joins against the brute-force model: placements and cancels at every stage, intersection of quorums."""
+"""Random joins against a brute-force model: placements and cancels in each stage, and intersection of quorums."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Joins = tuple[ClusterState, tuple[int, ...]]
 
 @st.composite
 def joins(draw: st.DrawFn) -> Joins:
-    """A quiet cluster under four replication settings with an idle node X, and the tokens that X asks for."""
+    """Draw an idle cluster with four replication settings and an idle node X, and the tokens of its join."""
     tokens = draw(token_maps())
     taken = {token for own in tokens.values() for token in own}
     free = st.integers(-45, 45).filter(lambda token: token not in taken)
@@ -40,7 +40,7 @@ def joins(draw: st.DrawFn) -> Joins:
 def expected(
     before: dict[int, str], after: dict[int, str], factor: int, stage: str, position: int
 ) -> tuple[set[str], set[str]]:
-    """(readers, writers) of a position while an operation leads from one token map to another."""
+    """Return (readers, writers) of a position during an operation between two token maps."""
     old, new = set(walk(before, position)[:factor]), set(walk(after, position)[:factor])
     reads = new if stage in (READS_NEW, "finished") else old
     writes = {WRITES_BOTH: old | new, READS_NEW: old | new, "finished": new}.get(stage, old)
@@ -98,7 +98,7 @@ def test_cancel_at_every_stage_leaves_no_trace(case: Joins) -> None:
 
 @settings(deadline=None)
 @given(joins())
-def test_since_is_the_epoch_of_entering_without_a_gap(case: Joins) -> None:
+def test_the_member_epoch_is_that_of_the_last_entry(case: Joins) -> None:
     state, tokens = case
     first, operation = joining(state, "X", tokens)
     states = at_every_stage(first, operation)
@@ -116,7 +116,7 @@ def test_since_is_the_epoch_of_entering_without_a_gap(case: Joins) -> None:
 
 @settings(deadline=None)
 @given(joins())
-def test_sources_cover_what_is_gained_and_hold_it(case: Joins) -> None:
+def test_sources_hold_all_gained_ranges(case: Joins) -> None:
     state, tokens = case
     before = dict(state.token_owners.items())
     after = before | dict.fromkeys(tokens, "X")
@@ -142,7 +142,7 @@ def _choices(members: tuple[str, ...], at_least: int) -> list[set[str]]:
 
 
 def _write_quorums(old: tuple[str, ...], new: tuple[str, ...]) -> list[set[str]]:
-    """All sets of answers with a quorum of the old group and a quorum of the new one."""
+    """Return all sets of answers with a quorum of the old and of the new group."""
     return [
         chosen
         for chosen in _choices(tuple(sorted({*old, *new})), 1)
@@ -153,7 +153,9 @@ def _write_quorums(old: tuple[str, ...], new: tuple[str, ...]) -> list[set[str]]
 @settings(deadline=None)
 @given(joins())
 def test_every_quorum_meets_its_neighbours(case: Joins) -> None:
-    """Views 0 to 3: before, after start, middle, finish. Two apart, those who passed the gate between meet both."""
+    """Views 0 to 3 are before, after start, middle and finish. Views two apart intersect through the barrier between
+    them.
+    """
     state, tokens = case
     before = dict(state.token_owners.items())
     after = before | dict.fromkeys(tokens, "X")
@@ -167,7 +169,7 @@ def test_every_quorum_meets_its_neighbours(case: Joins) -> None:
         for one in range(4):
             for other in range(max(0, one - 1), min(4, one + 2)):
                 assert all(r & w for r in reads[one] for w in writes[other]), (old, new, one, other)
-        informed = _write_quorums(old, new)  # a gate asks for the same: a quorum of each group
+        informed = _write_quorums(old, new)  # a barrier asks for a quorum of each group
         for one, other in ((0, 2), (1, 3), (2, 0), (3, 1)):
             for told in informed:
                 assert all(r & told for r in reads[one]), (old, new, told)

@@ -1,4 +1,4 @@
-"""The last node with tokens may go where no keyspace needs it; a generation that was being prepared goes with it."""
+"""The last node with tokens may leave if no keyspace needs it, and a prepared generation is dropped with it."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def assassinated(state: ClusterState) -> ClusterState:
 
 
 @pytest.mark.parametrize("gone", [left, removed, assassinated])
-def test_with_the_last_token_goes_what_was_prepared(gone: Callable[[ClusterState], ClusterState]) -> None:
+def test_the_last_token_drops_the_preparation(gone: Callable[[ClusterState], ClusterState]) -> None:
     preparing = applied(a_cluster({"A": [100]}, factors=()), RequestCdcGeneration(SEED))
     assert preparing.prepared is not None
     after = gone(preparing)
     assert not after.token_owners
     assert after.prepared is None
-    assert to_prepare(after) is None, "nobody could describe it"
+    assert to_prepare(after) is None, "no writer could use it"
 
 
 @pytest.mark.parametrize("gone", [left, removed, assassinated])
-def test_while_another_node_has_tokens_it_stays(gone: Callable[[ClusterState], ClusterState]) -> None:
+def test_another_node_with_tokens_keeps_the_preparation(gone: Callable[[ClusterState], ClusterState]) -> None:
     preparing = applied(a_cluster({"A": [100], "B": [200]}, factors=()), RequestCdcGeneration(SEED))
     after = gone(preparing)
     assert after.prepared == preparing.prepared
 
 
-# The tokens that a generation must have its ends at, asked of lists and of arrays.
+# The tokens required as range ends of a generation, computed from lists and from arrays.
 
 
 def test_ends_are_the_targets_as_a_list_and_as_an_array() -> None:

@@ -1,4 +1,4 @@
-"""What nodes are doing, by the operation in flight."""
+"""Node states as shown during an operation."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def _state(operation: Operation | None, *nodes: Node) -> ClusterState:
         ("remove", "leaving", NodeStatus("removing", 1)),
     ],
 )
-def test_the_kind_of_an_operation_says_what_its_node_does(kind: str, kept: str, expected: NodeStatus) -> None:
+def test_the_kind_of_an_operation_defines_the_node_state(kind: str, kept: str, expected: NodeStatus) -> None:
     tokens = () if kind == "join" else (7,)
     state = _state(_operation(kind, "a", WRITE_BOTH_READ_OLD), _node("a", kept, *tokens), _node("b", "normal", 9))
     assert node_statuses(state) == {"a": expected, "b": NodeStatus("normal", 1)}
     assert shown_state(state, "a") == expected.state
 
 
-def test_a_replacement_names_the_node_before_it_and_goes_on_to_do_so() -> None:
+def test_a_replacement_names_the_replaced_node() -> None:
     running = _operation("replace", "a", WRITE_BOTH_READ_OLD, replaced="b")
     state = _state(running, _node("a", "joining"), _node("b", "leaving", 9))
     assert node_statuses(state) == {"a": NodeStatus("replacing", 0, "b"), "b": NodeStatus("removing", 1)}
@@ -62,7 +62,7 @@ def test_a_replacement_names_the_node_before_it_and_goes_on_to_do_so() -> None:
     assert node_statuses(done) == {"a": NodeStatus("normal", 1, "b"), "b": NodeStatus("left", 0)}
 
 
-def test_a_rebuild_shows_when_it_streams_and_where_from() -> None:
+def test_a_rebuild_shows_its_sources() -> None:
     node = _node("a", "normal", 9)
     waits = _operation("rebuild", "a", REQUESTED, source_datacenter="dc2")
     assert shown_state(_state(waits, node), "a") == "normal"
@@ -70,7 +70,7 @@ def test_a_rebuild_shows_when_it_streams_and_where_from() -> None:
     assert node_statuses(streams) == {"a": NodeStatus("rebuilding", 1, "", "dc2")}
 
 
-def test_a_node_that_no_operation_is_about_is_what_it_was() -> None:
+def test_a_node_without_an_operation_keeps_its_state() -> None:
     nodes = [_node("a", "none"), _node("b", "normal", 9), _node("c", "left")]
     assert {name: status.state for name, status in node_statuses(_state(None, *nodes)).items()} == {
         "a": "none",
@@ -91,7 +91,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_topic_and_cache_say_what_nodes_are_doing(kind: str) -> None:
+def test_topic_and_cache_contain_node_states(kind: str) -> None:
     first, operation = asked(kind)
     if kind == "replace":
         first = applied(first, DeclareDown("n3", "disk"))
@@ -111,7 +111,7 @@ def test_topic_and_cache_say_what_nodes_are_doing(kind: str) -> None:
             assert {name: word for name, word in names.items() if word not in ("none", "normal")} == WORDS[kind]
 
 
-def test_who_was_replaced_is_known_when_the_operation_is_forgotten() -> None:
+def test_the_replaced_node_outlives_the_operation_record() -> None:
     state, operation = asked("replace")
     state = at_every_stage(applied(state, DeclareDown("n3", "disk")), operation)[FINISHED]
     (new, old) = (next(node.id for node in state.nodes.values() if node.name == name) for name in ("x", "n3"))
@@ -123,8 +123,8 @@ def test_who_was_replaced_is_known_when_the_operation_is_forgotten() -> None:
     assert json.loads(cache_of(state)["nodes"][new])["replaced"] == old
 
 
-def test_nodes_that_no_operation_is_about_are_those_of_the_state() -> None:
+def test_nodes_without_operations_are_unchanged_objects() -> None:
     state, operation = asked("join")
     state = at_every_stage(state, operation)["write_both_read_old"]
     kept = [node for node, shown in shown_nodes(state).items() if shown is state.nodes[node]]
-    assert len(kept) == len(state.nodes) - 1, "a difference costs what changed"
+    assert len(kept) == len(state.nodes) - 1, "a difference costs only the changes"

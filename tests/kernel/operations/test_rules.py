@@ -1,4 +1,4 @@
-"""Admission, order of stages, gates and cancels: what is refused, with which code, and what is recorded."""
+"""Admission, order of stages, barriers and cancels: rejection codes and records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _at(stage: str) -> ClusterState:
     return driven(JOINING, OPERATION, stage)
 
 
-# ------------------------------------------------------------------------------------------------------- admission
+# Admission
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_first_node_of_an_empty_cluster() -> None:
     assert last.nodes["X"].state == "normal"
 
 
-# -------------------------------------------------------------------------------------------------- order of stages
+# Order of stages
 
 
 @pytest.mark.parametrize("stage", JOIN_STAGES)
@@ -135,7 +135,7 @@ def test_unknown_operations() -> None:
     assert refused(QUIET, CancelOperation("join-1", "")).code == "unknown_operation"
 
 
-def test_requested_waits_for_nobody() -> None:
+def test_the_stage_requested_has_no_barrier() -> None:
     assert applied(JOINING, AdvanceOperation(OPERATION, "prepared")).operations[OPERATION].stage == "prepared"
 
 
@@ -149,7 +149,7 @@ def test_generation_must_be_committed_and_refine_the_new_tokens() -> None:
     applied(made, command)
 
 
-def test_an_operation_that_slept_until_its_generation_was_forgotten_goes_on_under_the_newest() -> None:
+def test_an_operation_with_a_removed_generation_uses_the_newest() -> None:
     state = _at("commit_cdc_generation")
     made = with_generation(state, state.operations[OPERATION])
     ours = made.generations[0]
@@ -189,7 +189,7 @@ def test_only_the_last_ended_operations_are_kept() -> None:
     assert sorted(state.operations) == sorted([*ids[-2:], flying])
 
 
-# ------------------------------------------------------------------------------------------------------------ gates
+# Barriers
 
 GATED = ("prepared", "write_both_read_old", "write_both_read_new")
 
@@ -204,7 +204,7 @@ def _behind(witness: Witness, field: str, epoch: int) -> Witness:
 
 @pytest.mark.parametrize("stage", GATED)
 def test_majority_of_the_union_is_not_enough(stage: str) -> None:
-    """B and X are a majority of {A, B, X}, but of {A, B} and of {A, X}, old and new, they lack one."""
+    """B and X are a majority of {A, B, X}, but not of both {A, B} and {A, X}."""
     state = _at(stage)
     for told in (("B", "X"), ("A", "X"), ("A", "B", "X"), ("C", "X", "B")):
         command = _with_witnesses(state, [w for w in everyone(state) if w.node in told])
@@ -214,7 +214,7 @@ def test_majority_of_the_union_is_not_enough(stage: str) -> None:
             assert node in rejection.detail
 
 
-def test_of_three_replicas_one_may_be_down() -> None:
+def test_one_of_three_replicas_may_be_down() -> None:
     state, operation = joining(a_cluster({"A": [100], "B": [200], "C": [300], "X": []}, [3]), "X", [150])
     state = driven(state, operation, "write_both_read_new")
     needs = gate(state, state.operations[operation])
@@ -304,10 +304,10 @@ def test_streaming_ends_with_the_report_of_the_joiner() -> None:
     assert applied(state, command).operations[OPERATION].reports == (good,)
 
 
-# ---------------------------------------------------------------------------------------------------------- cancels
+# Cancels
 
 
-def test_no_way_back_from_the_new_readers() -> None:
+def test_a_cancel_past_the_point_of_no_return_is_rejected() -> None:
     assert refused(_at("write_both_read_new"), CancelOperation(OPERATION, "")).code == "past_point_of_no_return"
 
 
@@ -318,7 +318,7 @@ def test_an_ended_operation_cannot_be_cancelled() -> None:
     assert refused(cancelled, AdvanceOperation(OPERATION, "prepared")).code == "wrong_stage"
 
 
-def test_a_reason_has_a_length() -> None:
+def test_the_length_of_a_reason_is_bounded() -> None:
     assert refused(JOINING, CancelOperation(OPERATION, "x" * 501)).code == "bad_field"
 
 
@@ -336,7 +336,7 @@ def test_a_cancelled_operation_frees_node_and_locks() -> None:
     assert 150 not in target_owners(after)
 
 
-def test_a_generation_begun_for_it_is_dropped_unless_committed() -> None:
+def test_a_cancel_drops_an_uncommitted_generation() -> None:
     state = _at("commit_cdc_generation")
     begun = replace(
         state,
@@ -356,6 +356,6 @@ def test_a_generation_begun_for_it_is_dropped_unless_committed() -> None:
     assert applied(others, CancelOperation(OPERATION, "")).prepared == others.prepared
 
 
-def test_reports_are_of_this_operation_before_any_stage() -> None:
+def test_reports_of_another_operation_are_rejected() -> None:
     stray = StreamReport("X", "join-1", 1, "00")
     assert refused(JOINING, AdvanceOperation(OPERATION, "prepared", (), (stray,))).code == "bad_field"
