@@ -1,6 +1,6 @@
-"""Data sides of nodes in one process, on a log in memory, over real gRPC: for tests of registers without a broker.
+"""Data sides of nodes in one process: a log in memory, real gRPC, no broker.
 
-Operations go on by the decisions of the coordinator agent, on what the nodes' registers really acknowledge.
+The coordinator agent decides each stage from the acknowledgements of the nodes' registers.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from tests import waiting
 from tests.kernel.entries import node, uuid
 
 until = partial(waiting.until, deadline_s=60, look_s=0.005)
-"""Of what threads of this process do."""
+"""Wait for the threads of this process."""
 
 
 class DataNode:
-    """The data side of node ``number``; it follows the log on its own while ``is_following``.
+    """The data side of node ``number``; a thread follows the log while ``is_following``.
 
-    ``named``: the epochs that requests waited for; ``hurries``: how often the reader of the log was to go on for one,
-    and still is to.
+    ``named``: the epochs that requests waited for. ``hurries``: the number of urgent reads of the log, done and
+    pending.
     """
 
     def __init__(self, world: DataWorld, number: int, folder: Path) -> None:
@@ -87,7 +87,7 @@ class DataNode:
         self.hurries[1] -= 1
 
     def follow(self) -> None:
-        """Adopt the newest state, if it is to follow."""
+        """Adopt the newest state while ``is_following``."""
         if self.is_up and self.is_following:
             self.host.adopt(self.world.state)
             self.puller.start()
@@ -100,7 +100,7 @@ class DataNode:
             self.host.close()
 
     def ack(self) -> NodeAck:
-        """What the node would publish."""
+        """Return the acknowledgement that the node would publish."""
         epoch = self.host.acknowledgeable()
         reports = tuple(StreamReport(self.id, name, 0, "00") for name in self.host.value.received)
         tries, state_id = self.tries.failed_tries(), state_id_at(self.world.state, epoch)
@@ -108,9 +108,9 @@ class DataNode:
 
 
 class DataWorld:
-    """A cluster that gets the keyspace ``ks``, with ``factor`` replicas, as soon as it has the nodes for it.
+    """A cluster that creates the keyspace ``ks`` with ``factor`` replicas once it has enough nodes.
 
-    ``trust_of``: what a node is given to trust others.
+    ``trust_of``: the certificates of each node.
     """
 
     def __init__(
@@ -155,13 +155,13 @@ class DataWorld:
             each.follow()
 
     def begin(self, number: int, datacenter: str = "dc1") -> DataNode:
-        """Start node ``number``, registered."""
+        """Register node ``number`` and start it."""
         made = self.nodes[number] = DataNode(self, number, self.folder / f"n{number}")
         self.submit(node(number, datacenter=datacenter))
         return made
 
     def ask_join(self, number: int, *tokens: int) -> str:
-        """The operation's id."""
+        """Request a join and return the id of the operation."""
         self.submit(Join(uuid(number, space=2), tokens, bytes(range(16))))
         return f"join-{self.state.epoch}"
 
@@ -173,7 +173,7 @@ class DataWorld:
         return made
 
     def step(self) -> None:
-        """Whatever the coordinator agent would do now, on the acknowledgements that there are."""
+        """Apply the coordinator's next decisions to the current acknowledgements."""
         self.clock_us += 60_000_000
         acks = {each.id: each.ack() for each in self.nodes.values() if each.is_up}
         for proposal in propose(CoordinatorView(self.state, acks, self.state.epoch, self.clock_us)):
@@ -182,7 +182,7 @@ class DataWorld:
             each.follow()
 
     def drive(self, operation: str, stage: str) -> Operation:
-        """On to ``stage``."""
+        """Run the operation until it reaches ``stage``."""
 
         def reached() -> bool:
             if self.state.operations[operation].stage != stage:

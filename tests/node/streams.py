@@ -1,4 +1,4 @@
-"""Streams of rows from one holder to another, at once."""
+"""Synchronous streams of rows from one replica to another."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ringlog.wire.data import Rows
 
 
 def source_rows(source: RowReplica, fetch: RowFetch, newest: Epoch = 0) -> Rows:
-    """All rows that a source has for a stream, for a receiver at epoch ``newest``. Raises NotReady, NotServed."""
+    """Return all rows that a source has for a stream, for a receiver at epoch ``newest``. Raises NotReady, NotServed."""
     return source.page(fetch, newest, None, sys.maxsize)
 
 
 def received(row_replica: RowReplica, fetch: RowFetch, page: Rows) -> bool:
-    """Keep the rows as one page; False if the stream is not wanted."""
+    """Store the rows as one page; return False if the stream is not wanted."""
     gained = RowStreamProgress(row_replica, fetch)
     return (not page or gained.keep(page)) and gained.end()

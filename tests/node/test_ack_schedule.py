@@ -1,4 +1,4 @@
-"""When an acknowledgement is due, and how few there are without one that waits for it."""
+"""The schedule of acknowledgements: each one is published when a step waits for it, and rarely otherwise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.kernel.tablets import lives
 
 WORDS: AckContent = ((), ())
 FAR = {"A": [100], "B": [200], "C": [300], "D": [1_000], "E": [1_100], "F": [1_200], "X": []}
-"""X joins at 150 with two replicas: the ranges of D to F, but for those after C's, are none of its business."""
+"""X joins at 150 with two replicas. D, E and F own no affected range, except for the ranges after C's."""
 
 
 def stages() -> dict[str, ClusterState]:
@@ -33,7 +33,7 @@ def stages() -> dict[str, ClusterState]:
 
 
 class Node:
-    """One that takes every epoch at once, and its acknowledgements."""
+    """A node that adopts each epoch at once, and its acknowledgement schedule."""
 
     def __init__(self, name: str) -> None:
         self.schedule = AckSchedule(name)
@@ -45,15 +45,15 @@ class Node:
             self.said.append(state.epoch)
 
 
-def test_a_quiet_cluster_hears_of_a_node_once_in_a_while_however_many_epochs_there_are() -> None:
+def test_an_idle_node_acknowledges_at_intervals_independent_of_epochs() -> None:
     node, state = Node("A"), founded()
-    for number in range(1_000):  # ten seconds, a hundred epochs in each
+    for number in range(1_000):  # Ten seconds, a hundred epochs in each.
         state = applied(state, Noop())
         node.sees(state, number * 10_000)
     assert len(node.said) == 1 + 9_990_000 // SELDOM_US
 
 
-def test_nothing_new_is_not_told_again() -> None:
+def test_an_unchanged_acknowledgement_is_not_repeated() -> None:
     node, state = Node("A"), founded()
     for now in range(0, 10 * SELDOM_US, SELDOM_US):
         node.sees(state, now)
@@ -61,8 +61,8 @@ def test_nothing_new_is_not_told_again() -> None:
 
 
 @pytest.mark.parametrize("stage", sorted({*GATED_STAGES, *GAINING_MUST_STAGES} & stages().keys()))
-def test_a_gate_is_met_by_those_who_are_asked_at_once(stage: str) -> None:
-    """Nothing but acknowledgements that come without any time going by; and nobody is asked who is not needed."""
+def test_required_nodes_acknowledge_a_gate_at_once(stage: str) -> None:
+    """The gate opens without any time passing, and only the nodes that it needs acknowledge."""
     before, state = founded(), stages()[stage]
     (operation,) = state.operations.values()
     nodes = {name: Node(name) for name in FAR}
@@ -78,25 +78,25 @@ def test_a_gate_is_met_by_those_who_are_asked_at_once(stage: str) -> None:
     )
     assert is_met(state, operation, [Witness(name, state.epoch, state.epoch) for name in asked])
     assert "E" not in asked
-    assert {len(node.said) for node in nodes.values()} == {1, 2}, "one each, whatever epochs follow"
+    assert {len(node.said) for node in nodes.values()} == {1, 2}, "each node acknowledges once, whatever epochs follow"
 
 
 def test_a_node_that_is_behind_acknowledges_when_it_comes_to_the_stage() -> None:
     state = stages()["prepared"]
     schedule = AckSchedule("A")
     schedule.sent(state.epoch - 2, WORDS, 0)
-    assert not schedule.is_due(state, state.epoch - 1, WORDS, 1), "its registers have not come so far"
+    assert not schedule.is_due(state, state.epoch - 1, WORDS, 1), "its registers have not adopted the epoch yet"
     assert schedule.is_due(state, state.epoch, WORDS, 2)
 
 
-def test_rows_that_have_arrived_are_told_at_once() -> None:
+def test_arrived_rows_are_reported_at_once() -> None:
     node, state = Node("A"), founded()
     node.sees(state, 0)
     node.sees(state, 1, (("join-7",), ()))
     assert node.said == [state.epoch, state.epoch]
 
 
-def test_an_acknowledgement_is_made_anew_before_the_log_forgets_its_epoch() -> None:
+def test_an_acknowledgement_is_renewed_before_the_log_prunes_its_epoch() -> None:
     node, state = Node("A"), founded(history_entries=100)
     node.sees(state, 0)
     for _ in range(400):
@@ -106,7 +106,7 @@ def test_an_acknowledgement_is_made_anew_before_the_log_forgets_its_epoch() -> N
     assert len(node.said) < 12
 
 
-def test_the_nodes_of_a_tablet_say_at_once_that_they_have_its_stage() -> None:
+def test_the_nodes_of_a_tablet_acknowledge_its_stage_at_once() -> None:
     before = lives.with_table(lives.three_racks(), lives.factor(2), 4)
     move = lives.migration(before)
     state = lives.begun(before, move)
@@ -121,7 +121,7 @@ def test_the_nodes_of_a_tablet_say_at_once_that_they_have_its_stage() -> None:
     assert asked == concerned < set(state.nodes)
 
 
-def test_who_is_in_the_write_group_says_at_once_that_it_knows_a_step_of_the_service() -> None:
+def test_write_group_members_acknowledge_a_step_of_the_service_at_once() -> None:
     before = a_cluster(FAR)
     schedules = {name: AckSchedule(name) for name in ("A", "B", "C")}
     for stage, asked in ((JOINING, {"A", "B"}), (LEAVING, {"A", "B"}), (MEMBER, set[str]())):
@@ -138,14 +138,14 @@ def test_who_is_in_the_write_group_says_at_once_that_it_knows_a_step_of_the_serv
         )
 
 
-# What the thread that acknowledges does while the disk or the process has no room.
+# The acknowledging thread while the disk or the process has no space.
 
 
 KEEP = Keep("cluster", 7, "state")
 
 
 class Disk:
-    """Refuses with these errors, one after the other; then it takes what comes."""
+    """A disk that raises the given errors in order and then accepts writes."""
 
     def __init__(self, *refusals: int) -> None:
         self._refusals = list(refusals)
@@ -169,12 +169,12 @@ def test_an_acknowledgement_waits_for_descriptors_and_disk_space(number: int, mo
     assert disk.kept == [7]
 
 
-def test_a_broken_disk_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acknowledgement_does_not_wait_for_a_broken_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="refused"):
         acks(Disk(errno.EIO), threading.Event(), monkeypatch).handlers[Keep](KEEP)
 
 
-def test_a_node_that_stops_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopping_node_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     stopping = threading.Event()
     stopping.set()
     disk = Disk(errno.ENOSPC)

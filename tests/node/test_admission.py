@@ -1,4 +1,6 @@
-"""One rule for base rows and CDC rows: the kernel's definition against the pipeline's fast routing, row by row."""
+"""One admission rule for base rows and CDC rows: the kernel's definition against the pipeline's fast routing, row by
+row.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ writes = st.builds(
 
 
 def columns(found: list[Mutation]) -> MutationColumns:
-    """The writes as the pipeline hands them to its routing."""
+    """Return the writes as the columns that the pipeline passes to its routing."""
     known = [[part or b"" for part in m.partition_key] for m in found]
     return MutationColumns(
         readable=np.ones(len(found), dtype=bool),
@@ -88,7 +90,7 @@ def columns(found: list[Mutation]) -> MutationColumns:
 
 
 @given(writes)
-def test_a_node_goes_by_the_same_rules_without_the_values(mutation: Mutation) -> None:
+def test_a_node_applies_the_same_rules_without_the_values(mutation: Mutation) -> None:
     row_replica = RowReplica(name_of(1))
     row_replica.adopt(STATE)
     value = encode_mutation(mutation)
@@ -102,12 +104,12 @@ def test_a_node_goes_by_the_same_rules_without_the_values(mutation: Mutation) ->
 
 
 def names_each_column_once(mutation: Mutation) -> bool:
-    """Return whether the bulk path gets the write: one that repeats a column is a compound write."""
+    """Return whether the write names each column once. The bulk path rejects the others as compound writes."""
     return len({cell.column for cell in mutation.cells}) == len(mutation.cells)
 
 
 @given(st.lists(writes, min_size=1, max_size=30))
-def test_the_pipeline_refuses_exactly_what_a_node_refuses(drawn: list[Mutation]) -> None:
+def test_pipeline_and_node_reject_the_same_writes(drawn: list[Mutation]) -> None:
     found = [one for one in drawn if names_each_column_once(one)]
     assume(found)
     rules = rules_of(STATE)

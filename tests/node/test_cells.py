@@ -1,4 +1,6 @@
-"""The cells of a replica against a plain dictionary: ranges that wrap, deletes, cuts, lists that go on after breaks."""
+"""The cells of a replica against a plain dictionary: wrapping ranges, deletes, cuts, paged lists that continue after
+breaks.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,13 @@ STEPS = st.lists(WRITES | st.lists(KEYS, max_size=2) | PARTS.map(Spans), max_siz
 
 @pytest.fixture(autouse=True)
 def small_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trees of some depth from a few keys on."""
+    """Make trees deep with a few keys."""
     monkeypatch.setattr(tree, "LEAF_MAX", 4)
     monkeypatch.setattr(tree, "NODE_MAX", 4)
 
 
 def plain_parts(parts: dict[str, list[Range]], key: Key) -> bool:
-    """Whether a key lies in the ranges of its keyspace, by the ring's own rule."""
+    """Return whether a key is in the ranges of its keyspace, by the ring's own rule."""
     return any(in_range(key.token, start, end) for start, end in parts.get(key.keyspace, ()))
 
 
@@ -56,7 +58,7 @@ def ordered(held: dict[Key, RegisterCell]) -> list[tuple[Key, RegisterCell]]:
 
 
 def check(node: Node, low: bytes = b"", high: bytes | None = None, is_root: bool = True) -> int:
-    """The depth of a sound tree."""
+    """Check the invariants of a tree and return its depth."""
     if isinstance(node, Leaf):
         assert node.count == len(node.keys) == len(node.values)
         assert node.count or is_root
@@ -76,7 +78,7 @@ def check(node: Node, low: bytes = b"", high: bytes | None = None, is_root: bool
 
 @settings(max_examples=120)
 @given(STEPS)
-def test_any_steps_give_what_a_dictionary_gives(steps: list[dict[Key, RegisterCell] | list[Key] | Spans]) -> None:
+def test_random_steps_match_a_dictionary(steps: list[dict[Key, RegisterCell] | list[Key] | Spans]) -> None:
     cells, held = CellMap(), dict[Key, RegisterCell]()
     before: list[tuple[CellMap, dict[Key, RegisterCell]]] = []
     for step in steps:
@@ -99,7 +101,7 @@ def test_any_steps_give_what_a_dictionary_gives(steps: list[dict[Key, RegisterCe
         assert len(cells) == len(held)
         assert cells.keyspaces() == tuple(sorted({key.keyspace for key in held}))
         assert all(cells.get(key) == cell and key in cells for key, cell in held.items())
-    assert all(list(then.items()) == ordered(was) for then, was in before), "what was is as it was"
+    assert all(list(then.items()) == ordered(was) for then, was in before), "the old version is unchanged"
 
 
 def _lies_in(key: Key, span: tuple[str, int, int]) -> bool:
@@ -113,7 +115,7 @@ def test_spans_hold_the_tokens_of_their_ranges(parts: dict[str, list[Range]], ke
     found = list(spans)
     assert found == sorted(found)
     for (one, _, last), (other, first, _) in pairwise(found):
-        assert one != other or last + 1 < first, "a gap between any two"
+        assert one != other or last + 1 < first, "there is a gap between any two spans"
     assert bool(spans) == bool(found)
     assert key in Spans({key.keyspace: [WHOLE]})
     assert key not in NO_SPANS
@@ -121,7 +123,7 @@ def test_spans_hold_the_tokens_of_their_ranges(parts: dict[str, list[Range]], ke
 
 @settings(max_examples=80)
 @given(WRITES, WRITES, PARTS, st.lists(st.integers(1, 4), min_size=1, max_size=8))
-def test_a_list_in_pages_goes_on_after_any_break(
+def test_a_paged_list_continues_after_any_break(
     first: dict[Key, RegisterCell], later: dict[Key, RegisterCell], parts: dict[str, list[Range]], pages: list[int]
 ) -> None:
     cells, spans = CellMap().with_newest(first.items()), Spans(parts)
@@ -135,7 +137,7 @@ def test_a_list_in_pages_goes_on_after_any_break(
         assert last is None or page[0][0] > last
         got |= page
         last = page[-1][0]
-        cells = cells.with_newest(later.items())  # a call later the source has more
+        cells = cells.with_newest(later.items())  # The source gains cells on each call.
     wanted = {key: cell for key, cell in first.items() if plain_parts(parts, key)}
     assert wanted.keys() <= got.keys()
     assert all(plain_parts(parts, key) and key in cells for key in got)
@@ -144,7 +146,7 @@ def test_a_list_in_pages_goes_on_after_any_break(
 
 
 @given(st.lists(KEYS, min_size=2, max_size=6), st.lists(CELLS, min_size=2, max_size=2))
-def test_byte_strings_ascend_as_keys_do_and_come_back(keys: list[Key], cells: list[RegisterCell]) -> None:
+def test_encoded_keys_keep_their_order_and_decode_back(keys: list[Key], cells: list[RegisterCell]) -> None:
     assert [key_of(data) for data in sorted(map(bytes_of, keys))] == sorted(keys)
     one, other = (bytes_of_cell(cell) for cell in cells)
     assert (cell_of(one), cell_of(other)) == tuple(cells)
@@ -152,13 +154,15 @@ def test_byte_strings_ascend_as_keys_do_and_come_back(keys: list[Key], cells: li
 
 
 @given(WRITES, st.data())
-def test_packed_cells_come_back_anything_else_is_told(written: dict[Key, RegisterCell], data: st.DataObject) -> None:
+def test_packed_cells_decode_back_and_other_bytes_are_rejected(
+    written: dict[Key, RegisterCell], data: st.DataObject
+) -> None:
     record = JournalRecord(epoch=3, cells=tuple(written.items()), gone=(("a", -5, 7),), ended=("join-1",))
     payload = encode_record(record)
     found, keys, cells = decode_record(payload)
     assert (found.epoch, found.gone, found.ended, found.cells) == (3, record.gone, record.ended, ())
     assert {key_of(key): cell_of(cell) for key, cell in zip(keys, cells, strict=True)} == written
-    assert len(encode_record(JournalRecord(cells=record.cells))) < len(payload), "cells alone have no record"
+    assert len(encode_record(JournalRecord(cells=record.cells))) < len(payload), "plain cells have no record"
     cut = data.draw(st.integers(0, len(payload) - 1))
     for damaged in (payload[:cut], payload + b"x", pack(record)):
         with pytest.raises(WireError):
@@ -169,7 +173,7 @@ def test_packed_cells_come_back_anything_else_is_told(written: dict[Key, Registe
     ("key", "cell"),
     [(b"no zero byte at all", b"123456789"), (b"\xff\0" + bytes(8), b"123456789"), (b"ks\0" + bytes(8), b"12345678")],
 )
-def test_what_no_tree_has_is_refused(key: bytes, cell: bytes) -> None:
+def test_invalid_trees_are_rejected(key: bytes, cell: bytes) -> None:
     assert not are_wellformed([key], [cell])
     with pytest.raises(WireError, match="not_decodable"):
         decode_record(encode_parts(JournalRecord(), [key], [cell]))

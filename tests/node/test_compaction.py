@@ -1,4 +1,4 @@
-"""Versions that no reader needs are removed, and nothing else is: for all orders of arrival, at any instant."""
+"""Compaction removes only versions that no reader needs: all orders of arrival, at any instant."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOKEN = token_of_partition(b"p")
 
 
 class Rows:
-    """Rows in memory, without a node around them."""
+    """Rows in memory without a node."""
 
     def __init__(self, shape: TableShape = SHAPE) -> None:
         self.drops = 0
@@ -96,15 +96,15 @@ def test_a_partition_has_the_same_state_with_and_without_compaction() -> None:
             wanted = model([one for together in statements for one in together], now)
             assert viewed(seen(state, COLUMNS, now)) == wanted, f"seed {number} at {now}"
         removed += len(whole.writes()) - len(compacted.writes())
-    assert removed > 250, "a good part of the writes is redundant"
+    assert removed > 250, "many writes are redundant"
 
 
 KEY = (0, 0)
 
 
 @pytest.mark.parametrize("is_earlier", [False, True], ids=["written below it", "written above it"])
-def test_a_deleted_partition_is_rid_of_columns_that_are_not_known(is_earlier: bool) -> None:
-    """A dropped column or a type that may grow keeps its versions. A tombstone of the partition covers all columns."""
+def test_a_deleted_partition_removes_unknown_columns(is_earlier: bool) -> None:
+    """A partition tombstone covers all columns, even dropped or growing ones that keep their versions."""
     deleted = (0 if is_earlier else 9) * SECOND
     rows, whole = Rows(replace(SHAPE, columns=("s", "w"))), Rows()
     for one in (rows, whole):
@@ -129,7 +129,7 @@ FEW = (
 )
 
 
-def test_every_order_of_arrival_of_a_few_writes_leads_to_the_same_state() -> None:
+def test_every_arrival_order_leads_to_the_same_state() -> None:
     for some in combinations(FEW, 3):
         wanted = partition_of([mutation_of([one]) for one in some], SHAPE)
         for arrival in permutations(some):
@@ -166,7 +166,7 @@ def test_tombstones_and_the_newest_values_stay() -> None:
     [(replace(SHAPE, columns=("s", "v", "m", "e", "u")), "w"), (SHAPE, "u"), (replace(SHAPE, columns=None), "v")],
     ids=["a column that is not known", "a user type may grow", "columns are not known"],
 )
-def test_versions_that_another_state_of_the_table_may_read_otherwise_stay(shape: TableShape, column: str) -> None:
+def test_versions_that_another_schema_reads_differently_stay(shape: TableShape, column: str) -> None:
     value = {"w": "a", "u": {"a": 1}, "v": 1}[column]
     rows = Rows(shape)
     for at in (1, 2, 3):
@@ -175,7 +175,7 @@ def test_versions_that_another_state_of_the_table_may_read_otherwise_stay(shape:
     assert len(rows.writes()) == 3
 
 
-def test_bytes_that_are_no_value_of_a_collection_stay() -> None:
+def test_invalid_collection_bytes_stay() -> None:
     rows = Rows()
     for at in (1, 2):
         wrong = mutation_of([Statement("update", at * SECOND, KEY)])
@@ -192,7 +192,7 @@ ANN = compose([b"ann"])
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RowReplica]:
-    """A node that has the whole ring on its disk."""
+    """Return a node that has the whole ring on its disk."""
     monkeypatch.setattr(compaction, "PAGE_VERSIONS", 500)
     rows = DiskRows(tmp_path / "rows.sqlite", name_of(1))
     made = RowReplica(name_of(1), rows)
@@ -223,15 +223,15 @@ def overwritten(node: RowReplica, size: int, times: int) -> bytes:
     return last
 
 
-def test_a_row_that_is_overwritten_for_long_stays_readable(node: RowReplica) -> None:
+def test_an_often_overwritten_row_stays_readable(node: RowReplica) -> None:
     last = overwritten(node, 2_000, PARTITION_BYTES_MAX // 2_000 + 500)
     assert asked(node).writes == (last,)
     assert len(node.store) == 1
     deleted = written(node, 10**6, operation=PARTITION_DELETE, clustering_key=(), cells=())
-    assert set(asked(node).writes) == {last, deleted}, "a small partition is given as it is"
+    assert set(asked(node).writes) == {last, deleted}, "a small partition is returned unchanged"
 
 
-def test_a_partition_that_nobody_reads_is_compacted_turn_by_turn(node: RowReplica) -> None:
+def test_an_unread_partition_is_compacted_in_the_background(node: RowReplica) -> None:
     last = overwritten(node, 10, COMPACTED_AFTER + 10)
     for _ in range(COMPACTED_AFTER // 500 + 4):
         node.commit()
@@ -240,7 +240,7 @@ def test_a_partition_that_nobody_reads_is_compacted_turn_by_turn(node: RowReplic
     node.commit(sync=True)
 
 
-def test_a_too_large_partition_is_read_up_to_the_bound(node: RowReplica, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_of_a_large_partition_stops_at_the_bound(node: RowReplica, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(300):
         written(node, number, number, cells=(Cell("note", b"x" * 100_000),))
     pages: list[int] = []
@@ -257,8 +257,8 @@ def test_a_too_large_partition_is_read_up_to_the_bound(node: RowReplica, monkeyp
     assert sum(pages) <= PARTITION_BYTES_MAX + PAGE_BYTES + 200_000
 
 
-def test_others_write_between_pages_and_are_in_the_answer(node: RowReplica, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer's positions count the write, so it must have it."""
+def test_an_answer_contains_writes_between_its_pages(node: RowReplica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The positions of the answer include the concurrent write, so the answer must contain it."""
     overwritten(node, 300, 2_000)
     among = RedundantVersions.among
     meanwhile: list[bytes] = []
@@ -277,7 +277,7 @@ def test_others_write_between_pages_and_are_in_the_answer(node: RowReplica, monk
     assert dict(reply.positions) == dict(node.positions)
 
 
-def test_a_table_dropped_during_a_read_answers_nothing(node: RowReplica, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_dropped_during_a_read_returns_nothing(node: RowReplica, monkeypatch: pytest.MonkeyPatch) -> None:
     overwritten(node, 300, 2_000)
     among, after = RedundantVersions.among, applied(STATE, DropTable("shop", "orders"))
 

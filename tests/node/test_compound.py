@@ -1,4 +1,4 @@
-"""Writes of every kind on a cluster that a node joins: all replicas show what a brute-force model shows."""
+"""Writes of every kind during a join: all replicas match a brute-force model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = tuple(f"k{number}".encode() for number in range(12))
 
 
 class World:
-    """Holders of four nodes, the fourth of which joins; ``written``: the statements of each key."""
+    """Replicas of four nodes; the fourth one joins. ``written``: the statements of each key."""
 
     def __init__(self, dice: Random) -> None:
         self.dice = dice
@@ -64,7 +64,7 @@ class World:
         joiner = self.holders[name_of(4)]
         while self.state.operations[operation].stage != FINISHED:
             fetches = joiner.adopt(self.state)
-            self.write(5)  # before the sources know of it
+            self.write(5)  # before the sources adopt it
             for row_replica in self.holders.values():
                 row_replica.adopt(self.state)
             for fetch in fetches:
@@ -90,7 +90,7 @@ class World:
                     assert viewed(got) == model(statements, now), (key, name, now)
 
 
-def test_replicas_show_what_the_model_shows_after_a_join_under_load() -> None:
+def test_replicas_match_the_model_after_a_join_under_load() -> None:
     met: Counter[str] = Counter()
     streamed = 0
     for seed in range(5):

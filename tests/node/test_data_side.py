@@ -1,4 +1,4 @@
-"""Registers over real gRPC in one process: levels, movements, restarts, streams that break, refusals."""
+"""Registers over real gRPC in one process: levels, movements, restarts, broken streams, refusals."""
 
 from __future__ import annotations
 
@@ -57,14 +57,12 @@ from tests.node.data_world import DataWorld, until
 
 STEP = 2**64 // 8
 ROWS, TRIES = 50, 5
-"""Rows of which half move, each a page of its own; and how many calls may be in vain: one brings nothing in its time
-where the machine stands still.
-"""
+"""Half of the rows move, one per page. TRIES allows calls that return no page because the machine is slow."""
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[DataWorld]:
-    """Three nodes, each with a replica of everything."""
+    """Return three nodes, each with a replica of every range."""
     with closing(DataWorld(tmp_path, factor=3)) as made:
         for number in (1, 2, 3):
             made.join(number, -(2**62) + number * STEP)
@@ -89,7 +87,7 @@ def call(world: DataWorld, number: int, method: str, data: bytes) -> bytes:
     return answer
 
 
-def test_each_level_writes_and_reads_and_tells_how(world: DataWorld) -> None:
+def test_each_level_writes_reads_and_reports_its_replicas(world: DataWorld) -> None:
     for timestamp, level in enumerate(Level, start=1):
         told = world.coordinator.write("ks", b"k", b"x", timestamp=timestamp, level=level)
         assert len(told.answers) >= max(need.count for need in told.plan.needs)
@@ -101,7 +99,7 @@ def test_each_level_writes_and_reads_and_tells_how(world: DataWorld) -> None:
         assert read.repair is None
 
 
-def test_a_delete_wins_over_a_value_of_the_same_time_and_an_older_write_over_nothing(world: DataWorld) -> None:
+def test_a_delete_wins_over_a_value_of_the_same_timestamp(world: DataWorld) -> None:
     assert world.coordinator.read("ks", b"k").cell is None
     write(world, b"k", 5)
     world.coordinator.write("ks", b"k", None, timestamp=5)
@@ -109,7 +107,7 @@ def test_a_delete_wins_over_a_value_of_the_same_time_and_an_older_write_over_not
     assert world.coordinator.read("ks", b"k", level=Level.ALL).cell == RegisterCell(5, b"", True)
 
 
-def test_one_replica_down_and_back_is_repaired_by_reading(world: DataWorld) -> None:
+def test_a_read_repairs_a_restarted_replica(world: DataWorld) -> None:
     write(world, b"k", 1, Level.ALL)
     world.nodes[3].stop()
     write(world, b"k", 2)
@@ -121,10 +119,10 @@ def test_one_replica_down_and_back_is_repaired_by_reading(world: DataWorld) -> N
 
     until(has_reached_the_others, "the two that are there to have what nobody acknowledged")
     world.nodes[3].begin()
-    assert held(world, 3, b"k") == 1, "what was on its disk"
+    assert held(world, 3, b"k") == 1, "the replica has its own durable data"
     assert world.nodes[3].host.start == 2
     read = world.coordinator.read("ks", b"k", level=Level.ALL)
-    assert read.cell == RegisterCell(3, b"v3"), "nobody promised that the write that timed out would not be seen"
+    assert read.cell == RegisterCell(3, b"v3"), "a timed-out write may still become visible"
     world.nodes[1].stop()
     assert world.coordinator.read("ks", b"k").cell == RegisterCell(3, b"v3")
     world.nodes[2].stop()
@@ -132,7 +130,7 @@ def test_one_replica_down_and_back_is_repaired_by_reading(world: DataWorld) -> N
         world.coordinator.read("ks", b"k", timeout_s=0.5)
 
 
-def test_a_read_brings_what_it_found_to_a_quorum_before_it_answers(world: DataWorld) -> None:
+def test_a_read_repairs_a_quorum_before_it_answers(world: DataWorld) -> None:
     key, cell = key_of("ks", b"k"), RegisterCell(9, b"new")
     host = world.nodes[2].host
     assert host.answered(WriteRequest("", host.node, world.state.epoch, "", key, cell)).epoch == world.state.epoch
@@ -143,7 +141,7 @@ def test_a_read_brings_what_it_found_to_a_quorum_before_it_answers(world: DataWo
     assert held(world, 1, b"k") == 9
 
 
-def test_a_join_streams_what_was_there_and_loses_nothing(world: DataWorld) -> None:
+def test_a_join_streams_all_existing_registers(world: DataWorld) -> None:
     names = [b"key-%d" % number for number in range(120)]
     for name in names:
         write(world, name, 1)
@@ -165,7 +163,7 @@ def test_a_join_streams_what_was_there_and_loses_nothing(world: DataWorld) -> No
             assert len(read.plan.replicas) == 3
     assert len(world.nodes[4].host.value.durable.cells) > 0
     total = sum(len(each.host.value.durable.cells) for each in world.nodes.values())
-    assert total == 3 * len(names), "who lost a range has forgotten its cells"
+    assert total == 3 * len(names), "nodes that lost a range have removed its cells"
 
 
 def test_a_stream_continues_after_either_side_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +204,7 @@ def test_a_stream_continues_after_either_side_is_killed(tmp_path: Path, monkeypa
         assert {world.coordinator.read("ks", name).cell for name in names} == {RegisterCell(1, b"v1")}
 
 
-def test_a_stream_longer_than_a_calls_time_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_longer_than_a_call_deadline_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringlog.node.streams.pull.CALL_S", 1.0)
     with closing(DataWorld(tmp_path, factor=1, page_bytes=1)) as world:
         world.join(1, 0)
@@ -234,7 +232,7 @@ def test_a_stream_longer_than_a_calls_time_completes(tmp_path: Path, monkeypatch
         assert all(world.coordinator.read("ks", b"key-%d" % number).cell for number in range(ROWS))
 
 
-def test_a_source_that_stays_away_is_asked_so_often_then_an_operator_decides(tmp_path: Path) -> None:
+def test_retries_of_an_unreachable_source_end_with_an_operator_decision(tmp_path: Path) -> None:
     with closing(DataWorld(tmp_path, factor=1)) as world:
         world.join(1, 0)
         write(world, b"k", 1)
@@ -242,7 +240,7 @@ def test_a_source_that_stays_away_is_asked_so_often_then_an_operator_decides(tmp
         joiner = world.begin(2)
         operation = world.ask_join(2, 2**62)
         world.drive(operation, PUBLISH_CDC_GENERATION)
-        world.nodes[1].is_following = False  # it gives no rows before it knows the stage
+        world.nodes[1].is_following = False  # The source returns no rows before it knows the stage.
         world.drive(operation, WRITE_BOTH_READ_OLD)
 
         def stopped() -> bool:
@@ -255,14 +253,14 @@ def test_a_source_that_stays_away_is_asked_so_often_then_an_operator_decides(tmp
         world.nodes[1].is_following = True
         for _ in range(3):
             world.step()
-        assert joiner.tries.failed_tries()[0].count == 2, "it asks no more"
+        assert joiner.tries.failed_tries()[0].count == 2, "the receiver stops asking"
         assert world.state.operations[operation].stage == WRITE_BOTH_READ_OLD
         world.submit(RetryOperation(operation, "the source knows it now"))
         world.drive(operation, FINISHED)
         assert world.coordinator.read("ks", b"k").cell == RegisterCell(1, b"v1")
 
 
-def test_a_cancelled_join_leaves_nothing_at_the_joiner_also_after_a_restart(world: DataWorld) -> None:
+def test_a_cancelled_join_leaves_no_registers_at_the_joiner(world: DataWorld) -> None:
     for number in range(40):
         write(world, b"key-%d" % number, 1)
     joiner = world.begin(4)
@@ -278,7 +276,7 @@ def test_a_cancelled_join_leaves_nothing_at_the_joiner_also_after_a_restart(worl
     assert all(world.coordinator.read("ks", b"key-%d" % number, level=Level.ALL).cell for number in range(40))
 
 
-def test_who_is_behind_is_asked_until_its_own_log_has_brought_it_there(world: DataWorld) -> None:
+def test_a_lagging_replica_is_retried_until_it_has_caught_up(world: DataWorld) -> None:
     for number in (2, 3):
         world.nodes[number].is_following = False
     before = world.nodes[2].host.value.state.epoch
@@ -297,7 +295,7 @@ def test_who_is_behind_is_asked_until_its_own_log_has_brought_it_there(world: Da
     assert held(world, 2, b"k") == held(world, 3, b"k") == 2
 
 
-def test_who_is_behind_in_what_does_not_matter_serves_at_once(world: DataWorld) -> None:
+def test_a_replica_lagging_in_unrelated_epochs_serves_at_once(world: DataWorld) -> None:
     for each in world.nodes.values():
         each.is_following = False
     before = world.nodes[2].host.value.state.epoch
@@ -314,13 +312,13 @@ def test_who_is_behind_in_what_does_not_matter_serves_at_once(world: DataWorld) 
     assert told.cell == RegisterCell(1, b"v1")
     assert (told.epoch, {answer.epoch for answer in told.answers}) == (world.state.epoch, {before})
     assert told.attempts == 1
-    assert [each.named for each in world.nodes.values()] == [[], [], []], "nobody is asked to catch up"
+    assert [each.named for each in world.nodes.values()] == [[], [], []], "no node is asked to catch up"
     with pytest.raises(RequestTimedOut, match="n1"):
         world.coordinator.read("other", b"k", timeout_s=0.5)
     assert any(each.named for each in world.nodes.values())
 
 
-def test_what_is_impossible_is_told(world: DataWorld) -> None:
+def test_impossible_requests_are_rejected(world: DataWorld) -> None:
     with pytest.raises(RequestImpossible, match="no_local_replicas"):
         Coordinator(world.replica, "elsewhere", world.find).read("ks", b"k", level=Level.LOCAL_QUORUM)
     with pytest.raises(RequestImpossible, match="unknown_keyspace"):
@@ -329,7 +327,7 @@ def test_what_is_impossible_is_told(world: DataWorld) -> None:
         world.coordinator.write("ks", b"k", b"x" * (VALUE_BYTES_MAX + 1), timestamp=1)
 
 
-def test_rows_are_read_where_they_are_at_a_position_of_their_topic(world: DataWorld) -> None:
+def test_rows_are_read_at_a_position_of_their_topic(world: DataWorld) -> None:
     columns = (Column("k", "blob"), Column("v", "blob"))
     world.submit(CreateTable("ks", "t", uuid(7, space=9), columns, ("k",), (), CdcOptions(enabled=False)))
     world.submit(SettleVerdicts(2_000_000))
@@ -386,7 +384,7 @@ def refusals(world: DataWorld) -> None:
     assert broken.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_every_movement_keeps_what_was_written(world: DataWorld) -> None:
+def test_every_movement_keeps_all_writes(world: DataWorld) -> None:
     world.join(4, 2**62 + STEP)
     names = [b"key-%d" % number for number in range(60)]
     last: dict[bytes, int] = {}
@@ -398,7 +396,7 @@ def test_every_movement_keeps_what_was_written(world: DataWorld) -> None:
             write(world, name, last[name])
 
     def move(command: Command, kind: str) -> None:
-        """Asked for and driven to its end, with writes at each stage that changes groups."""
+        """Request a movement and complete it, with writes at each stage that changes replica groups."""
         write_some()
         world.submit(command)
         (operation,) = (one for one in world.in_flight() if one.kind == kind)
@@ -422,7 +420,7 @@ def test_every_movement_keeps_what_was_written(world: DataWorld) -> None:
     move(Replace(six, two), "replace")
     move(Leave(one), "leave")
     assert {each.state for each in world.state.nodes.values()} == {"normal", "left"}
-    assert not world.nodes[1].host.value.durable.cells, "who has left has forgotten"
+    assert not world.nodes[1].host.value.durable.cells, "the node that left has removed its data"
     total = sum(len(world.nodes[number].host.value.durable.cells) for number in (3, 4, 6))
     assert total == 3 * len(names)
 

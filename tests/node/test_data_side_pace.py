@@ -1,4 +1,4 @@
-"""In a stream of epochs that change nothing a node's registers adopt now and then; what counts they adopt at once."""
+"""The pace of a node's registers: they adopt relevant epochs at once and other epochs in batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOUR = 3_600_000_000
 
 
 class CountedWaits(threading.Event):
-    """An event that says whether somebody waits for it."""
+    """An event that records whether a thread waits for it."""
 
     is_awaited = False
 
@@ -50,7 +50,9 @@ class CountedWaits(threading.Event):
 
 
 class Stream:
-    """A node's registers on a log in memory, and who writes to it. They rest for an hour, where they do."""
+    """A node's registers on a log in memory, and its writer. The registers pause for an hour between unimportant
+    epochs.
+    """
 
     def __init__(self, data: DataService, replica: LogReplica, author: DirectAuthor) -> None:
         self.data, self.replica, self.author = data, replica, author
@@ -61,7 +63,7 @@ class Stream:
         return self.data.status().epoch
 
     def goes_on(self) -> None:
-        """Entries that change nothing, one after the other, until there is nothing to spare any more."""
+        """Append entries that change nothing until the registers pause."""
         for _ in range(10 * POLLS_MAX):
             self.author.submit(Noop())
             until(lambda: self.adopted == self.replica.state.epoch or self.rest.is_awaited, "an epoch to be adopted")
@@ -109,20 +111,20 @@ def test_a_request_that_names_a_later_epoch_does_not_wait(stream: Stream) -> Non
         until(lambda: stream.adopted == stream.replica.state.epoch, "the next one, while it waits")
 
 
-# How often nodes ask for a later settled time: what that costs the log does not depend on how many they are.
+# The log cost of requests for a later validation watermark does not depend on the number of nodes.
 
 
 START: Micros = 1_700_000_000_000_000
 LEADS = 12
 TURN: Micros = 100_000
-"""Between two looks of a node."""
+"""Interval between two checks of a node."""
 LATENCY: Micros = 30_000
-"""From a question to the moment at which all nodes know its entry."""
+"""Time from a request until all nodes know its entry."""
 
 
 @pytest.mark.parametrize("nodes", [1, 3, 30, 100])
 @pytest.mark.parametrize("seed", range(3))
-def test_all_nodes_together_cost_about_two_entries_for_each_lead(nodes: int, seed: int) -> None:
+def test_all_nodes_together_append_about_two_entries_per_lead(nodes: int, seed: int) -> None:
     draw, state = random.Random(seed), founded()
     lead = setting(state, "verdicts_lead_us")
     looks = [(START + draw.randrange(TURN), f"look {uuid(number, space=7)}") for number in range(nodes)]
@@ -139,7 +141,7 @@ def test_all_nodes_together_cost_about_two_entries_for_each_lead(nodes: int, see
             applied += folded.outcome.kind is OutcomeKind.APPLIED
             state = folded.state
         if began is not None and now > began + LATENCY + 1:
-            assert state.settled.until > now, "no record that comes in time has to wait"
+            assert state.settled.until > now, "no record that arrives in time has to wait"
         wanted = next_watermark_request(state, now, None, True, node)
         if wanted is not None and asking.get(node, 0) <= now:
             began, asked = began or now, asked + 1
@@ -150,7 +152,7 @@ def test_all_nodes_together_cost_about_two_entries_for_each_lead(nodes: int, see
     assert asked <= 2 * (applied + nodes)
 
 
-def test_what_a_record_needs_is_asked_for_whatever_the_clock_says() -> None:
+def test_a_record_requests_its_watermark_independent_of_the_clock() -> None:
     state = founded()
     far = START + 10 * setting(state, "verdicts_lead_us")
     assert next_watermark_request(state, START, far, False, "n") == SettleVerdicts(far + 1)

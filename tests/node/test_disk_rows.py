@@ -1,4 +1,4 @@
-"""Rows on disk: what a file says is a claim, and a crash at any moment leaves one whole commit."""
+"""Rows on disk: the node verifies each file, and a crash at any moment leaves one whole commit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def row(number: int) -> RowVersion:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file with 40 rows, as of MARK."""
+    """Return a file with 40 rows, as of MARK."""
     found = tmp_path / "rows.sqlite"
     store = DiskRows(found, NODE)
     for number in range(40):
@@ -49,7 +49,7 @@ def refused(path: Path, kind: type[NodeFailed], says: str, cluster_id: str = "")
     )
 
 
-def test_what_is_of_others_is_refused(path: Path) -> None:
+def test_files_of_other_nodes_are_rejected(path: Path) -> None:
     DiskRows(path, NODE, "c").close()
     refused(path, RowsForeign, "of cluster c", "d")
     with pytest.raises(RowsForeign, match=f"of node {NODE}"):
@@ -59,7 +59,7 @@ def test_what_is_of_others_is_refused(path: Path) -> None:
     refused(path.parent / "notes", RowsForeign, "no file of rows|not a file of rows")
 
 
-def test_a_later_format_is_refused_and_left_as_it_is(path: Path) -> None:
+def test_a_later_format_is_rejected_and_left_unchanged(path: Path) -> None:
     with closing(sqlite3.connect(path)) as file:
         file.execute(f"PRAGMA user_version = {FORMAT + 1}")
     refused(path, RowsNewer, "start the release that wrote it")
@@ -84,7 +84,7 @@ def test_an_old_copy_is_refused_and_a_new_file_is_not(path: Path) -> None:
     fresh.close()
 
 
-def test_a_commit_writes_no_more_where_there_are_many_tables(path: Path) -> None:
+def test_a_commit_writes_the_same_with_many_tables(path: Path) -> None:
     store = DiskRows(path, NODE)
     for number in range(300):
         store.identify(f"a.t{number}", str(number))
@@ -96,7 +96,7 @@ def test_a_commit_writes_no_more_where_there_are_many_tables(path: Path) -> None
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_damage_is_found_before_a_row_of_it_is_given(path: Path, seed: int) -> None:
+def test_damage_is_detected_before_rows_are_returned(path: Path, seed: int) -> None:
     draw, data = Random(seed), bytearray(path.read_bytes())
     expected = sorted(map(row, range(40)), key=lambda one: one.token)
     for _ in range(20):
@@ -113,9 +113,9 @@ def test_damage_is_found_before_a_row_of_it_is_given(path: Path, seed: int) -> N
             continue
         try:
             found = store.versions(RING)
-            assert set(found) <= set(expected), "what is given is right"
+            assert set(found) <= set(expected), "returned rows are correct"
             if store.mark == MARK and len(store) == 40:
-                assert len(found) == 40 or damaged[:100] != data[:100], "and nothing is left out"
+                assert len(found) == 40 or damaged[:100] != data[:100], "no row is missing"
         except RowsDamaged:
             with pytest.raises(RowsDamaged):
                 store.add(row(99))
@@ -145,8 +145,8 @@ def test_a_torn_log_leaves_one_of_the_commits(tmp_path: Path) -> None:
     assert len(found) > 3
 
 
-def test_what_a_start_finds_in_the_log_is_in_the_file_before_anybody_learns_of_it(tmp_path: Path) -> None:
-    """After a failed sync the log may be in memory alone, and to sync it once more would say that all is well."""
+def test_a_start_checkpoints_the_log_before_it_serves(tmp_path: Path) -> None:
+    """A failed sync may leave the log in memory only. A second sync would report success without writing it."""
     path, left, alone = tmp_path / "rows.sqlite", tmp_path / "left", tmp_path / "alone"
     store = DiskRows(path, NODE)
     store.add(row(7))
@@ -184,7 +184,7 @@ for number in range(first, first + 1_000_000):
 
 
 def model(position: int) -> set[RowVersion]:
-    """What the child has when it has committed up to a position."""
+    """Return the rows that the child has after it commits up to a position."""
     found: set[RowVersion] = set()
     for number in range(position):
         found.add(row(number))
@@ -193,7 +193,7 @@ def model(position: int) -> set[RowVersion]:
     return found
 
 
-def test_a_process_that_is_killed_leaves_its_last_commit(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_its_last_commit(tmp_path: Path) -> None:
     path, draw, last = tmp_path / "rows.sqlite", Random(1), 0
     for _ in range(2):
         with subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True) as child:
@@ -205,7 +205,7 @@ def test_a_process_that_is_killed_leaves_its_last_commit(tmp_path: Path) -> None
                 last = int(line) if line.endswith("\n") else last
         store = DiskRows(path, NODE)
         position = store.mark.positions[0]
-        assert position >= last, "what was committed outlives the process"
+        assert position >= last, "committed rows survive the process"
         assert set(store.versions(RING)) == model(position)
         assert len(store) == len(model(position))
         store.close()
@@ -227,8 +227,8 @@ def test_dropped_rows_free_their_space(tmp_path: Path) -> None:
     assert path.stat().st_size < full / 4
 
 
-def test_the_files_and_the_cache_have_their_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much goes through it: the write-ahead log is as large as a transaction and what is between two copies."""
+def test_files_and_cache_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write-ahead log stays within one transaction plus one checkpoint interval, independent of the traffic."""
     opened: list[sqlite3.Connection] = []
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: opened.append(connect(*a, **k)) or opened[-1])
@@ -263,7 +263,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_a_copy_of_the_file_beside_the_log_of_a_later_run_is_refused(tmp_path: Path) -> None:
+def test_an_old_file_with_a_newer_log_is_rejected(tmp_path: Path) -> None:
     path, copy, log = tmp_path / "rows.sqlite", tmp_path / "copy", tmp_path / "rows.sqlite-wal"
 
     def run(first: int, last: int) -> None:
@@ -282,7 +282,7 @@ def test_a_copy_of_the_file_beside_the_log_of_a_later_run_is_refused(tmp_path: P
         for _ in range(2):
             with pytest.raises(RowsMixed, match=r"delete rows\.sqlite-wal"):
                 DiskRows(path, NODE)
-            assert (path.read_bytes(), log.read_bytes()) == (old, its_log), "nothing is changed"
+            assert (path.read_bytes(), log.read_bytes()) == (old, its_log), "the file is unchanged"
     log.unlink()
     path.write_bytes(copy.read_bytes())
     restored = DiskRows(path, NODE)
@@ -303,8 +303,8 @@ def test_a_log_of_zeros_after_a_power_cut_is_empty(path: Path, head: str) -> Non
     again.close()
 
 
-def test_a_start_that_ends_while_it_begins_a_log_is_no_copy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each of its statements: the file has the id of before then, and the log the next one."""
+def test_a_start_killed_while_it_creates_a_log_is_not_a_copy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies at each statement: the file still has the previous id, and the log has the next one."""
     DiskRows(path, NODE).close()
     begun = DiskRows._begin_log
 

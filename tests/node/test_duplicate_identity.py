@@ -1,4 +1,4 @@
-"""A node's folder that was copied: the older copy does not start, and of two runs only the latest is the node."""
+"""Copies of a node's folder: an older copy does not start, and of two concurrent runs only the latest is the node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def said(node: str, name: str, epoch: int, cluster_id: str = CLUSTER) -> bytes:
 
 
 class Run:
-    """One run of the node of a folder, as far as its acknowledgements go."""
+    """One run of the node of a folder, limited to its acknowledgements."""
 
     def __init__(self, folder: Path, acks: MemoryLog, keys: tuple[str, ...] = ()) -> None:
         self.acks, self.keys = acks, keys
@@ -51,7 +51,7 @@ class Run:
         self.acks.append([with_mac(data, self.keys[0]) if self.keys else data])
 
     def notes(self, keys: tuple[str, ...]) -> None:
-        """Until the folder has these keys."""
+        """Read until the folder contains these keys."""
         wanted = tuple(map(digest_of_key, keys))
         until(lambda: self.folder.stored_ack_keys() == wanted, "it to note its keys")
 
@@ -65,7 +65,7 @@ class Run:
 
 
 def copy_of(folder: Path) -> Path:
-    """As on a second machine, where the port is free."""
+    """Copy the folder as for a second machine on which the port is free."""
     copy = Path(shutil.copytree(folder, folder.with_name("copy")))
     kept = json.loads((copy / "identity.json").read_text())
     (copy / "identity.json").write_text(json.dumps(kept | {"port": 0}))
@@ -78,13 +78,13 @@ def acks() -> MemoryLog:
 
 
 def refused(run: Run, match: str) -> None:
-    """The node does not begin, and says why."""
+    """Check that the node refuses to start, and return the reason."""
     with pytest.raises(NodeFailed, match=match):
         run.begin()
     run.end()
 
 
-def test_a_node_that_is_started_again_is_itself(tmp_path: Path, acks: MemoryLog) -> None:
+def test_a_restarted_node_keeps_its_identity(tmp_path: Path, acks: MemoryLog) -> None:
     for epoch in (3, 3, 5):
         run = Run(tmp_path / "n1", acks).begin()
         run.acknowledge(epoch)
@@ -92,7 +92,7 @@ def test_a_node_that_is_started_again_is_itself(tmp_path: Path, acks: MemoryLog)
         assert run.duplicate_check.failure is None
 
 
-def test_a_copy_from_before_the_last_start_is_refused(tmp_path: Path, acks: MemoryLog) -> None:
+def test_a_copy_older_than_the_last_start_is_rejected(tmp_path: Path, acks: MemoryLog) -> None:
     first = Run(tmp_path / "n1", acks).begin()
     first.end()
     copy = copy_of(tmp_path / "n1")
@@ -102,8 +102,8 @@ def test_a_copy_from_before_the_last_start_is_refused(tmp_path: Path, acks: Memo
     second.end()
 
 
-def test_a_copy_that_lacks_what_was_acknowledged_is_refused(tmp_path: Path, acks: MemoryLog) -> None:
-    """A folder that was restored from a copy, or the disk of a machine that was."""
+def test_a_copy_without_acknowledged_data_is_rejected(tmp_path: Path, acks: MemoryLog) -> None:
+    """A folder restored from a backup, or the disk of a restored machine, does not start."""
     run = Run(tmp_path / "n1", acks).begin()
     run.acknowledge(4)
     copy = copy_of(tmp_path / "n1")
@@ -112,7 +112,7 @@ def test_a_copy_that_lacks_what_was_acknowledged_is_refused(tmp_path: Path, acks
     refused(Run(copy, acks), r"acknowledged epoch 5 .* this folder has epoch 4 .* an older copy")
 
 
-def test_of_two_runs_at_one_time_the_latest_is_the_node(tmp_path: Path, acks: MemoryLog) -> None:
+def test_the_later_of_two_concurrent_runs_is_the_node(tmp_path: Path, acks: MemoryLog) -> None:
     one = Run(tmp_path / "n1", acks).begin()
     one.acknowledge(4)
     two = Run(copy_of(tmp_path / "n1"), acks).begin()
@@ -124,7 +124,7 @@ def test_of_two_runs_at_one_time_the_latest_is_the_node(tmp_path: Path, acks: Me
     two.end()
 
 
-def test_acks_of_others_and_of_another_cluster_are_none_of_its_own(tmp_path: Path, acks: MemoryLog) -> None:
+def test_acks_of_other_nodes_and_clusters_are_ignored(tmp_path: Path, acks: MemoryLog) -> None:
     run = Run(tmp_path / "n1", acks)
     run.acknowledge(9, cluster_id=OTHER)
     acks.append([b"no acknowledgement", run.folder.node.encode()])
@@ -133,7 +133,7 @@ def test_acks_of_others_and_of_another_cluster_are_none_of_its_own(tmp_path: Pat
     run.end()
 
 
-def test_acks_that_were_made_again_are_read_from_their_beginning(tmp_path: Path, acks: MemoryLog) -> None:
+def test_a_recreated_acks_topic_is_read_from_its_start(tmp_path: Path, acks: MemoryLog) -> None:
     one = Run(tmp_path / "n1", acks).begin()
     one.acknowledge(4)
     copy = copy_of(tmp_path / "n1")
@@ -145,8 +145,10 @@ def test_acks_that_were_made_again_are_read_from_their_beginning(tmp_path: Path,
     two.end()
 
 
-def test_who_lacks_its_key_cannot_end_a_node_that_has_one(tmp_path: Path, acks: MemoryLog) -> None:
-    """Neither while it runs nor when it starts again, whatever start and epoch somebody claims in its name."""
+def test_a_client_without_the_key_cannot_stop_a_node_with_one(tmp_path: Path, acks: MemoryLog) -> None:
+    """A client without the node's key can stop neither a running node nor its restart, whatever start and epoch it
+    claims.
+    """
     forged = ("99@thief", 99)
     run = Run(tmp_path / "n1", acks, (KEY,)).begin()
     run.acknowledge(4)
@@ -157,11 +159,11 @@ def test_who_lacks_its_key_cannot_end_a_node_that_has_one(tmp_path: Path, acks: 
     again = Run(tmp_path / "n1", acks, (LATER, KEY)).begin()
     assert again.duplicate_check.failure is None
     acks.append([with_mac(said(again.folder.node, "99@copy", 9), KEY)])
-    assert "another process has become this node" in again.ends(), "who has its key is believed"
+    assert "another process has become this node" in again.ends(), "the owner of the key is accepted"
     again.end()
 
 
-def test_an_older_copy_is_found_out_by_what_came_before_there_was_a_key(tmp_path: Path, acks: MemoryLog) -> None:
+def test_unsigned_acks_expose_an_older_copy(tmp_path: Path, acks: MemoryLog) -> None:
     run = Run(tmp_path / "n1", acks).begin()
     run.acknowledge(4)
     copy = copy_of(tmp_path / "n1")
@@ -171,7 +173,7 @@ def test_an_older_copy_is_found_out_by_what_came_before_there_was_a_key(tmp_path
     assert Run(tmp_path / "n1", acks, (KEY,)).begin().end() is None
 
 
-def test_a_node_whose_key_was_taken_away_hears_everything_again(tmp_path: Path, acks: MemoryLog) -> None:
+def test_a_node_without_its_key_accepts_all_acks_again(tmp_path: Path, acks: MemoryLog) -> None:
     Run(tmp_path / "n1", acks, (KEY,)).begin().end()
     run = Run(tmp_path / "n1", acks).begin()
     acks.append([said(run.folder.node, "99@thief", 99)])
@@ -179,8 +181,8 @@ def test_a_node_whose_key_was_taken_away_hears_everything_again(tmp_path: Path, 
     run.end()
 
 
-def test_an_older_copy_is_found_out_after_its_key_was_changed(tmp_path: Path, acks: MemoryLog) -> None:
-    """What was said by the key that is gone looks like anybody's: all is looked at."""
+def test_an_older_copy_is_rejected_after_a_key_change(tmp_path: Path, acks: MemoryLog) -> None:
+    """A record signed by the replaced key looks unsigned, so the node checks all records."""
     run = Run(tmp_path / "n1", acks, (KEY,)).begin()
     run.acknowledge(5)
     run.end()
@@ -210,7 +212,7 @@ def test_a_key_given_later_protects_the_next_start(tmp_path: Path, acks: MemoryL
     Run(tmp_path / "n1", acks, others).begin().end()
 
 
-def test_a_forged_record_from_before_there_was_a_key_is_named(tmp_path: Path, acks: MemoryLog) -> None:
+def test_a_forged_unsigned_record_is_reported(tmp_path: Path, acks: MemoryLog) -> None:
     node = Run(tmp_path / "n1", acks)
     node.end()
     acks.append([b"", said(node.folder.node, "999@thief", 99)])

@@ -1,6 +1,6 @@
-"""What every replica of a partition promises, on rows in a file and on those of the simulator: starting, catching up,
-falling behind, starting again where its rows end, failing, stopping. Each node is the one that ships, but for its
-broker: the topic is a number for each partition.
+"""Replicas of a partition: start, catch up, lag, restart from stored rows, fail, stop. Each test runs with rows in a
+file and with the rows of the simulator. The nodes run production code. Instead of a broker, each partition of the topic
+is a number.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OnDisk:
         self.rows = DiskRows(self._folder / ROWS, node)
 
     def durable(self) -> dict[int, int]:
-        """The positions that a copy of the folder has."""
+        """Return the positions that a copy of the folder has."""
         self._copies += 1
         copied = shutil.copytree(self._folder, self._folder.with_suffix(f".{self._copies}"))
         store = DiskRows(copied / ROWS, self._node)
@@ -70,7 +70,7 @@ class OnDisk:
 
 
 class Simulated:
-    """Rows on a simulated disk, which loses in a restart all that was not synced."""
+    """Rows on a simulated disk that loses unsynced rows at a restart."""
 
     def __init__(self, _: Path, node: str) -> None:
         world = SimWorld(7)
@@ -94,7 +94,7 @@ Disk = OnDisk | Simulated
 
 
 class Topic:
-    """The mutations: how many there are in each partition."""
+    """The mutation topic: the number of records of each partition."""
 
     def __init__(self) -> None:
         self.ends = dict.fromkeys(range(PARTITIONS), 0)
@@ -105,7 +105,7 @@ class Topic:
 
 
 class Here:
-    """Registers that hold up nothing."""
+    """Registers that delay no acknowledgement."""
 
     def acknowledgeable(self) -> int:
         return 10**9
@@ -115,7 +115,7 @@ class Here:
 
 
 class GroupNode:
-    """A node by letter. ``acks``: what it has published."""
+    """A node named by a letter. ``acks``: the published acknowledgements."""
 
     def __init__(self, letter: str, disk: Disk, topic: Topic) -> None:
         (self.node,) = ids(letter)
@@ -126,7 +126,7 @@ class GroupNode:
         self.start()
 
     def start(self) -> None:
-        """Begin a life with the rows that are there."""
+        """Start the node with the stored rows."""
         self.lives += 1
         self.row_replica = RowReplica(self.node, self.disk.restart() if self.lives > 1 else self.disk.rows)
         self.row_replica.caught_up = True
@@ -141,7 +141,7 @@ class GroupNode:
         self.speak()
 
     def read(self, count: int, number: int = 0) -> None:
-        """Judge that many more records of a partition of the topic."""
+        """Apply up to that many more records of a partition of the topic."""
         at = self.row_replica.positions.get(number, 0)
         self.row_replica.advance_position(number, min(at + count, self.topic.ends[number]))
 
@@ -151,7 +151,7 @@ class GroupNode:
         self.speak()
 
     def speak(self) -> None:
-        """Perform what there is to acknowledge."""
+        """Publish the pending acknowledgements."""
         assert isinstance(self.effect, News)
         try:
             effect: object = self.steps.send(None)
@@ -164,7 +164,7 @@ class GroupNode:
     def _perform(self, effect: object) -> Any:
         match effect:
             case Now() | WallClock():
-                self.clock += 10_000_000  # whatever is new is due
+                self.clock += 10_000_000  # New reports are due at once.
                 return self.clock
             case TopicEnds():
                 return dict(self.topic.ends) if self.topic.answers else None
@@ -175,13 +175,13 @@ class GroupNode:
         return None
 
     def _check(self, ack: NodeAck) -> None:
-        """Nothing is claimed that is not on the disk."""
+        """Check that each claim is on the disk."""
         has = [one for one in ack.reports if one.operation.endswith(HAS)]
         if has:
             assert max(one.rows for one in has) <= sum(self.disk.durable().values())
 
     def said(self, one: ZonePartition) -> str:
-        """The last word on what is pending."""
+        """Return the last pending report."""
         found = [report.operation for report in (self.acks[-1].reports if self.acks else ())]
         words = [word for word in (HAS, RETURNED, FAILED) if session(one, word) in found]
         assert len(words) <= 1
@@ -193,7 +193,7 @@ Make = Callable[[str], GroupNode]
 
 @pytest.fixture(params=[OnDisk, Simulated])
 def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Topic, Make]]:
-    """A topic, and what makes a node that reads it."""
+    """Return a topic and a factory of its readers."""
     made, nodes = Topic(), list[GroupNode]()
 
     def make(letter: str) -> GroupNode:
@@ -210,38 +210,38 @@ Coming: TypeAlias = tuple[Topic, ClusterState, GroupNode]
 
 @pytest.fixture
 def coming(topic: tuple[Topic, Make]) -> Coming:
-    """A step begins, and a node that it brings in."""
+    """Return a cluster with a started step, and the node that the step adds."""
     made, make = topic
-    state = begun()
-    return made, state, make(one_that(state, comes=True))
+    state = begin_growth()
+    return made, state, make(member_of(state, comes=True))
 
 
-def begun(partitions: int = 1) -> ClusterState:
-    """Each partition has one replica, and is to have three."""
+def begin_growth(partitions: int = 1) -> ClusterState:
+    """Return a cluster with one replica per partition and a target of three."""
     state = done(with_zone("ABC", replicas=1, partitions=partitions), AlterZone("z", replicas=3))
     return done(state, trigger(state))
 
 
-def one_that(state: ClusterState, *, comes: bool) -> str:
-    """The letter of a node that has the partition, or comes."""
+def member_of(state: ClusterState, *, comes: bool) -> str:
+    """Return the letter of a node that has or receives the partition."""
     stable = partition(state).stable
     assert stable is not None
     return next(letter for letter in "ABC" if (ids(letter)[0] in stable.nodes) is not comes)
 
 
-def test_a_replica_starts_where_there_is_nothing_and_follows_at_once(topic: tuple[Topic, Make]) -> None:
-    state = begun()
+def test_a_replica_of_an_empty_partition_follows_at_once(topic: tuple[Topic, Make]) -> None:
+    state = begin_growth()
     for comes in (True, False):
-        node = topic[1](one_that(state, comes=comes))
+        node = topic[1](member_of(state, comes=comes))
         node.adopt(state)
         assert node.said(partition(state)) == HAS
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_who_is_behind_does_not_count_before_it_has_caught_up(topic: tuple[Topic, Make], comes: bool) -> None:
+def test_a_lagging_node_counts_after_it_has_caught_up(topic: tuple[Topic, Make], comes: bool) -> None:
     made, make = topic
-    state = begun()
-    node = make(one_that(state, comes=comes))
+    state = begin_growth()
+    node = make(member_of(state, comes=comes))
     made.append(5)
     made.append(2, 1)
     node.read(3)
@@ -249,14 +249,14 @@ def test_who_is_behind_does_not_count_before_it_has_caught_up(topic: tuple[Topic
     assert node.said(partition(state)) == ""
     node.read(2)
     node.speak()
-    assert node.said(partition(state)) == "", "there are two records of another partition of the topic"
+    assert node.said(partition(state)) == "", "another partition of the topic has two records"
     node.read(2, 1)
     node.speak()
     assert node.said(partition(state)) == HAS
-    assert [one.rows for one in node.acks[-1].reports] == [7], "it says how long its log is"
+    assert [one.rows for one in node.acks[-1].reports] == [7], "it reports the length of its log"
 
 
-def test_what_is_written_after_a_step_began_is_not_waited_for(coming: Coming) -> None:
+def test_a_step_does_not_wait_for_later_writes(coming: Coming) -> None:
     made, state, node = coming
     made.append(5)
     node.adopt(state)
@@ -266,8 +266,8 @@ def test_what_is_written_after_a_step_began_is_not_waited_for(coming: Coming) ->
     assert node.said(partition(state)) == HAS
 
 
-def test_each_step_begins_anew(coming: Coming) -> None:
-    """Who has caught up for one, and has fallen behind, does not count for the next."""
+def test_each_step_requires_a_new_catch_up(coming: Coming) -> None:
+    """A node that caught up for one step and lagged afterwards does not count for the next step."""
     made, state, node = coming
     node.adopt(state)
     assert node.said(partition(state)) == HAS
@@ -281,34 +281,34 @@ def test_each_step_begins_anew(coming: Coming) -> None:
     assert node.said(partition(state)) == HAS
 
 
-def test_nothing_is_said_before_somebody_knows_where_the_step_begins(coming: Coming) -> None:
+def test_a_node_reports_nothing_before_the_step_has_a_start_position(coming: Coming) -> None:
     made, state, node = coming
     made.answers = False
     node.adopt(state)
     assert node.said(partition(state)) == ""
-    assert node.acks[-1].applied == state.epoch, "but for its words the node goes on"
+    assert node.acks[-1].applied == state.epoch, "the node continues and publishes no position"
     made.answers = True
     node.speak()
     assert node.said(partition(state)) == HAS
 
 
-def test_a_restarted_replica_has_what_its_rows_have_and_asks_again(coming: Coming) -> None:
+def test_a_restarted_replica_continues_from_its_stored_rows(coming: Coming) -> None:
     made, state, node = coming
     made.append(5)
     node.adopt(state)
     node.read_all()
     assert node.said(partition(state)) == HAS
     made.append(3)
-    node.read(2)  # in memory alone
+    node.read(2)  # only in memory
     node.start()
     assert node.replicas.log_length(partition(state)) == 5
     node.adopt(state)
-    assert node.said(partition(state)) == "", "it says anew what it has"
+    assert node.said(partition(state)) == "", "it reports its positions again"
     node.read_all()
     assert node.said(partition(state)) == HAS
 
 
-def test_a_replica_whose_disk_fails_says_so_and_nothing_else(coming: Coming) -> None:
+def test_a_replica_with_a_failed_disk_reports_only_the_failure(coming: Coming) -> None:
     made, state, node = coming
     made.append(5)
     node.adopt(state)
@@ -326,9 +326,9 @@ def test_a_replica_whose_disk_fails_says_so_and_nothing_else(coming: Coming) -> 
     assert node.node in awaited(partition(state), words)
 
 
-def test_who_has_the_partition_and_whose_disk_fails_says_nothing_of_it(topic: tuple[Topic, Make]) -> None:
-    state = begun()
-    node = topic[1](one_that(state, comes=False))
+def test_an_existing_replica_with_a_failed_disk_reports_nothing(topic: tuple[Topic, Make]) -> None:
+    state = begin_growth()
+    node = topic[1](member_of(state, comes=False))
     node.adopt(state)
     node.replicas.fail("rows_damaged")
     node.speak()
@@ -336,7 +336,7 @@ def test_who_has_the_partition_and_whose_disk_fails_says_nothing_of_it(topic: tu
     assert node.acks[-1].reports == ()
 
 
-def test_a_failure_that_this_release_has_no_number_for_is_unknown() -> None:
+def test_a_failure_without_a_number_is_unknown() -> None:
     replicas = RowGroupReplicas(RowReplica(ids("A")[0]))
     assert replicas.failure() is None
     replicas.fail("something_else")
@@ -355,12 +355,12 @@ def test_a_replica_stops_with_its_step(coming: Coming) -> None:
     state = done(state, FinishCancel("z", 0, partition(state).revisions.pending, ROLLED_BACK))
     node.adopt(state)
     assert node.said(partition(state)) == ""
-    assert node.replicas.steps_without_start() == (), "nobody asks any more where it begins"
+    assert node.replicas.steps_without_start() == (), "no step needs the start position"
     node.replicas.set_start([("z/0", 7)], {0: 1})
-    assert not node.replicas.has_caught_up(partition(begun())), "nor does it matter"
+    assert not node.replicas.has_caught_up(partition(begin_growth())), "the position does not matter either"
 
 
-def test_a_group_goes_on_with_a_majority_and_all_who_come(topic: tuple[Topic, Make]) -> None:
+def test_a_group_continues_with_a_majority_and_all_new_members(topic: tuple[Topic, Make]) -> None:
     made, make = topic
     state = done(with_zone("ABCD", replicas=3), AlterZone("z", replicas=4))
     state = done(state, trigger(state))
@@ -387,11 +387,11 @@ def test_a_group_goes_on_with_a_majority_and_all_who_come(topic: tuple[Topic, Ma
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_in_any_order_of_events_who_says_has_has_what_the_step_began_with(topic: tuple[Topic, Make], seed: int) -> None:
+def test_a_reported_catch_up_is_durable_in_any_order_of_events(topic: tuple[Topic, Make], seed: int) -> None:
     made, make = topic
-    draw, state, log = Random(seed), begun(), {}
+    draw, state, log = Random(seed), begin_growth(), {}
     log[state.epoch] = dict(made.ends)
-    node = make(one_that(state, comes=True))
+    node = make(member_of(state, comes=True))
     for _ in range(60):
         match draw.choice(["append", "append", "read", "read", "commit", "speak", "step", "crash", "deaf"]):
             case "append":

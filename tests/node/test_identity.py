@@ -1,4 +1,4 @@
-"""A node's folder: one identity, one process, an epoch that never goes back."""
+"""A node's folder: one identity, one process, and an epoch that never decreases."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_folder_belongs_to_one_process_at_a_time(options: NodeOptions) -> None
     NodeFolder(options).close()
 
 
-def test_a_taken_port_is_named_and_nothing_is_kept(options: NodeOptions) -> None:
+def test_a_port_in_use_is_reported_and_nothing_is_stored(options: NodeOptions) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -62,14 +62,14 @@ def test_a_taken_port_is_named_and_nothing_is_kept(options: NodeOptions) -> None
 
 @pytest.mark.parametrize("name", ["identity.json", "acknowledged.json"])
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"port": "x", "epoch": -1}'])
-def test_a_damaged_file_ends_the_node(options: NodeOptions, name: str, text: str) -> None:
+def test_a_damaged_file_stops_the_node(options: NodeOptions, name: str, text: str) -> None:
     NodeFolder(options).close()
     (options.folder / name).write_text(text)
     with pytest.raises(NodeFailed, match="restore"):
         NodeFolder(options)
 
 
-def test_the_acknowledged_epoch_is_durable_and_never_goes_back(options: NodeOptions) -> None:
+def test_the_acknowledged_epoch_is_durable_and_never_decreases(options: NodeOptions) -> None:
     folder = NodeFolder(options)
     folder.keep(CLUSTER, 7, STATE)
     folder.keep(CLUSTER, 5, CLUSTER)

@@ -1,4 +1,4 @@
-"""A node that comes with another release says so before it does anything else."""
+"""A node with a new release registers its version before any other request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def node(features: tuple[str, ...]) -> RegisterNode:
 
 
 class Cluster:
-    """A log that a validator judges; ``code``: with which it rejects what the node asks for."""
+    """A log and its validator; ``code``: the code of each rejection."""
 
     def __init__(self) -> None:
         self.state = applied(EMPTY_STATE, InitializeCluster("shop", ()), TakeOver(VALIDATOR, uuid(1), 1), node(()))
@@ -60,7 +60,7 @@ class Cluster:
 NEWS = UpdateNode(NODE, release="0.1.0", features=("tablets",))
 
 
-def test_a_node_that_comes_with_another_release_says_so_once() -> None:
+def test_a_node_with_another_release_registers_it_once() -> None:
     cluster = Cluster()
     for features in (("tablets",), ("tablets",), ()):
         cluster.perform(register(node(features), SeededDraw(b"1")))
@@ -68,7 +68,7 @@ def test_a_node_that_comes_with_another_release_says_so_once() -> None:
 
 
 def test_a_member_does_not_start_without_a_required_feature() -> None:
-    """It says nothing new to the log, so no rule refuses it: the node itself does."""
+    """The node refuses to start itself: it sends no request that a validator could reject."""
     cluster = Cluster()
     cluster.state = applied(cluster.state, RequireFeature("tablets"))
     with pytest.raises(NodeFailed, match="feature_missing: features: n1 lacks tablets, which is required: upgrade"):
@@ -78,7 +78,7 @@ def test_a_member_does_not_start_without_a_required_feature() -> None:
     assert cluster.asked == [NEWS]
 
 
-def test_what_a_rule_refuses_ends_the_node() -> None:
+def test_a_rejection_stops_the_node() -> None:
     cluster = Cluster()
     cluster.code = "feature_missing"
     with pytest.raises(NodeFailed, match="feature_missing"):

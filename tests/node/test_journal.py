@@ -1,4 +1,4 @@
-"""The journal: what was acknowledged is there after a crash at any byte; damage is told, never cut off."""
+"""The journal: acknowledged records survive a crash at any byte; damage is reported, never truncated."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folded(records: list[JournalRecord]) -> Image:
 
 
 def plain(records: list[JournalRecord]) -> dict[Key, RegisterCell]:
-    """The cells by the letter, with nothing of the code under test."""
+    """Compute the cells without the code under test."""
     held: dict[Key, RegisterCell] = {}
     for record in records:
         for key in record.dropped:
@@ -58,7 +58,7 @@ def plain(records: list[JournalRecord]) -> dict[Key, RegisterCell]:
 
 
 class Kept:
-    """A journal, and the fold of what it has on the disk."""
+    """A journal, and the fold of its durable records."""
 
     def __init__(self, folder: Path, compact_bytes: int = COMPACT_BYTES) -> None:
         self.journal = Journal(folder, lambda: self.image, compact_bytes)
@@ -66,7 +66,7 @@ class Kept:
         self.told: list[int] = []
 
     def append(self, record: JournalRecord) -> threading.Event:
-        """Have it on the disk soon; the event is set then."""
+        """Append a record and return an event that is set when it is durable."""
         done = threading.Event()
 
         def on_disk() -> None:
@@ -82,7 +82,7 @@ class Kept:
 
 
 def appended(kept: Kept, records: list[JournalRecord]) -> None:
-    """Each record on the disk before the next one is asked for."""
+    """Append each record after the previous one is durable."""
     for record in records:
         assert kept.append(record).wait(60), kept.journal.failure
 
@@ -92,7 +92,7 @@ EMPTY = SEALER.head()
 
 
 def batches(records: list[JournalRecord], sizes: list[int]) -> tuple[bytes, list[int]]:
-    """A journal's bytes as groups of commits write them, and where each group ends."""
+    """Return a journal's bytes as written by group commits, and the end of each group."""
     data, ends, rest = EMPTY, [HEAD_BYTES], list(records)
     for size in [*sizes, len(records)]:
         synced = len(data)
@@ -121,9 +121,9 @@ def test_a_crash_at_every_byte_keeps_what_was_synced(records: list[JournalRecord
     whole = [encode_record(record) for record in records]
     for cut in range(HEAD_BYTES, len(data) + 1):
         found = scan(data[:cut], "j", may_be_torn=True)
-        assert list(found.payloads) == whole[: len(found.payloads)], "a beginning of what was written"
+        assert list(found.payloads) == whole[: len(found.payloads)], "the result is a prefix of the records"
         assert found.end <= cut
-        assert not any(found.end < end <= cut for end in ends if end > HEAD_BYTES), "what was synced is there"
+        assert not any(found.end < end <= cut for end in ends if end > HEAD_BYTES), "synced records are present"
 
 
 @settings(max_examples=12)
@@ -143,7 +143,7 @@ def test_a_changed_byte_is_damage_unless_in_the_last_group(records: list[Journal
             scan(bytes(broken), "j", may_be_torn=False)
 
 
-def test_parts_of_a_lost_batch_in_any_order_are_a_torn_end() -> None:
+def test_fragments_of_a_lost_batch_are_a_torn_end() -> None:
     first = SEALER.frame(b"x" * 40, HEAD_BYTES, HEAD_BYTES)
     second = SEALER.frame(b"x" * 40, HEAD_BYTES, HEAD_BYTES + len(first))
     lost = EMPTY + bytes(len(first)) + second
@@ -168,7 +168,7 @@ def test_a_file_without_its_head_is_damage() -> None:
             scan(bytes(broken), "j", may_be_torn=True)
 
 
-def test_what_was_there_before_the_file_had_its_name_is_never_a_torn_end() -> None:
+def test_content_synced_before_the_rename_is_never_a_torn_end() -> None:
     one = SEALER.frame(b"x" * 40, 0, HEAD_BYTES)
     born = SEALER.head(born=HEAD_BYTES + len(one))
     assert scan(born + one, "j", may_be_torn=True).payloads == (b"x" * 40,)
@@ -182,7 +182,7 @@ def put(journal: Kept, name: bytes, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("what", ["journal", "own journal", "sprayed", "random"])
-def test_whatever_a_value_holds_a_torn_write_of_it_is_a_torn_end(tmp_path: Path, what: str) -> None:
+def test_a_torn_write_of_any_value_is_a_torn_end(tmp_path: Path, what: str) -> None:
     folder = tmp_path / "cells"
     journal = Kept(folder)
     for number in range(60):
@@ -196,14 +196,14 @@ def test_whatever_a_value_holds_a_torn_write_of_it_is_a_torn_end(tmp_path: Path,
             put(other, b"k%d" % number, b"y" * 1_000)
         other.close()
         value = (tmp_path / "other" / f"cells-00000001{JOURNAL}").read_bytes()
-    elif what == "sprayed":  # frames that each name another place as synced, made without the key of the file
+    elif what == "sprayed":  # Frames that claim another synced position, made without the key of the file.
         value = b"".join(SEALER.frame(b"", synced, 0) for synced in range(0, 2**24, 2**11))
     else:
         value = os.urandom(300_000)
     put(journal, b"blob", value)
     journal.close()
     whole = path.read_bytes()
-    path.write_bytes(whole[:-1])  # the last write was cut: nobody was told of it
+    path.write_bytes(whole[:-1])  # The last write was cut, so no client got its acknowledgement.
     image = recover(folder)[0]
     assert len(image.cells) == 60
     broken = bytearray(whole)
@@ -213,7 +213,9 @@ def test_whatever_a_value_holds_a_torn_write_of_it_is_a_torn_end(tmp_path: Path,
         recover(folder)
 
 
-def test_the_last_journal_is_synced_before_its_content_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_journal_is_synced_before_its_content_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = Kept(tmp_path)
     put(journal, b"k", b"acknowledged")
 
@@ -225,7 +227,7 @@ def test_the_last_journal_is_synced_before_its_content_is_told(tmp_path: Path, m
     journal.close()
     monkeypatch.undo()
     path = tmp_path / f"cells-00000001{JOURNAL}"
-    left = path.stat().st_ino  # what it holds may be in memory alone, and a sync of it would say that all is well
+    left = path.stat().st_ino  # Its content may be only in memory, and a sync would report success anyway.
     synced: list[int] = []
     sync = os.fsync
 
@@ -241,7 +243,7 @@ def test_the_last_journal_is_synced_before_its_content_is_told(tmp_path: Path, m
     assert image.cells[key_of("ks", b"k")] == RegisterCell(1, b"acknowledged")
 
 
-def test_a_journal_that_cannot_be_written_anew_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_rewrite_leaves_the_journal_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Kept(tmp_path)
     put(journal, b"k", b"acknowledged")
     journal.close()
@@ -260,7 +262,7 @@ def test_a_journal_that_cannot_be_written_anew_is_as_it_was(tmp_path: Path, monk
 
 @settings(max_examples=8)
 @given(st.lists(RECORDS, min_size=1, max_size=6))
-def test_after_a_crash_everything_that_was_told_is_there(records: list[JournalRecord]) -> None:
+def test_a_crash_keeps_all_acknowledged_records(records: list[JournalRecord]) -> None:
     with TemporaryDirectory() as name:
         folder, copy = Path(name) / "cells", Path(name) / "copy"
         journal = Kept(folder)
@@ -268,13 +270,13 @@ def test_after_a_crash_everything_that_was_told_is_there(records: list[JournalRe
         for record in records:
             appended(journal, [record])
             told.append(record)
-            shutil.copytree(folder, copy)  # the disk, as a crash leaves it
+            shutil.copytree(folder, copy)  # Copy the disk as a crash leaves it.
             assert recover(copy)[0] == folded(told)
             shutil.rmtree(copy)
         journal.close()
 
 
-def test_many_appends_share_a_sync_and_are_told_in_order(tmp_path: Path) -> None:
+def test_appends_share_a_sync_and_are_acknowledged_in_order(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     for number in range(1, 201):
         kept.append(JournalRecord(start=number, cells=((KEYS[number % 4], RegisterCell(number, b"v" * 50)),)))
@@ -287,12 +289,12 @@ def test_many_appends_share_a_sync_and_are_told_in_order(tmp_path: Path) -> None
     assert [image.cells[key].timestamp for key in KEYS] == [200, 197, 198, 199]
 
 
-def test_compaction_keeps_everything_and_lets_old_files_go(tmp_path: Path) -> None:
+def test_compaction_keeps_all_cells_and_removes_old_files(tmp_path: Path) -> None:
     journal = Kept(tmp_path, compact_bytes=4_000)
     records = [JournalRecord(epoch=n, cells=((KEYS[n % 4], RegisterCell(n, b"v" * 100)),)) for n in range(1, 200)]
     appended(journal, records)
     journal.close()
-    assert list(tmp_path.glob(f"*{IMAGE}")), "it was compacted"
+    assert list(tmp_path.glob(f"*{IMAGE}")), "the journal was compacted"
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 12_000
     assert recover(tmp_path)[0] == folded(records)
     again = Kept(tmp_path, compact_bytes=4_000)
@@ -302,7 +304,7 @@ def test_compaction_keeps_everything_and_lets_old_files_go(tmp_path: Path) -> No
     assert recover(tmp_path)[0].epoch == 500
 
 
-def test_images_are_a_small_multiple_of_what_was_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_bytes_are_a_small_multiple_of_appended_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
     def noted(folder: Path, image: Image, covered: int, pause: Pause) -> int:
@@ -341,10 +343,10 @@ def test_a_crash_at_every_step_of_a_compaction(tmp_path: Path) -> None:
     (covered / f"cells-00000001{JOURNAL}").write_bytes(kept)
     for folder in (half, begun, torn, covered):
         assert recover(folder)[0] == image, folder.name
-        assert recover(folder)[0] == image, "and again"
+        assert recover(folder)[0] == image, "recovery repeats with the same result"
 
 
-def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
+def test_missing_or_damaged_files_are_reported(tmp_path: Path) -> None:
     journal = Kept(tmp_path, compact_bytes=500)
     appended(journal, [JournalRecord(epoch=n, cells=((KEYS[0], RegisterCell(n, b"v" * 100)),)) for n in range(1, 30)])
     journal.close()
@@ -376,7 +378,7 @@ def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
         recover(unknown)
 
 
-def test_an_error_of_the_disk_ends_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_error_stops_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept(tmp_path)
 
     def full(_: int) -> None:

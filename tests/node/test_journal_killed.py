@@ -1,4 +1,4 @@
-"""Nodes that are killed at any moment, also while an image is written: what was answered is there."""
+"""Nodes killed at any moment, also during an image: acknowledged writes survive."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for number in range(first, first + 100_000):
 
 
 def killed(folder: Path, first: int, after: int, in_image: bool) -> int:
-    """The last write that was answered before the kill: after so many, and if need be while an image is written."""
+    """Kill a node after some writes, or during an image, and return the last acknowledged write."""
     command = [sys.executable, "-c", CHILD, str(folder), str(first)]
     last = first - 1
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -46,13 +46,13 @@ def killed(folder: Path, first: int, after: int, in_image: bool) -> int:
             if last - first >= after and (not in_image or any(folder.glob(f"*{FRESH}"))):
                 break
         child.kill()
-        for line in child.stdout:  # what is under way tells of answers, too
+        for line in child.stdout:  # Acknowledgements in flight count too.
             last = int(line) if line.endswith("\n") else last
     return last
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_was_answered_is_there_after_kill_9_at_any_moment(tmp_path: Path, seed: int) -> None:
+def test_acknowledged_writes_survive_kill_9(tmp_path: Path, seed: int) -> None:
     draw, folder, first, images = Random(seed), tmp_path / "cells", 1, set()
     answered: dict[Key, int] = {}
     for life in range(1, 5):
@@ -65,6 +65,6 @@ def test_what_was_answered_is_there_after_kill_9_at_any_moment(tmp_path: Path, s
             held = image.cells.get(key)
             assert held is not None, f"write {number} was answered"
             assert held.timestamp >= number
-            assert held == RegisterCell(held.timestamp, b"v" * (held.timestamp % 300)), "whole, whatever it is"
+            assert held == RegisterCell(held.timestamp, b"v" * (held.timestamp % 300)), "the value is whole"
         first = last + 10
     assert len(images) > 1, "images were written"

@@ -1,4 +1,4 @@
-"""What a node says that its tablets hold: bytes of rows and of registers, by the tablets of their tokens."""
+"""Load reports of a node: bytes of rows and registers per tablet, by token."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MASTER = "a-master-of-many-letters"
 STATE = lives.with_table(lives.three_racks(), lives.factor(3), 8)
 
 
-def test_rows_and_registers_count_where_their_tokens_are() -> None:
+def test_rows_and_registers_count_for_the_tablet_of_their_token() -> None:
     tablets = STATE.tablets[lives.TABLE]
     keys = [Key(lives.TABLE, token_of(name), name) for name in (b"a", b"b", b"c", b"d")]
     foreign = [Key(other, 0, b"x") for other in ("ks", lives.TABLE + "x", "zz")]
@@ -53,7 +53,7 @@ def test_rows_and_registers_count_where_their_tokens_are() -> None:
     assert found == {index: size for index, size in wanted.items() if size}
 
 
-def test_who_holds_nothing_says_so() -> None:
+def test_a_node_without_tablets_reports_an_empty_load() -> None:
     assert sizes_of(STATE, lives.TABLE, CellMap().sizes(lives.TABLE)) == {}
 
 
@@ -75,8 +75,8 @@ def test_rates_are_of_the_last_whole_period() -> None:
     assert served.rates(STATE, 2 * SELDOM_US) == {READS: {lives.TABLE: {0: 1}}, WRITES: {}}
 
 
-def test_what_is_read_much_moves_if_reads_have_a_weight() -> None:
-    """Two nodes hold the same bytes; all reads go to tablets of one of them."""
+def test_read_weight_moves_hot_tablets() -> None:
+    """Two nodes store the same bytes; all reads go to tablets of one of them."""
     state = lives.with_table(lives.cluster(lives.register(1), lives.register(2)), lives.factor(1), 16)
     tablets, reports = state.tablets[lives.TABLE], Reports()
     busy = tablets.replicas(0)[0].node
@@ -97,7 +97,7 @@ def test_what_is_read_much_moves_if_reads_have_a_weight() -> None:
     assert all(one.from_ is not None and one.from_.node == busy for one in moves)
 
 
-def test_a_node_reports_when_it_has_caught_up_and_then_what_is_due() -> None:
+def test_a_node_reports_after_catching_up_and_then_on_schedule() -> None:
     row_replica = RowReplica(STATE.tablets[lives.TABLE].nodes[0])
     row_replica.state = STATE
     waits, published = [0], list[tuple[int, NodeLoad]]()
@@ -126,7 +126,7 @@ def test_a_node_reports_when_it_has_caught_up_and_then_what_is_due() -> None:
     assert judged == [[(0, 20), (1, 30)], [(0, 60), (1, 50)]]
 
 
-def test_a_node_that_has_a_key_gives_its_reports_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_a_key_signs_its_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
 
     class Sender:
@@ -155,8 +155,8 @@ def test_a_node_that_has_a_key_gives_its_reports_a_code(monkeypatch: pytest.Monk
     assert take(Reports(), (plain,), STATE).ignored[UNREGISTERED].code == "load_not_believed"
 
 
-def test_a_report_that_the_topic_refuses_later_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report that is too large is handed over and refused by the broker: nobody would know why nothing moves."""
+def test_a_report_that_the_broker_rejects_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker rejects a too large report. Without a message the operator cannot see why no tablet moves."""
     sent: Future[Delivered] = Future()
 
     class Sender:

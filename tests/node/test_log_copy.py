@@ -1,4 +1,4 @@
-"""A member's copy of the log: what was synced stays, it begins with the newest snapshot, and is of one history."""
+"""A member's copy of the log: synced entries survive, it starts with the newest snapshot, and it has one history."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def copy(tmp_path: Path, cluster: Cluster) -> Iterator[CopyFile]:
-    """Of all that the log has."""
+    """Return a copy of the whole log."""
     with closing(open_copy(tmp_path / COPY, cluster.log, cluster.start_finder())) as made:
         filled(made, cluster)
         yield made
@@ -51,7 +51,7 @@ def filled(copy: CopyFile, cluster: Cluster) -> None:
 
 
 def confirmed(cluster: Cluster) -> StoredSnapshot:
-    """A snapshot that the log says is confirmed."""
+    """Return a snapshot that the log confirms."""
     head = cluster.store("publisher")
     said = head.epoch, head.state_id, head.position, head.digest
     cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")))
@@ -62,10 +62,10 @@ def folded(folder: Path) -> str:
     return digest(end_of(copy_of_member(folder)).at.state)
 
 
-def test_it_folds_to_the_log_from_the_newest_snapshot(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
+def test_a_copy_replays_to_the_log_from_the_newest_snapshot(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
     assert copy.state.base == BEGINNING
     assert folded(tmp_path) == digest(cluster.state)
-    cluster.apply(TakeSnapshot())  # nobody confirms it
+    cluster.apply(TakeSnapshot())  # the snapshot is not confirmed
     heads = [confirmed(cluster) for _ in range(3)]
     filled(copy, cluster)
     cluster.apply(*[Noop()] * 5)
@@ -97,7 +97,9 @@ def test_a_torn_end_is_cut_and_read_again(tmp_path: Path, cluster: Cluster, copy
 
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
-def test_damage_is_refused_and_kept(tmp_path: Path, cluster: Cluster, copy: CopyFile, with_snapshot: bool) -> None:
+def test_a_damaged_copy_is_rejected_and_kept(
+    tmp_path: Path, cluster: Cluster, copy: CopyFile, with_snapshot: bool
+) -> None:
     if with_snapshot:
         confirmed(cluster)
     for _ in range(3):
@@ -130,7 +132,7 @@ def test_a_copy_of_a_snapshot_alone_is_compared_with_the_record_before_it(tmp_pa
                     copy.append([first, *records[1:]])
 
 
-def test_a_log_with_another_history_never_takes_its_place(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
+def test_a_log_with_another_history_never_replaces_the_copy(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
     copy.close()
     path = tmp_path / COPY
     data, end = path.read_bytes(), cluster.log.end_offset()
@@ -147,7 +149,7 @@ def test_a_log_with_another_history_never_takes_its_place(tmp_path: Path, cluste
     assert len(path.read_bytes()) == len(data)
 
 
-def test_where_the_log_begins_later_it_begins_anew(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
+def test_a_copy_restarts_if_the_log_starts_later(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
     copy.close()
     head = confirmed(cluster)
     cluster.apply(TruncateLog(head.epoch))
@@ -167,7 +169,7 @@ class Registers:
 
 
 class From(StartPointFinder):
-    """Begins with a state that the test made."""
+    """A reader that starts with a given state."""
 
     def __init__(self, start: Start) -> None:
         super().__init__(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
@@ -177,7 +179,7 @@ class From(StartPointFinder):
         return self._start
 
 
-def test_a_member_acknowledges_what_its_copy_has(tmp_path: Path) -> None:
+def test_a_member_acknowledges_the_epoch_of_its_copy(tmp_path: Path) -> None:
     world = Cluster(state=replace(of(2), name="c"))
     world.apply(Noop())
     start, news, stopping = Start(world.state, 1), threading.Event(), threading.Event()
@@ -186,7 +188,7 @@ def test_a_member_acknowledges_what_its_copy_has(tmp_path: Path) -> None:
         side = CopyGatedRegisters(Registers(), copy, lambda: replica.read_barrier(LONG_S))
         assert (side.acknowledgeable(), side.received("x")) == (1_000_000, True)
         world.apply(AddServiceMember(ONE))
-        assert side.acknowledgeable() == 1, "what it acknowledged before"
+        assert side.acknowledgeable() == 1, "the previous acknowledgement"
         thread = threading.Thread(target=copy.run)
         thread.start()
         try:

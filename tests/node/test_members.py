@@ -1,5 +1,5 @@
-"""Members of groups: which words a node says of its partitions, and how many of them. What replicas have is stubbed;
-``tests/node/test_followers.py`` is about that.
+"""Partition reports of group members: content and number. Replicas are stubs; see ``tests/node/test_followers.py`` for
+real ones.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from ringlog.protocol.rebalancer.zone_groups import HAS, RETURNED, session
 from tests.kernel.zones.scenes import NoRows, cancel, done, down, ids, partition, trigger, with_zone
 
 
-def begun(partitions: int = 1) -> ClusterState:
-    """Each partition has one replica, and is to have three."""
+def begin_growth(partitions: int = 1) -> ClusterState:
+    """Return a cluster with one replica per partition and a target of three."""
     state = done(with_zone("ABC", replicas=1, partitions=partitions), AlterZone("z", replicas=3))
     return done(state, trigger(state))
 
 
-def test_who_has_seen_the_cancel_has_returned_and_strangers_say_nothing() -> None:
-    state = done(begun(), cancel(begun()))
+def test_a_cancel_returns_members_and_other_nodes_report_nothing() -> None:
+    state = done(begin_growth(), cancel(begin_growth()))
     for node in ids("ABC"):
         (report,) = Member(node, NoRows()).reports(state, state.epoch)
         assert report.operation == session(partition(state), RETURNED)
     assert Member(ids("D")[0], NoRows()).reports(state, state.epoch) == ()
 
 
-def test_an_acknowledgement_has_no_more_words_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acknowledgement_has_a_bounded_number_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "REPORTS_MAX", 3)
-    state = begun(5)
+    state = begin_growth(5)
     found = Member(ids("A")[0], NoRows()).reports(state, state.epoch)
     assert [word.operation for word in found] == [session(partition(state, number), HAS) for number in range(3)]
 
 
-def test_steps_that_wait_for_the_dead_keep_no_others_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A is on its way to D with three partitions, which is as many as may be told; then D dies."""
+def test_steps_blocked_by_dead_nodes_do_not_block_other_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moves three partitions to D, which fills one acknowledgement; then D dies."""
     monkeypatch.setattr(groups, "REPORTS_MAX", 3)
     state = done(with_zone("ABCD", replicas=1, partitions=1), *down("D"))
     (first,) = ids("A")
@@ -57,7 +57,7 @@ def test_steps_that_wait_for_the_dead_keep_no_others_from_being_told(monkeypatch
 
 
 class Here:
-    """Registers that hold up what is above ``epoch``."""
+    """Registers that delay acknowledgements above ``epoch``."""
 
     def __init__(self, epoch: int = 10**9) -> None:
         self.epoch = epoch
@@ -70,9 +70,9 @@ class Here:
 
 
 def test_an_acknowledgement_has_a_bounded_number_of_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left out follows: rows that came are told first, words of partitions fill what is left."""
+    """Reports of arrived rows go first, reports of partitions fill the remaining space, and the others follow later."""
     monkeypatch.setattr(acks, "REPORTS_MAX", 4)
-    state, (node,) = begun(5), ids("A")
+    state, (node,) = begin_growth(5), ids("A")
     row_replica = RowReplica(node)
     row_replica.adopt(state)
     row_replica.caught_up = True
@@ -88,9 +88,9 @@ def test_an_acknowledgement_has_a_bounded_number_of_reports(monkeypatch: pytest.
         assert reported == sorted(row_replica.reports)[:4] + expected
 
 
-def test_an_acknowledgement_that_perhaps_was_published_is_never_followed_by_a_lower_one() -> None:
-    """A node that becomes a member may hold less of the log than it acknowledged before."""
-    state, (node,) = begun(), ids("A")
+def test_acknowledgements_never_decrease_after_an_unconfirmed_one() -> None:
+    """A new member may store less of the log than it acknowledged before."""
+    state, (node,) = begin_growth(), ids("A")
     row_replica, registers = RowReplica(node), Here()
     row_replica.adopt(state)
     row_replica.caught_up = True
@@ -103,7 +103,7 @@ def test_an_acknowledgement_that_perhaps_was_published_is_never_followed_by_a_lo
             published.append(effect.ack.applied)
             registers.epoch = state.epoch - 1
             answer = len(published) == 2
-            name = f"ks.t/{len(published)}@9"  # one more thing to acknowledge
+            name = f"ks.t/{len(published)}@9"  # one more report to acknowledge
             row_replica.reports = {name: StreamReport(node, name, 1, "ab")}
         effect = steps.send(answer)
     assert published == [state.epoch] * 3

@@ -1,4 +1,4 @@
-"""A keyspace that is made anew has no register of its namesake, however much of that a node has slept through."""
+"""A recreated keyspace has no register of the dropped one with the same name, even if a node missed the epochs between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = key_of("ks", b"k")
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[DataWorld]:
-    """One node has a register of ks; ``other`` shares its placement, which outlives ks."""
+    """Return one node with a register of ks; ``other`` shares its placement and survives ks."""
     with closing(DataWorld(tmp_path, factor=1)) as made:
         made.join(1, 0)
         made.submit(CreateKeyspace("other", SIMPLE))
@@ -29,7 +29,7 @@ def world(tmp_path: Path) -> Iterator[DataWorld]:
         yield made
 
 
-def anew(world: DataWorld) -> None:
+def recreate(world: DataWorld) -> None:
     world.submit(DropKeyspace("ks"))
     world.submit(CreateKeyspace("ks", SIMPLE))
 
@@ -40,12 +40,12 @@ def seen(world: DataWorld, keyspace: str) -> bytes | None:
 
 
 @pytest.mark.parametrize("is_down", [False, True])
-def test_who_adopts_both_epochs_at_once_has_nothing_of_the_dropped_one(world: DataWorld, is_down: bool) -> None:
+def test_a_node_that_adopts_both_epochs_at_once_drops_the_registers(world: DataWorld, is_down: bool) -> None:
     node: DataNode = world.nodes[1]
     node.is_following = False
     if is_down:
         node.stop()
-    anew(world)
+    recreate(world)
     node.is_following = True
     if is_down:
         node.begin()
@@ -54,12 +54,12 @@ def test_who_adopts_both_epochs_at_once_has_nothing_of_the_dropped_one(world: Da
     world.coordinator.write("ks", b"k", b"new", timestamp=1)
     node.stop()
     node.begin()
-    assert seen(world, "ks") == b"new", "what was written since is its own"
+    assert seen(world, "ks") == b"new", "it has the write since the recreation"
 
 
-def test_a_write_that_was_meant_for_the_dropped_one_is_refused(world: DataWorld) -> None:
+def test_a_write_to_the_dropped_keyspace_is_rejected(world: DataWorld) -> None:
     before = world.state.epoch
-    anew(world)
+    recreate(world)
     node = world.nodes[1]
     replica, _ = adopt(restarted(node.id, node.host.value.durable), world.state)
     for epoch, refused in ((before, NOT_MEMBER), (world.state.epoch, None)):
@@ -67,6 +67,6 @@ def test_a_write_that_was_meant_for_the_dropped_one_is_refused(world: DataWorld)
         assert (reply.refused if isinstance(reply, Reply) else reply) == refused
 
 
-def test_a_keyspace_notes_the_epoch_that_made_it(world: DataWorld) -> None:
-    anew(world)
+def test_a_keyspace_stores_its_creation_epoch(world: DataWorld) -> None:
+    recreate(world)
     assert world.state.keyspaces["ks"].made == world.state.epoch

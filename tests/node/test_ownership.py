@@ -1,4 +1,4 @@
-"""What a node serves, worked out from what it served before: as if from nothing, and only where it has changed."""
+"""Incremental ownership: it equals a full computation and recomputes only changed ranges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.node.world import journey, name_of
 
 
 def in_small_blocks() -> list[ClusterState]:
-    """The same states, their ranges in blocks of two, which they share."""
+    """Return the same states with ranges in shared blocks of two."""
     with pytest.MonkeyPatch.context() as patched:
         for name, items in (("BLOCK", 2), ("BLOCK_MAX", 4), ("BLOCKS_FROM", 2)):
             patched.setattr(blocks, name, items)
@@ -45,7 +45,7 @@ def placed(state: ClusterState) -> Placement:
 
 @pytest.mark.parametrize("kind", sorted(LOGS))
 @pytest.mark.parametrize("number", [1, 2, 3, 8, 9])
-def test_from_what_was_served_before_as_from_nothing(number: int, kind: str) -> None:
+def test_incremental_ownership_equals_a_full_computation(number: int, kind: str) -> None:
     log, node = LOGS[kind], name_of(number)
     assert all((type(placed(state).ranges) is Blocks) == (kind == "blocks") for state in log)
     tokens = sorted({end + off for state in log for end in placed(state).ends for off in (0, 1)})
@@ -60,11 +60,11 @@ def test_from_what_was_served_before_as_from_nothing(number: int, kind: str) -> 
                 for token in tokens:
                     wanted = (before is None or took.accepts_writes(token)) and not after.accepts_writes(token)
                     assert inside(token, gone) == wanted
-    assert owned_by(placed(LOG[0]), node, (placed(LOG[0]), NOTHING)) is NOTHING, "nothing has changed"
+    assert owned_by(placed(LOG[0]), node, (placed(LOG[0]), NOTHING)) is NOTHING, "no range has changed"
     assert LOGS["blocks"] == LOG
 
 
-def test_an_epoch_that_changes_nothing_of_it_works_out_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unrelated_epoch_recomputes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     worked_out: list[str] = []
 
     def noted(placement: Placement, node: str, before: Served | None = None) -> Owned:
@@ -85,7 +85,7 @@ def test_an_epoch_that_changes_nothing_of_it_works_out_nothing(monkeypatch: pyte
     assert worked_out == []
 
 
-def test_of_blocks_that_two_states_share_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_blocks_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(
         owners, "_is_in", lambda group, node: asked.append(len(group)) or any(one.node == node for one in group)

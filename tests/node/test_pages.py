@@ -1,4 +1,4 @@
-"""Pages between nodes: whole and in order, or refused; streams of rows from a real source, over real gRPC."""
+"""Pages between nodes: complete and in order, or rejected. Streams of rows from a real source over real gRPC."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FETCH = RowFetch("join-1", 7, "s", "simple:2", ((0, 0),), ((0, 3),))
 
 
 def version(partition_key: bytes, table: str = "a.t", **changes: Any) -> RowVersion:
-    """A row under the token of its key."""
+    """Return a row at the token of its key."""
     return RowVersion(table, token_of(partition_key), partition_key, **({"clustering_key": ()} | changes))
 
 
@@ -82,12 +82,12 @@ def listed(found: list[RowVersion]) -> tuple[RowVersion, ...]:
 
 
 def rows_page(*rows: RowVersion) -> Rows:
-    """A page, with an id for each table."""
+    """Return a page of rows with an id for each table."""
     return Rows(rows, tuple((table, f"id of {table}") for table in sorted({one.table for one in rows})))
 
 
 def pages_of(rows: Sequence[RowVersion], page_bytes: int) -> Callable[[RowVersion | None], Rows]:
-    """A source: the next rows after one."""
+    """Return a source of pages: the rows after a position."""
 
     def page(after: RowVersion | None) -> Rows:
         wanted = (one for one in rows if after is None or order(one) > order(after))
@@ -105,7 +105,9 @@ def test_groups_hold_everything_in_order(items: list[bytes], page_bytes: int) ->
 
 
 @given(st.lists(versions, max_size=20), st.integers(1, 60), st.data())
-def test_rows_arrive_whole_and_go_on_after_each(found: list[RowVersion], page_bytes: int, data: st.DataObject) -> None:
+def test_rows_arrive_complete_and_continue_after_each_row(
+    found: list[RowVersion], page_bytes: int, data: st.DataObject
+) -> None:
     rows = listed(found)
     after = data.draw(st.none() | st.sampled_from(rows)) if rows else None
     got: list[RowVersion] = []
@@ -115,7 +117,7 @@ def test_rows_arrive_whole_and_go_on_after_each(found: list[RowVersion], page_by
 
 
 @given(st.lists(versions, min_size=1, max_size=20), st.data())
-def test_damage_is_never_taken_for_a_stream(found: list[RowVersion], data: st.DataObject) -> None:
+def test_damaged_bytes_are_never_accepted_as_a_stream(found: list[RowVersion], data: st.DataObject) -> None:
     pages = list(sent("n", 1, bodies(pages_of(listed(found), 40), None)))
     at = data.draw(st.integers(0, len(pages) - 1))
     kind = data.draw(st.sampled_from(["lost", "twice", "changed", "count"]))
@@ -141,7 +143,7 @@ def test_damage_is_never_taken_for_a_stream(found: list[RowVersion], data: st.Da
         taken()
 
 
-def test_a_refusal_has_its_code_and_words() -> None:
+def test_a_refusal_has_a_code_and_a_message() -> None:
     with raises_code(StreamBroken, NOT_READY, match="not_ready at epoch 4: writes are missing"):
         list(received([StreamPage("n", 4, NOT_READY, "writes are missing")], "n"))
 
@@ -192,7 +194,7 @@ def test_rows_of_other_ranges_are_refused() -> None:
         rows_of((pack(rows_page(row)), 1), None, replace(FETCH, ranges=((row.token, row.token + 1),)))
 
 
-def test_rows_under_a_token_of_others_are_refused() -> None:
+def test_rows_with_a_wrong_token_are_rejected() -> None:
     row = replace(version(b"k", timestamp=1, value=b"v"), token=12_345)
     with pytest.raises(StreamBroken, match="token"):
         rows_of((pack(Rows((row,))), 1), None, FETCH)
@@ -204,7 +206,7 @@ STATE = cluster((-(2**62),), (0,), (2**62,))
 
 
 class _Gaining(RowReplica):
-    """Takes whatever comes, while it is wanted."""
+    """A receiver that accepts all pages while the stream is wanted."""
 
     def __init__(self, node: str) -> None:
         super().__init__(node)
@@ -222,13 +224,13 @@ class _Gaining(RowReplica):
 
 
 def once(pull: RowPull) -> None:
-    """One call, whose pages are kept."""
+    """Make one call and store its pages."""
     for page in pull.pages():
         assert pull.keep(page)
 
 
 class Source:
-    """Node 1, with 40 rows, in a cluster that node 4 joins; pages are small."""
+    """Node 1 with 40 rows in a cluster that node 4 joins; pages are small."""
 
     def __init__(self, folder: Path) -> None:
         state, self.operation = begin_join(STATE, 4, (-(2**62) - 2**61, 2**61, -(2**61)))
@@ -258,7 +260,7 @@ class Source:
         return RowPull(self.peers, name_of(4), STATE, self.gained)
 
     def pulled(self, pull: RowPull | None = None) -> tuple[RowVersion, ...]:
-        """What a stream brings."""
+        """Return the rows of a stream."""
         pull = pull or self.pull()
         once(pull)
         assert self.gained.rows == len(self.gains.got)
@@ -282,7 +284,7 @@ def source(tmp_path: Path) -> Iterator[Source]:
         yield made
 
 
-def test_rows_are_given_once_the_source_may(source: Source) -> None:
+def test_a_source_sends_rows_once_it_is_ready(source: Source) -> None:
     def refused(fetch: RowFetch) -> str:
         with pytest.raises(StreamBroken) as broken:
             once(source.pull(fetch))
@@ -301,13 +303,13 @@ def test_rows_are_given_once_the_source_may(source: Source) -> None:
     assert found
 
 
-def test_a_node_that_stops_asks_for_rows_no_more(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who stops the node waits for the thread of each stream before it stops the puller."""
+def test_a_stopping_node_requests_no_rows(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node waits for the thread of each stream before it stops the puller."""
     stopping, stream, calls = threading.Event(), source.peers.stream, list[object]()
 
     def stopped_meanwhile(*arguments: object) -> Iterator[bytes]:
         calls.append(arguments)
-        assert not stopping.is_set(), "nobody is asked by a node that stops"
+        assert not stopping.is_set(), "a stopping node sends no request"
         if len(calls) == 2:
             stopping.set()
         yield from stream(*arguments)  # type: ignore[arg-type]
@@ -318,7 +320,7 @@ def test_a_node_that_stops_asks_for_rows_no_more(source: Source, monkeypatch: py
     assert stopping.is_set()
 
 
-def test_a_stream_of_rows_goes_on_after_what_has_come(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_continues_after_the_received_rows(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.row_replica.adopt(source.state)
     pull = source.pull()
     stream = source.peers.stream
@@ -337,7 +339,7 @@ def test_a_stream_of_rows_goes_on_after_what_has_come(source: Source, monkeypatc
     assert source.pulled(pull) == source.expected()
 
 
-def test_a_stream_that_nobody_wants_any_more_ends(source: Source) -> None:
+def test_an_unwanted_stream_ends(source: Source) -> None:
     source.row_replica.adopt(source.state)
     source.gains.is_wanted = False
     pull = source.pull()
@@ -347,13 +349,13 @@ def test_a_stream_that_nobody_wants_any_more_ends(source: Source) -> None:
     assert (source.gained.rows, pull.end()) == (0, False)
 
 
-def test_a_source_that_may_not_go_on_says_so(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_reports_that_it_may_not_continue(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.row_replica.adopt(source.state)
     gate = threading.Event()
 
     def held(page: Callable[[RowVersion | None], Rows], after: RowVersion | None) -> Iterator[Body]:
         def next_page(last: RowVersion | None) -> Rows:
-            assert last is None or gate.wait(60)  # a source sends as far as the transport takes it
+            assert last is None or gate.wait(60)  # The source sends pages as far as the transport accepts them.
             return page(last)
 
         return bodies(next_page, after)
@@ -366,7 +368,7 @@ def test_a_source_that_may_not_go_on_says_so(source: Source, monkeypatch: pytest
     assert [page.refused for page in pages if page.refused] == [NOT_READY]
 
 
-def test_too_many_streams_at_once_are_told(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_concurrent_streams_are_rejected(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.row_replica.adopt(source.state)
     begun, gate = threading.Semaphore(0), threading.Event()
 
@@ -390,7 +392,7 @@ def test_too_many_streams_at_once_are_told(source: Source, monkeypatch: pytest.M
     assert source.pulled() == ()
 
 
-def test_a_source_that_is_not_there_is_told() -> None:
+def test_an_unreachable_source_is_reported() -> None:
     def down(_: str) -> str:
         raise Unreachable("it is down")
 

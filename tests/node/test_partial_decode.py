@@ -1,4 +1,4 @@
-"""A mutation without decoding all of it: never another answer than the decoder's."""
+"""Partial decoding of a mutation never differs from the full decoder."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def without_values(mutation: Mutation) -> Mutation:
 
 
 @given(mutations)
-def test_the_head_is_what_decoding_says(mutation: Mutation) -> None:
+def test_the_head_equals_the_decoded_record(mutation: Mutation) -> None:
     expected = None
     if mutation.partition_key and None not in mutation.partition_key:
         expected = (f"{mutation.keyspace}.{mutation.table}", mutation.partition_key)
@@ -51,7 +51,7 @@ def test_the_head_is_what_decoding_says(mutation: Mutation) -> None:
 
 
 @given(mutations)
-def test_a_plain_write_is_read_but_for_its_id_and_cells(mutation: Mutation) -> None:
+def test_a_plain_write_is_read_without_its_id_and_cells(mutation: Mutation) -> None:
     assert plain(encode_mutation(mutation)) == (None if mutation.ttl is not None else without_values(mutation))
 
 
@@ -69,12 +69,12 @@ PLAIN = Mutation(None, None, "shop", "orders", 7, None, "UPDATE", (b"c",), (b"1"
         replace(PLAIN, ttl=0),
     ],
 )
-def test_a_write_that_says_more_is_left_to_the_decoder(other: Mutation) -> None:
+def test_a_write_with_more_fields_needs_the_decoder(other: Mutation) -> None:
     assert plain(encode_mutation(PLAIN)) == without_values(PLAIN)
     assert plain(encode_mutation(other)) is None
 
 
-def test_a_name_that_is_no_text_is_left_to_the_decoder() -> None:
+def test_a_name_of_invalid_text_needs_the_decoder() -> None:
     value = encode_mutation(PLAIN).replace(b"note", b"not\xff")
     assert plain(value) is None
     with pytest.raises(WireError):
@@ -82,7 +82,7 @@ def test_a_name_that_is_no_text_is_left_to_the_decoder() -> None:
 
 
 @given(mutations, st.data())
-def test_damaged_bytes_give_the_decoders_answer_or_none(mutation: Mutation, data: st.DataObject) -> None:
+def test_damaged_bytes_return_the_decoder_result_or_none(mutation: Mutation, data: st.DataObject) -> None:
     value = bytearray(encode_mutation(mutation))
     at = data.draw(st.integers(0, len(value) - 1))
     value[at] ^= 1 << data.draw(st.integers(0, 7))

@@ -1,4 +1,4 @@
-"""A node believes nobody: what a request says is a hint until the node's own log has shown it. Over real gRPC."""
+"""Claims of a request about the log have no effect until the node's own log confirms them. Over real gRPC."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def world(tmp_path: Path) -> Iterator[DataWorld]:
 
 
 def invented(state: ClusterState, *commands: Command) -> ClusterState:
-    """What the log would have if somebody had appended these; nobody has."""
+    """Return a log position that no entry of the log has."""
     for command in commands:
         made = author_entry(
             cluster_id=state.cluster_id,
@@ -116,14 +116,14 @@ def page_of(node: DataNode, method: str, request: object) -> StreamPage:
 
 
 def read_of(node: DataNode, state: ClusterState, key: Key = KEY) -> ReadReply:
-    """The answer to a read that was planned on ``state``."""
+    """Return the answer to a read planned on ``state``."""
     return unpack(
         ReadReply, call(node, "Read", ReadRequest(state.cluster_id, node.id, state.epoch, state.state_id, key, False))
     )
 
 
 def write_of(node: DataNode, state: ClusterState, key: Key, cell: RegisterCell, epoch: int | None = None) -> str:
-    """The refusal of a write that was planned on ``state``."""
+    """Return the refusal of a write planned on ``state``."""
     at = state.epoch if epoch is None else epoch
     request = WriteRequest(state.cluster_id, node.id, at, state.state_id, key, cell)
     replies = {unpack(WriteReply, call(node, method, request)).refused for method in ("Write", "Repair")}
@@ -134,7 +134,7 @@ def write_of(node: DataNode, state: ClusterState, key: Key, cell: RegisterCell, 
 # --------------------------------------------------------------------------------------------- what the log has
 
 
-def test_a_request_from_a_future_that_the_log_does_not_have_changes_nothing(world: DataWorld) -> None:
+def test_a_request_with_an_invented_epoch_changes_nothing(world: DataWorld) -> None:
     node = world.nodes[1]
     before = node.host.value
     lost = invented(world.state, DropKeyspace("ks"), *[Noop()] * 20)
@@ -142,7 +142,7 @@ def test_a_request_from_a_future_that_the_log_does_not_have_changes_nothing(worl
     assert write_of(node, lost, KEY, RegisterCell(9, b"x")) == BEHIND
     assert node.host.value.durable == before.durable
     assert world.coordinator.read("ks", NAME).cell == RegisterCell(1, b"acknowledged")
-    for _ in range(25):  # the log goes past the epoch that was invented
+    for _ in range(25):  # The log passes the invented epoch.
         world.submit(Noop())
     assert world.state.epoch > lost.epoch
     assert world.coordinator.read("ks", NAME).cell == RegisterCell(1, b"acknowledged")
@@ -150,7 +150,7 @@ def test_a_request_from_a_future_that_the_log_does_not_have_changes_nothing(worl
     assert dict(recover(node.folder)[0].cells) == {KEY: RegisterCell(1, b"acknowledged")}
 
 
-def test_the_reader_of_the_log_goes_on_for_a_request_that_waits_for_it_and_only_then(world: DataWorld) -> None:
+def test_only_a_waiting_request_triggers_a_read_of_the_log(world: DataWorld) -> None:
     node = world.nodes[1]
     assert read_of(node, world.state).refused == ""
     assert write_of(node, world.state, KEY, RegisterCell(2, b"x")) == ""
@@ -160,11 +160,11 @@ def test_the_reader_of_the_log_goes_on_for_a_request_that_waits_for_it_and_only_
     assert write_of(node, ahead, KEY, RegisterCell(9, b"x")) == BEHIND
     rows = ReadRowsRequest(ahead.cluster_id, node.id, ahead.epoch, ahead.state_id, "ks.t", "t", b"k", (), False, False)
     assert unpack(ReadRowsReply, call(node, "ReadRows", rows)).refused
-    assert node.hurries == [4, 0], "a read, a write and its like, rows"
+    assert node.hurries == [4, 0], "a read, a write and its retry, rows"
 
 
-def test_no_request_waits_for_an_epoch_that_is_far_away(world: DataWorld) -> None:
-    """It may name any number: it holds no worker, and neither the log's reader nor peers hear of it."""
+def test_no_request_waits_for_a_distant_epoch(world: DataWorld) -> None:
+    """A request with a distant epoch occupies no worker and triggers neither a read of the log nor a call to peers."""
     node, state = world.nodes[1], world.state
     for epoch in (state.epoch + AHEAD_MAX + 1, 2**62):
         far = replace(state, epoch=epoch)
@@ -175,17 +175,17 @@ def test_no_request_waits_for_an_epoch_that_is_far_away(world: DataWorld) -> Non
     assert (node.hurries[1], node.named) == (0, [])
 
 
-def test_a_bounded_number_of_requests_waits(world: DataWorld) -> None:
+def test_the_number_of_waiting_requests_is_bounded(world: DataWorld) -> None:
     node, near = world.nodes[1], replace(world.state, epoch=world.state.epoch + 1)
     for _ in range(WAITING_MAX):
         assert node.server._waiting.acquire(blocking=False)
     assert read_of(node, near).refused == BEHIND
     assert node.hurries == [0, 0], "it does not wait"
-    assert read_of(node, world.state).refused == "", "others are answered"
+    assert read_of(node, world.state).refused == "", "other requests get answers"
     node.server._waiting.release()
     assert read_of(node, near).refused == BEHIND
     assert node.hurries == [1, 0]
-    assert node.server._waiting.acquire(blocking=False), "it has left its place"
+    assert node.server._waiting.acquire(blocking=False), "it has released its slot"
 
 
 def test_a_plan_of_another_history_is_refused_once_the_log_shows_it(world: DataWorld) -> None:
@@ -204,7 +204,7 @@ def test_a_plan_of_another_history_is_refused_once_the_log_shows_it(world: DataW
     assert read_of(node, world.state).cell == RegisterCell(1, b"acknowledged")
 
 
-def test_a_client_of_another_log_gets_nothing_and_is_told_why(world: DataWorld) -> None:
+def test_a_client_of_another_log_is_rejected_with_a_reason(world: DataWorld) -> None:
     records, end = world.log.read(0, 0.0, 1_000)
     assert end == len(records)
     other = MemoryLog(world.log.name)
@@ -224,7 +224,7 @@ def test_a_client_of_another_log_gets_nothing_and_is_told_why(world: DataWorld) 
     assert world.coordinator.read("ks", NAME).cell == RegisterCell(1, b"acknowledged")
 
 
-def test_an_answer_of_another_history_is_no_answer(world: DataWorld) -> None:
+def test_an_answer_of_another_history_is_discarded(world: DataWorld) -> None:
     node = world.nodes[1]
     other = invented(world.state, Noop())
     answer = Answer(node.id, other.epoch, state_id=other.state_id)
@@ -232,7 +232,7 @@ def test_an_answer_of_another_history_is_no_answer(world: DataWorld) -> None:
     assert isinstance(made, RequestPlan)
     assert made.state_id == world.state.state_id
     assert plans.count(made, [answer], world.state) == AwaitedAnswers((), other.epoch)
-    assert is_of_this_log(answer, world.state), "nobody can tell yet"
+    assert is_of_this_log(answer, world.state), "the histories cannot be compared yet"
     world.submit(Noop())
     assert not is_of_this_log(answer, world.state)
     assert is_of_this_log(Answer(node.id, world.state.epoch, state_id=world.state.state_id), world.state)
@@ -260,7 +260,7 @@ def test_registers_are_never_served_under_another_log(tmp_path: Path, world: Dat
     again.close()
 
 
-def test_the_history_tells_as_long_as_it_remembers(world: DataWorld) -> None:
+def test_the_history_answers_within_its_retention(world: DataWorld) -> None:
     state = world.state
     assert state_id_at(state, state.epoch) == state.state_id
     assert state_id_at(state, state.epoch + 1) == state_id_at(state, 0) == ""
@@ -273,7 +273,7 @@ def test_the_history_tells_as_long_as_it_remembers(world: DataWorld) -> None:
 # ---------------------------------------------------------------------------------------- what a request is like
 
 
-def test_a_token_that_is_not_the_names_is_refused_and_poisons_no_stream(world: DataWorld) -> None:
+def test_a_wrong_token_is_rejected_and_breaks_no_stream(world: DataWorld) -> None:
     one = world.nodes[1]
     bad = Key("ks", 12_345, b"whatever")
     assert write_of(one, world.state, bad, RegisterCell(1, b"v")) == BAD_TOKEN
@@ -284,7 +284,7 @@ def test_a_token_that_is_not_the_names_is_refused_and_poisons_no_stream(world: D
     assert world.coordinator.read("ks", NAME).cell == RegisterCell(1, b"acknowledged")
 
 
-def test_sizes_and_signs_are_checked_where_a_request_comes_in(world: DataWorld) -> None:
+def test_a_request_with_invalid_sizes_or_signs_is_rejected(world: DataWorld) -> None:
     node, state = world.nodes[1], world.state
     long = key_of("ks", b"k" * (KEY_BYTES_MAX + 1))
     assert read_of(node, state, long).refused == TOO_LARGE
@@ -312,11 +312,11 @@ def test_positions_of_a_stream_ascend(world: DataWorld, positions: tuple[tuple[i
     assert page_of(node, "Stream", bad_mark).refused == BAD_TOKEN
 
 
-# What peers show of the log while that is away does not fill a node's memory.
+# Log pages of peers stay within a memory bound while the broker is away.
 
 
-def test_what_is_shown_and_not_folded_yet_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often peers are asked while the log is away: a page may go beyond it, and then nobody is asked."""
+def test_unfolded_peer_pages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the broker is away, a page may exceed the bound once; then the node asks no peer."""
     monkeypatch.setattr(bounds, "SHOWN_MAX", 5)
     _, history = noops(60)
     own = history.states[-61]

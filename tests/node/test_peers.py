@@ -1,4 +1,4 @@
-"""Peers show each other the log: whole pages of one chain or nothing, hints that the own log confirms or refutes."""
+"""Log entries from peers: a node accepts whole pages of one chain, and its own log confirms or refutes them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ PAGE = 600
 
 
 class History:
-    """A log, its states, and what a node holds of it."""
+    """A log, its states, and the part that a node has."""
 
     def __init__(self, cluster: Cluster, bytes_max: int = 1_000_000) -> None:
         self.states = [ClusterState()]
@@ -114,13 +114,13 @@ def asked(
     side: EntryServer,
     change: Callable[[EntriesReply], EntriesReply] = lambda one: one,
 ) -> tuple[str, EntriesReply]:
-    """One page of a peer, changed on its way."""
+    """Return one page of a peer, changed in transit."""
     reply = change(side.answer(claims.request(TWO, own)))
     return claims.take(TWO, reply), reply
 
 
 def learned(claims: PeerLogClaims, own: ClusterState, side: EntryServer) -> int:
-    """All that the peer has; the number of pages."""
+    """Fetch all pages of the peer and return their number."""
     pages, code = 0, ""
     while not code and claims.newest(own).epoch < side.answer(claims.request(TWO, own)).epoch:
         code, _ = asked(claims, own, side)
@@ -132,7 +132,7 @@ def learned(claims: PeerLogClaims, own: ClusterState, side: EntryServer) -> int:
 # ------------------------------------------------------------------------------------------------ a peer answers
 
 
-def test_a_node_that_is_behind_learns_page_by_page_what_a_peer_has(history: History) -> None:
+def test_a_lagging_node_reads_the_log_of_a_peer_in_pages(history: History) -> None:
     own, newest = history.states[3], history.states[-1]
     claims = PeerLogClaims(fold_on)
     assert learned(claims, own, history.side()) > 3
@@ -141,7 +141,7 @@ def test_a_node_that_is_behind_learns_page_by_page_what_a_peer_has(history: Hist
     assert asked(claims, own, history.side()) == ("", EntriesReply(TWO, newest.epoch, "", newest.state_id))
 
 
-def test_a_copy_that_is_ahead_of_what_the_peer_has_folded_shows_no_more_than_that(history: History) -> None:
+def test_a_peer_shows_only_the_entries_that_it_has_folded(history: History) -> None:
     own, side = history.states[3], history.side(copy=Ahead(history.data))
     del history.states[10:]
     claims = PeerLogClaims(fold_on)
@@ -150,7 +150,7 @@ def test_a_copy_that_is_ahead_of_what_the_peer_has_folded_shows_no_more_than_tha
 
 
 class Ahead:
-    """A copy of all entries."""
+    """A copy that has all entries."""
 
     base = Start()
 
@@ -161,7 +161,7 @@ class Ahead:
         return tuple(self._data[epoch + 1 :])
 
 
-def test_a_peer_with_gaps_says_so(cluster: Cluster) -> None:
+def test_a_peer_with_gaps_reports_them(cluster: Cluster) -> None:
     few = History(cluster, 2_000)
     before, newest = few.recent.before, few.states[-1]
     assert 3 < before < newest.epoch - 1
@@ -172,7 +172,7 @@ def test_a_peer_with_gaps_says_so(cluster: Cluster) -> None:
     assert (few.recent.at(before), few.recent.at(newest.epoch)) == (None, few.data[-1])
 
 
-def test_questions_that_cannot_be_answered_are_refused_with_a_code(history: History) -> None:
+def test_unanswerable_requests_are_rejected_with_a_code(history: History) -> None:
     state, side = history.states[5], history.side()
     whose = state.cluster_id, TWO
     for request, code in (
@@ -189,7 +189,7 @@ def test_questions_that_cannot_be_answered_are_refused_with_a_code(history: Hist
 
 
 @pytest.mark.parametrize("chunk_bytes", [700, 1_000_000])
-def test_a_member_gives_a_snapshot_and_what_follows_where_its_copy_begins_later(
+def test_a_member_sends_a_snapshot_if_its_copy_starts_later(
     tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
     monkeypatch.setattr(entries, "encode_snapshot", lambda *what: _cut(*what, chunk_bytes=chunk_bytes))
@@ -199,7 +199,7 @@ def test_a_member_gives_a_snapshot_and_what_follows_where_its_copy_begins_later(
         assert [copy.after(epoch, 1) for epoch in range(len(every.data) - 1)] == [(one,) for one in every.data[1:]]
         confirmed(cluster)
         cluster.apply(*[Noop()] * 5)
-        filled(copy, cluster)  # it begins with the snapshot from here on
+        filled(copy, cluster)  # From here on, the copy starts with the snapshot.
         cluster.apply(Noop())
         filled(copy, cluster)
         late = History(cluster, 0)
@@ -212,13 +212,13 @@ def test_a_member_gives_a_snapshot_and_what_follows_where_its_copy_begins_later(
         assert digest(claims.newest(own)) == digest(cluster.state)
         assert claims.compare(cluster.state, late.at) == ""
         assert claims.newest_epoch == 0
-    assert copy.after(base, PAGE) is None, "it is closed"
+    assert copy.after(base, PAGE) is None, "the copy is closed"
 
 
 _cut = entries.encode_snapshot
 
 
-def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Cluster) -> None:
+def test_an_invalid_snapshot_is_rejected(tmp_path: Path, cluster: Cluster) -> None:
     with closing(open_copy(tmp_path / COPY, cluster.log, cluster.start_finder())) as copy:
         filled(copy, cluster)
         head = confirmed(cluster)
@@ -250,7 +250,7 @@ def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Clu
 
 
 @pytest.mark.parametrize("lie", [one for one in LIES if one not in ("copied", "ahead")])
-def test_a_page_that_is_no_part_of_the_chain_is_refused_whole(history: History, lie: str) -> None:
+def test_a_page_outside_the_chain_is_rejected_whole(history: History, lie: str) -> None:
     own, claims = history.states[3], PeerLogClaims(fold_on)
     honest = history.side().answer(claims.request(TWO, own))
     for seed in range(20):
@@ -261,7 +261,7 @@ def test_a_page_that_is_no_part_of_the_chain_is_refused_whole(history: History, 
         claims.forget()
 
 
-def test_other_answers_that_nobody_takes(history: History) -> None:
+def test_other_invalid_answers_are_rejected(history: History) -> None:
     own, claims, side = history.states[3], PeerLogClaims(fold_on), history.side()
     large = bytes(ENTRIES_BYTES_MAX)
     for change, code in (
@@ -277,7 +277,7 @@ def test_other_answers_that_nobody_takes(history: History) -> None:
         assert claims.newest_epoch == 0
 
 
-def test_what_the_log_shows_later_was_folded_already_and_what_it_does_not_refutes_the_peer(history: History) -> None:
+def test_the_own_log_confirms_or_refutes_a_peer(history: History) -> None:
     own, newest = history.states[3], history.states[-1]
     read_ahead = ReadAhead()
 
@@ -322,7 +322,7 @@ def test_the_ids_of_an_entry_around_another_command_are_found_when_the_log_comes
 
 
 class Driver:
-    """Performs the steps until it has no answer: ``waits`` for messages, what the log says, and peers' sides."""
+    """Performs the steps until an answer is missing. ``waits``: for messages, the log and peers."""
 
     def __init__(self, own: ClusterState, waits: list[int], log: list[ClusterState | None]) -> None:
         self.own = own
@@ -355,13 +355,13 @@ class Driver:
                 self.done.append(f"refuted {peer}")
 
 
-def test_the_log_is_asked_first_and_peers_only_where_it_does_not_answer(history: History) -> None:
+def test_peers_are_asked_only_if_the_log_does_not_answer(history: History) -> None:
     own = history.states[3]
     driver = Driver(own, [0, 9, 2], [own, own])
-    assert driver.run(PeerLogClaims(fold_on), history.at) == [protocol.REST, protocol.REST], "2 is here by then"
+    assert driver.run(PeerLogClaims(fold_on), history.at) == [protocol.REST, protocol.REST], "node 2 is running by then"
 
 
-def test_members_come_first_others_after_and_who_is_gone_or_was_refuted_never() -> None:
+def test_members_are_asked_first_and_refuted_peers_never() -> None:
     state = applied(of(5), AddServiceMember(THREE))
     draws = [order_of(state, ONE, set(), SeededDraw(bytes((seed,)))) for seed in range(30)]
     assert {tuple(sorted(order)) for order in draws} == {tuple(sorted(set(state.nodes) - {ONE}))}
@@ -376,7 +376,7 @@ def test_members_come_first_others_after_and_who_is_gone_or_was_refuted_never() 
 
 
 def noops(count: int) -> tuple[Cluster, History]:
-    """A cluster of three nodes, and that many epochs that change nothing after them."""
+    """Return a cluster of three nodes with that many epochs that change nothing."""
     cluster = Cluster(state=replace(of(3), name="c"))
     start = cluster.state
     cluster.apply(*[Noop()] * count)
@@ -390,7 +390,7 @@ def noops(count: int) -> tuple[Cluster, History]:
     return cluster, history
 
 
-def test_rounds_are_seldom_and_more_seldom_the_less_they_bring() -> None:
+def test_rounds_without_news_become_rarer() -> None:
     _, history = noops(6)
     own = history.states[-7]
     driver = Driver(own, [0, 0, own.epoch + 99, own.epoch + 2], [None] * 3)
@@ -400,11 +400,11 @@ def test_rounds_are_seldom_and_more_seldom_the_less_they_bring() -> None:
     assert claims.newest_epoch == own.epoch + 6
     rests = [one for one in done if isinstance(one, int)]
     rest = protocol.REST
-    assert rests == [rest, 2 * rest, rest, 4 * rest, rest], "and before each round that a message brought about"
-    assert done[-1] == rest, "epochs that peers have shown are not asked for again"
+    assert rests == [rest, 2 * rest, rest, 4 * rest, rest], "and before each round that a message triggered"
+    assert done[-1] == rest, "epochs that peers have shown are not requested again"
 
 
-def test_two_peers_that_differ_are_asked_from_the_own_log_on_and_the_log_says_who_was_right() -> None:
+def test_the_own_log_decides_between_two_differing_peers() -> None:
     _, history = noops(3)
     own = history.states[-4]
     claims = PeerLogClaims(fold_on)
@@ -422,7 +422,7 @@ def test_two_peers_that_differ_are_asked_from_the_own_log_on_and_the_log_says_wh
 
 
 class AwayLog(MemoryLog):
-    """A log whose broker may be away."""
+    """A log with a broker that may be unreachable."""
 
     is_away = False
 
@@ -432,7 +432,7 @@ class AwayLog(MemoryLog):
         return super().end_offset(timeout_s)
 
 
-def test_nodes_whose_broker_is_away_learn_from_each_other_and_serve_nothing_of_it(tmp_path: Path) -> None:
+def test_nodes_without_a_broker_exchange_entries_without_serving_them(tmp_path: Path) -> None:
     cluster, history = noops(8)
     start = Start(history.states[-9], 0)
     log = AwayLog()
@@ -459,7 +459,7 @@ def test_nodes_whose_broker_is_away_learn_from_each_other_and_serve_nothing_of_i
             thread.start()
             asking.named.report_epoch(start.state.epoch + 8)
             until(lambda: asking.newest_epoch == cluster.state.epoch, "the epochs of the peer to be known")
-            assert replica.state == start.state, "what a peer has shown is not served"
+            assert replica.state == start.state, "entries of a peer are not served"
             log.is_away = False
             log.append(history.data[-8:])
             assert digest(replica.read_barrier()) == digest(cluster.state)
@@ -492,7 +492,7 @@ def _asked_raw(port: int, request: EntriesRequest) -> EntriesReply:
         return unpack(EntriesReply, channel.unary_unary(f"/{SERVICE}/Entries")(pack(request), timeout=60))
 
 
-def test_the_greatest_named_epoch_is_taken_once() -> None:
+def test_the_greatest_named_epoch_is_returned_once() -> None:
     named = ClaimedEpochs()
     named.report_epoch(4)
     named.report_epoch(9)

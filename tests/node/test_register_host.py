@@ -1,4 +1,4 @@
-"""Registers with a disk and threads: against a plain model over restarts, and while epochs take ranges away."""
+"""Registers with a disk and threads: they match a plain model over restarts and while epochs move ranges away."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALONE = cluster((1_000,), factor=1)
 
 
 def journey() -> list[ClusterState]:
-    """The states of a join that takes ``KEYS`` from node 1."""
+    """Return the states of a join that moves ``KEYS`` away from node 1."""
     state = cluster((1_000,), (2_000,), factor=1)
     log = [state]
     state, operation = begin_join(state, 9, (950,))
@@ -46,7 +46,7 @@ def journey() -> list[ClusterState]:
 
 
 def copied(host: RegisterHost, folder: Path, to: Path) -> Path:
-    """What a crash would leave. A folder cannot be copied at one instant while files come and go: again, then."""
+    """Copy the folder as a crash would leave it. Retry if files change during the copy."""
     while True:
         compaction = host._journal._compaction
         if compaction is not None:
@@ -60,7 +60,7 @@ def copied(host: RegisterHost, folder: Path, to: Path) -> Path:
 
 @settings(max_examples=12)
 @given(STEPS)
-def test_what_was_answered_is_there_after_any_restart(steps: list[tuple[Key, RegisterCell] | str]) -> None:
+def test_acknowledged_writes_survive_any_restart(steps: list[tuple[Key, RegisterCell] | str]) -> None:
     model: dict[Key, RegisterCell] = {}
     with TemporaryDirectory() as name:
         folder, starts = Path(name) / "cells", 1
@@ -90,7 +90,7 @@ def test_what_was_answered_is_there_after_any_restart(steps: list[tuple[Key, Reg
         host.close()
 
 
-def test_writes_in_hand_while_ranges_go_leave_nothing_behind(tmp_path: Path) -> None:
+def test_concurrent_writes_leave_no_cells_in_moved_ranges(tmp_path: Path) -> None:
     host = RegisterHost(NODE, tmp_path / "cells")
     log = journey()
     host.adopt(log[0])
@@ -113,7 +113,7 @@ def test_writes_in_hand_while_ranges_go_leave_nothing_behind(tmp_path: Path) -> 
     until(lambda: "" in said, "a write under the first epoch")
     for state in log[1:]:
         host.adopt(state)
-        assert recover_copy(tmp_path)[0] >= state.epoch, "an epoch is on the disk before anything is done under it"
+        assert recover_copy(tmp_path)[0] >= state.epoch, "an epoch is durable before a request uses it"
     over.set()
     for thread in threads:
         thread.join()
@@ -127,8 +127,8 @@ def test_writes_in_hand_while_ranges_go_leave_nothing_behind(tmp_path: Path) -> 
     assert (image.epoch, dict(image.cells)) == (log[-1].epoch, {})
 
 
-def test_a_page_of_a_keyspace_that_is_gone_is_refused(tmp_path: Path) -> None:
-    """Whoever looked before the epoch was adopted could not know."""
+def test_a_page_of_a_dropped_keyspace_is_refused(tmp_path: Path) -> None:
+    """A request that checked the keyspace before the epoch was adopted is refused afterwards."""
     state = cluster((1_000,), (2_000,), factor=1)
     state = applied(state, CreateKeyspace("other", state.keyspaces["shop"].replication))
     state, operation = begin_join(state, 9, (950,))
@@ -144,20 +144,22 @@ def test_a_page_of_a_keyspace_that_is_gone_is_refused(tmp_path: Path) -> None:
 
     host.adopt(applied(state, DropTable("shop", "orders"), DropKeyspace("shop")))
     assert not host.receive_page(fetch, page(KEYS[0]))
-    assert not host.receive_page(fetch, page(Key("other", 2_000, b"k"))), "not of the stream's ranges"
+    assert not host.receive_page(fetch, page(Key("other", 2_000, b"k"))), (
+        "the page does not belong to the ranges of the stream"
+    )
     assert host.receive_page(fetch, page(Key("other", 900, b"k")))
     assert {key.keyspace for key in host.value.durable.cells} == {"other"}
     host.close()
 
 
 def recover_copy(folder: Path) -> tuple[int, int]:
-    """(epoch, cells) of the disk as a crash would leave it now."""
+    """Return (epoch, cells) of the disk as a crash would leave it now."""
     with TemporaryDirectory() as name:
         image = recover(Path(shutil.copytree(folder / "cells", Path(name) / "cells")))[0]
         return image.epoch, len(image.cells)
 
 
-def test_a_disk_that_fails_is_told_to_writers_and_to_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_failure_is_reported_to_writers_and_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = RegisterHost(NODE, tmp_path)
     host.adopt(ALONE)
 
@@ -174,7 +176,7 @@ def test_a_disk_that_fails_is_told_to_writers_and_to_the_node(tmp_path: Path, mo
 
 
 def test_registers_of_another_node_are_refused(tmp_path: Path) -> None:
-    """Also from an image, which covers the journals before it."""
+    """An image that covers the earlier journals is refused too."""
     for compact_bytes in (300, 16 * 1024 * 1024):
         folder = tmp_path / f"cells-{compact_bytes}"
         host = RegisterHost(NODE, folder, compact_bytes=compact_bytes)

@@ -1,4 +1,6 @@
-"""What a replica of registers decides, step by step through a join: when it answers, what it keeps, what it streams."""
+"""Decisions of a register replica at each step of a join: requests that it answers, cells that it keeps, ranges that it
+streams.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ OLD, JOINER, OTHER = name_of(1), name_of(9), name_of(2)
 
 
 def states() -> dict[str, ClusterState]:
-    """Before a join that takes the key from node 1, and at the stages that matter."""
+    """Return the states before a join that moves the key away from node 1, and at each relevant stage."""
     state = cluster((1_000,), (2_000,), factor=1)
     found = {"before": state}
     state, operation = begin_join(state, 9, (100,))
@@ -52,7 +54,7 @@ def at(node: str, *through: ClusterState, durable: Durable | None = None) -> Reg
 
 
 def written(replica: RegisterReplica, number: int, timestamp: int) -> RegisterReplica:
-    """After a write that was planned at the replica's own epoch."""
+    """Write a register; the write was planned at the replica's own epoch."""
     replica, verdict = registers.admit_write(replica, number, KEY, RegisterCell(timestamp, b"v"), replica.state.epoch)
     assert verdict is None
     replica, replies = registers.apply(replica, number)
@@ -60,13 +62,13 @@ def written(replica: RegisterReplica, number: int, timestamp: int) -> RegisterRe
     return replica
 
 
-def test_the_greater_timestamp_wins_whatever_comes_last() -> None:
+def test_the_greater_timestamp_wins_in_any_order() -> None:
     replica = written(written(at(OLD, BEFORE), 1, 7), 2, 5)
     assert replica.durable.cells[KEY] == RegisterCell(7, b"v")
     assert newest(RegisterCell(7, b"a"), RegisterCell(7, b"b")) == RegisterCell(7, b"b")
 
 
-def test_a_message_that_is_ahead_waits_and_one_that_is_behind_is_answered_with_the_own_epoch() -> None:
+def test_a_message_with_a_newer_epoch_waits_and_an_older_one_gets_the_own_epoch() -> None:
     replica = at(OLD, BEFORE)
     assert registers.admit_read(replica, 1, KEY, BOTH_OLD.epoch) == (replica, Behind(BOTH_OLD.epoch))
     replica = at(OLD, BEFORE, BOTH_OLD)
@@ -75,7 +77,7 @@ def test_a_message_that_is_ahead_waits_and_one_that_is_behind_is_answered_with_t
     assert registers.apply(replica, 1)[1] == (Reply(1, BOTH_OLD.epoch),)
 
 
-def test_who_is_no_member_refuses() -> None:
+def test_a_node_outside_the_group_refuses() -> None:
     for replica in (at(OTHER, BEFORE), at(OLD, BEFORE, DONE), at(JOINER, BEFORE)):
         _, verdict = registers.admit_write(replica, 1, KEY, RegisterCell(1, b"v"), BEFORE.epoch)
         assert verdict == Reply(1, replica.state.epoch, refused=registers.NOT_MEMBER)
@@ -128,7 +130,7 @@ def test_a_source_gives_its_cells_when_it_has_drained() -> None:
     assert registers.snapshot(at(OTHER, BOTH_OLD), fetch) == registers.BAD_STREAM
 
 
-def test_a_cancel_drops_what_was_streamed_and_refuses_what_comes_late() -> None:
+def test_a_cancel_drops_streamed_cells_and_refuses_late_pages() -> None:
     joiner = written(at(JOINER, BEFORE, BOTH_OLD), 1, 1)
     (fetch,) = joiner.fetching
     joiner, _ = registers.adopt(joiner, applied(BOTH_OLD, CancelOperation(fetch.operation, "not now")))
@@ -136,7 +138,7 @@ def test_a_cancel_drops_what_was_streamed_and_refuses_what_comes_late() -> None:
     assert registers.receive(joiner, fetch, {KEY: RegisterCell(1, b"v")}) is None
 
 
-def test_who_comes_back_begins_empty_even_if_it_never_saw_that_it_had_left() -> None:
+def test_a_returning_node_starts_empty_even_if_it_missed_its_removal() -> None:
     joiner = written(at(JOINER, BEFORE, BOTH_OLD), 1, 1)
     (fetch,) = joiner.fetching
     state, operation = begin_join(applied(BOTH_OLD, CancelOperation(fetch.operation, "not now")), 9, (100,))
@@ -147,7 +149,7 @@ def test_who_comes_back_begins_empty_even_if_it_never_saw_that_it_had_left() -> 
     assert [fetch.operation for fetch in joiner.fetching] == [operation]
 
 
-def test_who_loses_a_range_answers_its_reads_refuses_its_writes_and_then_forgets() -> None:
+def test_a_node_that_loses_a_range_serves_reads_refuses_writes_and_then_removes_cells() -> None:
     replica = written(at(OLD, BEFORE, BOTH_OLD), 1, 1)
     replica, _ = registers.admit_read(replica, 2, KEY, BOTH_OLD.epoch)
     replica, _ = registers.admit_write(replica, 3, KEY, RegisterCell(2, b"v"), BOTH_OLD.epoch)
@@ -164,15 +166,15 @@ def test_who_loses_a_range_answers_its_reads_refuses_its_writes_and_then_forgets
     assert registers.apply(replica, 3) == (replica, ())
 
 
-def test_an_epoch_that_moves_nothing_does_not_look_at_the_cells() -> None:
+def test_an_epoch_without_moves_does_not_scan_the_cells() -> None:
     replica = written(at(OLD, BEFORE), 1, 1)
     after, replies = registers.adopt(replica, applied(BEFORE, Noop()))
     assert after.durable.cells is replica.durable.cells
     assert (after.durable.epoch, replies) == (BEFORE.epoch + 1, ())
 
 
-def by_the_letter(held: set[Key], state: ClusterState, node: str, before: int) -> set[Key]:
-    """What a node keeps: registers that it has been a write replica of since the epoch it had adopted before."""
+def expected_keys(held: set[Key], state: ClusterState, node: str, before: int) -> set[Key]:
+    """Compute the kept registers: those of which the node is a write replica without a break since its previous epoch."""
     kept = set()
     for key in held:
         placement = placement_of_keyspace(state, key.keyspace)
@@ -183,8 +185,8 @@ def by_the_letter(held: set[Key], state: ClusterState, node: str, before: int) -
 
 
 @pytest.mark.parametrize("node", [OLD, OTHER, JOINER])
-def test_an_epoch_takes_what_the_rule_says_whatever_was_left_out_before(node: str) -> None:
-    """By any leaps, and after a restart: only changed groups are looked at, and none is forgotten."""
+def test_an_epoch_removes_exactly_the_lost_registers(node: str) -> None:
+    """Only changed groups are checked, and none is missed, after skipped epochs and after a restart."""
     names = [
         Key("shop", token, b"k") for token in (-(2**63) + 1, -5, 99, 100, 101, 999, 1_000, 1_001, 2_001, 2**63 - 1)
     ]
@@ -197,16 +199,16 @@ def test_an_epoch_takes_what_the_rule_says_whatever_was_left_out_before(node: st
                 if not mask >> number & 1:
                     continue
                 before = replica.state.epoch
-                mine = {key for key in names if key in by_the_letter({key}, replica.state, node, before)}
+                mine = {key for key in names if key in expected_keys({key}, replica.state, node, before)}
                 cells = CellMap().with_newest((key, RegisterCell(1, b"v")) for key in mine)
                 replica = replace(replica, durable=replace(replica.durable, cells=cells))
                 again, _ = registers.adopt(registers.restarted(node, replica.durable), state)
                 replica, _ = registers.adopt(replica, state)
-                assert set(replica.durable.cells) == by_the_letter(mine, state, node, before)
-                assert again.durable == replica.durable, "the same after a restart"
+                assert set(replica.durable.cells) == expected_keys(mine, state, node, before)
+                assert again.durable == replica.durable, "the result after a restart is the same"
 
 
-def test_an_epoch_looks_at_no_cell_and_a_page_at_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_scans_no_cells_and_a_page_only_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     held = CellMap().with_newest(
         (key_of("shop", b"k%d" % number), RegisterCell(number, b"v")) for number in range(2_000)
     )

@@ -1,7 +1,7 @@
-"""A power cut takes the newest entries of the log, agents make it longer than it was, and then the nodes come back.
+"""A power cut removes the newest log entries and agents extend the log before the nodes restart.
 
-Their registers were adopted under what is lost: served under the other history, a node would answer for ranges whose
-cells others dropped.
+A node adopted its registers under the lost entries. If it served them under the other history, it would answer for
+ranges whose cells other nodes have dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ringlog.wire.data import key_of
 from tests.node.data_world import DataWorld
 
 RANGE = 2**62
-"""What the second node gains: the tokens from 0 to this one."""
+"""The tokens that the second node gains: from 0 to this one."""
 
 
 def name_in_range() -> bytes:
@@ -29,7 +29,7 @@ def name_in_range() -> bytes:
 
 
 def grow(world: DataWorld, entries: int) -> LogReplica:
-    """What agents do that are started first."""
+    """Append the entries of agents that start first."""
     replica = LogReplica(world.log).start()
     replica.read_barrier()
     author = DirectAuthor(world.log, replica, "agents")
@@ -42,7 +42,7 @@ def grow(world: DataWorld, entries: int) -> LogReplica:
 
 @pytest.fixture
 def world(tmp_path: Path) -> DataWorld:
-    """A range has gone from n1, which dropped its cells, to n2; everything is down, and the log lost how it went."""
+    """Move a range from n1, which dropped its cells, to n2, stop all nodes, and remove the move from the log."""
     world = DataWorld(tmp_path, factor=1)
     world.join(1, 0)
     world.coordinator.write("ks", name_in_range(), b"acknowledged", timestamp=1)
@@ -61,14 +61,14 @@ def world(tmp_path: Path) -> DataWorld:
 
 
 def seen_by(world: DataWorld, number: int) -> KnownEpoch:
-    """What the journal of a node says that it has adopted."""
+    """Return the epochs that the journal of a node contains."""
     folder = world.nodes[number].folder
     image, _, _ = recover(folder)
     return KnownEpoch(image.epoch, image.state_id, str(folder))
 
 
 @pytest.mark.parametrize("entries", [0, 4, 40])
-def test_registers_know_the_history_that_they_were_adopted_under(world: DataWorld, entries: int) -> None:
+def test_registers_store_the_history_of_their_adoption(world: DataWorld, entries: int) -> None:
     grow(world, entries).stop()
     for number in (1, 2):
         with (
@@ -79,7 +79,7 @@ def test_registers_know_the_history_that_they_were_adopted_under(world: DataWorl
         assert str(world.nodes[number].folder) in str(caught.value)
 
 
-def test_registers_go_on_with_their_own_history(tmp_path: Path) -> None:
+def test_registers_continue_with_their_own_history(tmp_path: Path) -> None:
     world = DataWorld(tmp_path, factor=1)
     world.join(1, 0)
     world.nodes[1].stop()
@@ -89,7 +89,7 @@ def test_registers_go_on_with_their_own_history(tmp_path: Path) -> None:
     world.close()
 
 
-def test_the_state_id_is_kept_when_the_journal_is_written_anew(tmp_path: Path) -> None:
+def test_a_rewritten_journal_keeps_the_state_id(tmp_path: Path) -> None:
     world = DataWorld(tmp_path, factor=1)
     node = world.join(1, 0)
     node.stop()

@@ -1,4 +1,4 @@
-"""A node that finds no broker waits and says so; one that finds a broker without its log does not wait for ever."""
+"""Retries at the start of a node: it waits for a missing broker with a message, and fails at a broker without its log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begin(*fails: Exception) -> str | None:
-    """A start that fails in these ways, one after the other, and then succeeds."""
+    """Return a start that raises these errors in order and then succeeds."""
     left = iter(fails)
 
     def step(_: Callable[[], None]) -> str:
@@ -57,7 +57,7 @@ def test_a_wait_is_one_line_and_its_end_another() -> None:
     assert lines[0]["waits_for"] == "the log"
 
 
-def test_a_wait_says_why_again_and_again_and_a_refused_login_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_repeats_its_reason_and_stops_at_a_refused_login(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "REPEAT_S", 0.01)
     reasons = iter(["no route", "no route"])
 
@@ -75,7 +75,7 @@ def test_a_wait_says_why_again_and_again_and_a_refused_login_ends_it(monkeypatch
 
 
 @pytest.mark.parametrize(("text", "is_refused"), [("invalid credentials", True), ("Local: Timed out", False)])
-def test_a_login_that_the_broker_refuses_is_told_from_one_that_broke(
+def test_a_refused_login_differs_from_a_broken_connection(
     text: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing:
@@ -97,12 +97,12 @@ def test_a_start_outlives_an_outage_after_which_the_topic_is_unknown_for_a_momen
     assert begin(LogUnavailable("no answer"), TopicMissing("c.metadata")) == "begun"
 
 
-def test_a_log_that_was_never_there_ends_the_start_at_once() -> None:
+def test_a_missing_log_stops_the_start_at_once() -> None:
     with pytest.raises(TopicMissing):
         begin(TopicMissing("c.metadata"))
 
 
-def test_a_log_that_stays_missing_after_an_outage_ends_the_start() -> None:
+def test_a_log_missing_after_an_outage_stops_the_start() -> None:
     with pytest.raises(TopicMissing):
         begin(LogUnavailable("no answer"), *[TopicMissing("c.metadata")] * 1_000)
 
@@ -112,7 +112,7 @@ def test_other_errors_pass() -> None:
         begin(LogUnavailable("no answer"), ClusterNotCreated("c.metadata"))
 
 
-def test_a_node_that_waits_for_its_first_broker_can_be_stopped() -> None:
+def test_a_node_waiting_for_its_first_broker_can_be_stopped() -> None:
     stopping = threading.Event()
 
     def step() -> None:
@@ -122,7 +122,7 @@ def test_a_node_that_waits_for_its_first_broker_can_be_stopped() -> None:
     assert BrokerRetry("the log", stopping).until_answered(step) is None
 
 
-def test_a_step_that_gets_on_can_be_stopped_and_says_nothing_of_a_broker() -> None:
+def test_a_running_step_can_be_stopped_without_a_broker_message() -> None:
     stopping = threading.Event()
 
     def step(look: Callable[[], None]) -> str:
@@ -136,13 +136,13 @@ def test_a_step_that_gets_on_can_be_stopped_and_says_nothing_of_a_broker() -> No
     assert lines == []
 
 
-# Tries that were in vain: counted from where the operation is, told when it is news, bounded.
+# Failed attempts: counted for the current operation, reported when new, bounded in number.
 
 
 TWO = {"n1": ("dc1/r1", (100,)), "n2": ("dc1/r1", (200,)), "x": ("dc1/r1", ())}
 
 
-def test_a_stream_is_asked_for_so_often_and_again_after_a_decision() -> None:
+def test_stream_retries_are_bounded_and_restart_after_a_decision() -> None:
     state = applied(placed(TWO, simple(1)), ChangeSettings((("stream_tries_max", 3),)))
     state, operation = begun(state, Join("x", (150,), SEED))
     state = driven(state, operation, "write_both_read_old")
@@ -173,7 +173,7 @@ def test_a_stream_is_asked_for_so_often_and_again_after_a_decision() -> None:
     assert tries.failed_tries() == ()
 
 
-def test_the_streams_of_a_session_are_asked_for_so_often() -> None:
+def test_stream_retries_of_a_session_are_bounded() -> None:
     state = applied(placed(TWO, simple(1)), ChangeSettings((("stream_tries_max", 2),)))
     tries, session = StreamAttempts(), "ks.t/0@9"
     for _ in range(2):
@@ -183,7 +183,7 @@ def test_the_streams_of_a_session_are_asked_for_so_often() -> None:
     assert tries.may_try("that of the next session", "ks.t/0@12", state)
 
 
-def test_news_are_few_and_the_last_one_is_among_them() -> None:
+def test_reports_are_few_and_include_the_last_one() -> None:
     state = placed(TWO, simple(1))
     tries, news = StreamAttempts(), set()
     for _ in range(200):
@@ -193,8 +193,10 @@ def test_news_are_few_and_the_last_one_is_among_them() -> None:
     assert len(reportable_counts(tries.failed_tries(), 200)) == 2
 
 
-def test_of_many_streams_those_are_told_that_were_tried_most_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are the next to be decided about; an acknowledgement with all of them might be too large for its topic."""
+def test_the_most_retried_streams_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator must decide about these streams next. A report of all streams might exceed the record size of the
+    topic.
+    """
     monkeypatch.setattr("ringlog.node.stream_attempts.TRIES_REPORTED_MAX", 2)
     state, tries = placed(TWO, simple(1)), StreamAttempts()
     for number in range(4):

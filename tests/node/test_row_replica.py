@@ -1,6 +1,6 @@
-"""Random interleavings of writes, epochs of joins driven through the fold, and streams that come late, twice or never.
+"""Random interleavings of writes, join epochs and streams that arrive late, twice or never.
 
-The model: at the end every node holds exactly the writes of which it is a write replica, each once.
+The model: at the end each node stores exactly the writes of which it is a write replica, each once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ JOINER = name_of(4)
 
 
 class Node:
-    """A holder with its own pace through a shared topic and a shared log; streams wait in ``fetches``."""
+    """A row replica that reads a shared topic and log at its own speed; streams wait in ``fetches``."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class Node:
         self.restart()
 
     def restart(self, lost: int | None = None) -> None:
-        """Begin anew without the last commits; or without any rows, to read the topic from its beginning."""
+        """Restart without the last commits, or without any rows to read the topic from its start."""
         if lost is None:
             self.store = MemoryRows()
         else:
@@ -64,7 +64,7 @@ class Node:
 
 
 class World:
-    """Three nodes and a fourth that joins; every move is drawn from ``dice``."""
+    """Three nodes and a joining fourth one; each action is drawn from ``dice``."""
 
     def __init__(self, dice: random.Random, factor: int) -> None:
         self.dice = dice
@@ -98,7 +98,7 @@ class World:
     def consume(self) -> None:
         node = self.dice.choice(list(self.nodes.values()))
         node.adopt(self.dice.choice(self.states))
-        node.adopt(self.state)  # the read barrier before records are judged
+        node.adopt(self.state)  # The read barrier before records are judged.
         node.take(self.topic, self.dice.randrange(PARTITIONS), self.dice.randrange(6))
 
     def learn(self) -> None:
@@ -113,7 +113,7 @@ class World:
         self.dice.choice(list(self.nodes.values())).row_replica.commit(sync=self.dice.random() < 0.3)
 
     def stream(self) -> None:
-        """Ask for a snapshot, or hand one over that has been under way for a while."""
+        """Request a snapshot, or deliver one that was delayed in transit."""
         joiner = self.nodes[JOINER]
         if not joiner.fetches:
             return
@@ -129,10 +129,10 @@ class World:
         else:
             received(joiner.row_replica, fetch, snapshot)
             if self.dice.random() < 0.7:
-                joiner.fetches.pop(index)  # else it comes again, and is refused
+                joiner.fetches.pop(index)  # Otherwise the stream arrives twice, and the node refuses it.
 
     def step(self) -> None:
-        """Begin the join, move it on where its gate is met, or cancel it."""
+        """Start the join, advance it if its gate is open, or cancel it."""
         if not self.operation:
             state, self.operation = begin_join(self.state, 4, self.tokens(2))
             self.states.append(state)
@@ -148,7 +148,7 @@ class World:
             node.adopt(self.dice.choice(self.states[-2:]))
         if all(node.row_replica.state.epoch >= found.stage_epoch for node in self.nodes.values()):
             for node in self.nodes.values():
-                node.row_replica.commit(sync=True)  # as before each acknowledgement
+                node.row_replica.commit(sync=True)  # As before each acknowledgement.
             reports: tuple[StreamReport, ...] = ()
             if found.stage == WRITE_BOTH_READ_OLD:
                 report = self.nodes[JOINER].row_replica.reports.get(self.operation)
@@ -158,7 +158,7 @@ class World:
             self.states.append(step(self.state, self.operation, reports))
 
     def settle(self) -> None:
-        """Everything arrives, the join ends."""
+        """Deliver all messages and complete the join."""
         self.is_calm = True
         for _ in range(60):
             for node in self.nodes.values():
@@ -180,7 +180,7 @@ class World:
 
 @settings(deadline=None)
 @given(st.integers(0, 2**64), st.sampled_from([1, 2, 3]))
-def test_every_node_ends_with_the_rows_that_a_plain_model_gives_it(seed: int, factor: int) -> None:
+def test_every_node_ends_with_the_rows_of_a_plain_model(seed: int, factor: int) -> None:
     world = World(random.Random(seed), factor)
     moves: list[Callable[[], None]] = [
         *(world.write, world.write, world.consume, world.commit),
@@ -197,7 +197,7 @@ def test_every_node_ends_with_the_rows_that_a_plain_model_gives_it(seed: int, fa
 
 
 def loaded(state: ClusterState, keys: int = 60) -> dict[str, Node]:
-    """Nodes 1 to 4 with ``keys`` writes applied under ``state``."""
+    """Return nodes 1 to 4 with ``keys`` writes applied under ``state``."""
     topic = [[write(f"c{number}", number, APPENDED + number) for number in range(keys)], []]
     nodes = {name_of(number): Node(name_of(number)) for number in range(1, 5)}
     for node in nodes.values():
@@ -211,7 +211,7 @@ QUARTERS = ((-(2**62),), (0,), (2**62,))
 
 
 def streaming_join() -> tuple[ClusterState, dict[str, Node], str]:
-    """A join that has just entered write_both_read_old; nobody has adopted that yet."""
+    """Return a join that has just entered write_both_read_old; no node has adopted that stage yet."""
     state = cluster(*QUARTERS)
     nodes = loaded(state)
     state, operation = begin_join(state, 4, (2**61, -(2**61)))
@@ -239,7 +239,7 @@ def test_a_source_waits_for_the_epoch_and_for_the_receivers_positions() -> None:
 
 
 def test_a_source_may_know_other_partitions_than_the_receiver() -> None:
-    """A receiver reads all of a partition that was added after it noted its positions."""
+    """A receiver reads all records of a partition that was added after it stored its positions."""
     state, nodes, _ = streaming_join()
     (fetch, *_) = nodes[JOINER].row_replica.adopt(state)
     source = nodes[fetch.source]
@@ -251,7 +251,7 @@ def test_a_source_may_know_other_partitions_than_the_receiver() -> None:
     assert answer(source, fetch) == answer(source, replace(fetch, positions=(*fetch.positions, (added, 0))))
 
 
-def test_a_source_serves_only_what_the_plan_has_it_serve() -> None:
+def test_a_source_serves_only_the_planned_ranges() -> None:
     state, nodes, _ = streaming_join()
     (fetch, *_) = nodes[JOINER].row_replica.adopt(state)
     for node in nodes.values():
@@ -282,7 +282,7 @@ def test_a_cancelled_join_drops_what_was_streamed_and_refuses_late_streams() -> 
     assert not joiner.row_replica.wants(rest[0])
 
 
-def test_the_report_counts_what_came_and_needs_every_source() -> None:
+def test_the_report_counts_received_rows_and_needs_every_source() -> None:
     state, nodes, operation = streaming_join()
     joiner = nodes[JOINER].row_replica
     fetches = joiner.adopt(state)
@@ -296,7 +296,7 @@ def test_the_report_counts_what_came_and_needs_every_source() -> None:
     assert joiner.reports[operation].rows == rows == len(joiner.store)
 
 
-def test_a_stream_that_begins_anew_is_reported_once() -> None:
+def test_a_restarted_stream_is_reported_once() -> None:
     state, nodes, operation = streaming_join()
     joiner = nodes[JOINER].row_replica
     first, waiting, *_ = joiner.adopt(state)
@@ -349,7 +349,7 @@ def _place(version: RowVersion) -> tuple[str, int, bytes]:
     return version.table, version.token, version.partition_key
 
 
-def test_what_a_record_says_of_itself_decides_where_its_row_lies() -> None:
+def test_the_table_id_of_a_record_decides_the_place_of_its_row() -> None:
     state = cluster(*QUARTERS)
     nodes = loaded(state, keys=0)
     for number in range(20):
@@ -360,7 +360,7 @@ def test_what_a_record_says_of_itself_decides_where_its_row_lies() -> None:
             assert node.row_replica.validate_record(value, APPENDED) == ("kept" if mine else "not_mine")
             assert node.row_replica.admit(decode_mutation(value), APPENDED, value) == ("kept" if mine else "not_mine")
     unknown = encode_mutation(write("k", 1, table="none"))
-    assert nodes[name_of(1)].row_replica.validate_record(unknown, APPENDED) == "unknown_table", "it is not passed over"
+    assert nodes[name_of(1)].row_replica.validate_record(unknown, APPENDED) == "unknown_table", "the row is not skipped"
 
 
 def test_deletes_and_refusals() -> None:
@@ -382,7 +382,7 @@ def test_deletes_and_refusals() -> None:
     assert len(row_replica.store) == 2
 
 
-def test_cells_are_looked_at_where_the_table_has_a_rule_for_them() -> None:
+def test_cells_are_validated_if_the_table_has_a_rule() -> None:
     row_replica = RowReplica(name_of(1))
     columns = (Column("customer", "text"), Column("number", "bigint"), Column("tags", "set<text>"))
     table = CreateTable("shop", "tagged", uuid(3, space=9), columns, ("customer",), ("number",), CdcOptions())
@@ -392,7 +392,7 @@ def test_cells_are_looked_at_where_the_table_has_a_rule_for_them() -> None:
         assert row_replica.validate_record(encode_mutation(mutation), APPENDED) == verdict
 
 
-def test_cells_stay_with_their_column_whatever_it_is_called() -> None:
+def test_cells_stay_with_a_renamed_column() -> None:
     state, row_replica = cluster((0,), factor=1), RowReplica(name_of(1))
 
     def put(number: int, at: int, operation: str = "UPDATE", **cells: bytes) -> str:
@@ -413,7 +413,7 @@ def test_cells_stay_with_their_column_whatever_it_is_called() -> None:
     assert put(1, 1, note=b"1", other=b"1") == put(2, 1, other=b"1") == put(3, 1, "INSERT", other=b"1") == "kept"
     renamed = (ColumnRename("note", "text"),)
     state = applied(state, AlterTable("shop", "orders", drop_columns=("other",), rename_columns=renamed))
-    assert seen() == {1: {"text": b"1"}, 3: {}}, "a row that has but cells of a dropped column is none"
+    assert seen() == {1: {"text": b"1"}, 3: {}}, "a row with only cells of a dropped column does not exist"
     assert put(1, 2, note=b"2") == "unknown_column"
     assert put(2, 2, text=b"2") == "kept"
     again = (Column("other", "text"), Column("note", "text"))
@@ -423,7 +423,7 @@ def test_cells_stay_with_their_column_whatever_it_is_called() -> None:
     assert seen()[3] == {"other": b"3", "note": b"3", "text": b"3"}
 
 
-def test_rows_of_a_table_go_with_it_though_another_one_of_its_name_comes_at_once() -> None:
+def test_a_dropped_table_loses_its_rows_even_if_recreated_at_once() -> None:
     state = cluster((0,), factor=1)
     row_replica = RowReplica(name_of(1))
     row_replica.adopt(state)
@@ -437,7 +437,7 @@ def test_rows_of_a_table_go_with_it_though_another_one_of_its_name_comes_at_once
     assert len(row_replica.store) == 0
 
 
-def test_rows_that_come_of_a_table_that_is_gone_are_not_kept_for_another_one_of_its_name() -> None:
+def test_late_rows_of_a_dropped_table_do_not_enter_the_recreated_one() -> None:
     state, nodes, _ = streaming_join()
     joiner = nodes[JOINER].row_replica
     fetches = joiner.adopt(state)

@@ -1,4 +1,4 @@
-"""The node's routes, over the ASGI transport."""
+"""The HTTP routes of a node, over the ASGI transport."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_status(row_replica: RowReplica) -> None:
     }
 
 
-def test_who_watches_sees_figures_and_health(row_replica: RowReplica) -> None:
+def test_a_monitor_reads_metrics_and_health(row_replica: RowReplica) -> None:
     health = asked(row_replica, "GET", "/health")
     assert (health.status_code, health.json()["state"]) == (503, "catching_up")
     metrics = asked(row_replica, "GET", "/metrics")
@@ -103,7 +103,7 @@ def test_who_watches_sees_figures_and_health(row_replica: RowReplica) -> None:
     assert 'ringlog_node_ready{node="n1"} 0.0' in metrics.text.splitlines()
 
 
-def test_without_a_token_one_learns_whether_the_node_is_ready_and_nothing_else(row_replica: RowReplica) -> None:
+def test_a_client_without_a_token_reads_only_readiness(row_replica: RowReplica) -> None:
     token, guarded = "a-token-of-many-letters", Trust(tokens=("the-one-before-it-was", "a-token-of-many-letters"))
     for path in ("/v1/status", "/metrics", path_of(own_key(mine=True)), "/openapi.json", "/nowhere"):
         answer = asked(row_replica, "GET", path, trust=guarded)
@@ -125,13 +125,13 @@ def test_a_node_answers_under_its_own_names(row_replica: RowReplica, host: str) 
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example:7301", "localhost.evil.example", "[::2]", "n1"]
 )
-def test_a_page_that_points_its_own_name_here_reads_nothing(row_replica: RowReplica, host: str) -> None:
+def test_a_request_with_a_foreign_host_name_reads_nothing(row_replica: RowReplica, host: str) -> None:
     for path in ("/v1/status", "/metrics", "/health", path_of(own_key(mine=True)), "/openapi.json", "/nowhere"):
         answer = asked(row_replica, "GET", path, host=host)
         assert (answer.status_code, list(answer.json())) == (403, ["detail"])
 
 
-def test_names_are_told_from_their_ports() -> None:
+def test_host_names_are_separated_from_ports() -> None:
     assert [name_of_host(host) for host in ("a:1", "a", "[::1]:2", "[::1]", "::1", "A.:80", "a:b", "")] == [
         "a", "a", "[::1]", "[::1]", "::1", "a", "a:b", "",
     ]  # fmt: skip
@@ -188,7 +188,7 @@ def test_rows_are_merged(row_replica: RowReplica) -> None:
     assert asked(row_replica, "GET", path_of(key)).json()["rows"] == []
 
 
-def test_a_key_that_no_url_takes_is_posted(row_replica: RowReplica) -> None:
+def test_a_key_that_fits_no_url_is_posted(row_replica: RowReplica) -> None:
     long = next(key for n in range(40) if name_of(1) in replicas(STATE, key := "k" * 40_000 + str(n)))
     elsewhere = next(key for n in range(40) if name_of(1) not in replicas(STATE, key := f"c{n}"))
     for key in (long, ""):
@@ -203,7 +203,7 @@ def test_a_key_that_no_url_takes_is_posted(row_replica: RowReplica) -> None:
     assert empty.status_code == (200 if name_of(1) in replicas(STATE, "") else 421)
 
 
-def test_who_may_not_answer_says_so(row_replica: RowReplica) -> None:
+def test_a_node_that_may_not_answer_returns_an_error(row_replica: RowReplica) -> None:
     assert asked(row_replica, "GET", path_of(own_key(False))).status_code == 421
     assert asked(row_replica, "GET", "/v1/tables/no.table/rows/00").status_code == 421
     assert asked(row_replica, "GET", f"/v1/tables/{TABLE}/rows/xyz").status_code == 422
@@ -214,7 +214,9 @@ def test_who_may_not_answer_says_so(row_replica: RowReplica) -> None:
 
 
 def test_an_answer_waits_for_no_acknowledgement_of_its_headers(row_replica: RowReplica) -> None:
-    """Headers and body leave as two writes; with Nagle's algorithm the second waits some 40 ms for the first one's."""
+    """The server sends headers and body as two writes. With Nagle's algorithm the second write waits about 40 ms for
+    the acknowledgement of the first one.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listening:
         HttpServer(make_api(row_replica, "n1", ManualClock(APPENDED)), listening)
         with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
@@ -223,7 +225,7 @@ def test_an_answer_waits_for_no_acknowledgement_of_its_headers(row_replica: RowR
 
 @contextmanager
 def serving(api: FastAPI, connections: OpenConnections | None = None) -> Iterator[tuple[tuple[str, int], ExitStack]]:
-    """A server of ``api``: its address, and a stack for the connections of a test."""
+    """Start a server of ``api`` and yield its address and a stack for the connections of a test."""
     with ExitStack() as stack:
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         server = HttpServer(api, listening, connections=connections or OpenConnections(8))
@@ -231,7 +233,7 @@ def serving(api: FastAPI, connections: OpenConnections | None = None) -> Iterato
         yield listening.getsockname(), stack
 
 
-def test_connections_without_a_request_keep_nobody_out(row_replica: RowReplica) -> None:
+def test_idle_connections_do_not_block_other_clients(row_replica: RowReplica) -> None:
     connections = OpenConnections(8)
     with serving(make_api(row_replica, "n1", ManualClock(APPENDED)), connections) as (address, stack):
         silent = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
@@ -241,21 +243,21 @@ def test_connections_without_a_request_keep_nobody_out(row_replica: RowReplica) 
         assert len(connections) <= 8
 
 
-def test_a_body_that_comes_slowly_keeps_nobody_out(row_replica: RowReplica) -> None:
+def test_a_slow_body_does_not_block_other_clients(row_replica: RowReplica) -> None:
     connections = OpenConnections(8)
     head = f"POST /v1/tables/{TABLE}/rows HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     with serving(make_api(row_replica, "n1", ManualClock(APPENDED)), connections) as (address, stack):
         slow = [stack.enter_context(socket.create_connection(address)) for _ in range(8)]
         for each in slow:
             each.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 9\r\n\r\n".encode())
-            assert b"100 Continue" in each.recv(100), "it waits for the body"
+            assert b"100 Continue" in each.recv(100), "the server waits for the body"
         url = "http://{}:{}/v1/status".format(*address)
         assert httpx.get(url, trust_env=False).json()["name"] == "n1"
         large = httpx.post(url.replace("status", f"tables/{TABLE}/rows"), content=bytes(2 * 1024 * 1024))
         assert large.status_code == 413
 
 
-def test_a_header_does_not_change_whose_connection_it_is() -> None:
+def test_a_header_does_not_change_the_client_of_a_connection() -> None:
     api, seen = FastAPI(), list[str]()
 
     @api.get("/")

@@ -1,4 +1,4 @@
-"""Who asks for streams and does not read them holds nobody up for long. Over real gRPC."""
+"""A client that requests streams without reading them does not block other clients for long. Over real gRPC."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATE = cluster((-(2**62),), (0,), (2**62,))
 
 @contextmanager
 def source(folder: Path, silence_s: float) -> Iterator[tuple[grpc.Channel, bytes]]:
-    """A channel to node 1, which has more rows than fit into any window, and the request for them."""
+    """Yield a channel to node 1, which has more rows than any flow-control window, and the stream request."""
     state, operation = begin_join(STATE, 4, (-(2**62) - 2**61, 2**61, -(2**61)))
     while state.operations[operation].stage != WRITE_BOTH_READ_OLD:
         state = step(state, operation)
@@ -45,7 +45,7 @@ def source(folder: Path, silence_s: float) -> Iterator[tuple[grpc.Channel, bytes
     server = DataServer(host, row_replica, lambda: state.cluster_id, "127.0.0.1", silence_s=silence_s)
     server.start()
     try:
-        options = [("grpc.http2.bdp_probe", 0)]  # the window stays small
+        options = [("grpc.http2.bdp_probe", 0)]  # Keep the flow-control window small.
         with grpc.insecure_channel(f"127.0.0.1:{server.port}", options=options) as channel:
             yield channel, pack(request)
     finally:
@@ -54,12 +54,14 @@ def source(folder: Path, silence_s: float) -> Iterator[tuple[grpc.Channel, bytes
 
 
 def asked(channel: grpc.Channel, request: bytes) -> Any:
-    """A stream without a deadline."""
+    """Open a stream without a deadline."""
     return channel.unary_stream(f"/{SERVICE}/StreamRows")(request)
 
 
 def is_refused(stream: Any) -> bool:
-    """By its first page. One that was ended before anybody looked had a place: the machine may stand still so long."""
+    """Return whether the server refuses the stream by its first page. A stream that ended before this read had a slot:
+    a slow machine may pause that long.
+    """
     try:
         return bool(unpack(StreamPage, next(stream)).refused)
     except grpc.RpcError as ended:
@@ -68,7 +70,7 @@ def is_refused(stream: Any) -> bool:
         return False
 
 
-def test_streams_that_nobody_takes_give_their_places_back(tmp_path: Path) -> None:
+def test_unread_streams_release_their_slots(tmp_path: Path) -> None:
     with source(tmp_path, silence_s=0.5) as (channel, request):
         lazy = [asked(channel, request) for _ in range(STREAMS_MAX)]
         assert not any(map(is_refused, lazy))
@@ -87,7 +89,9 @@ def test_streams_that_nobody_takes_give_their_places_back(tmp_path: Path) -> Non
             assert ended.value.code() is grpc.StatusCode.CANCELLED
 
         def is_read_whole() -> bool:
-            """Or refused: those that were just cancelled may have their places yet; or this test slept too long."""
+            """Return whether the stream is complete, or refused because cancelled streams still occupy slots or this
+            test paused too long.
+            """
             try:
                 *_, last = asked(channel, request)
             except grpc.RpcError as ended:
@@ -109,7 +113,9 @@ def test_one_stream_too_many_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_is_read_may_take_its_time(tmp_path: Path) -> None:
-    """Each page comes in time, all of them together do not. Where the machine slept between two, it is tried again."""
+    """Each page arrives in time, but all pages together exceed the limit. The test repeats if the machine paused
+    between two pages.
+    """
     silence_s, tick = 3.0, threading.Event()
     with source(tmp_path, silence_s) as (channel, request):
 
@@ -122,7 +128,7 @@ def test_a_stream_that_is_read_may_take_its_time(tmp_path: Path) -> None:
             except grpc.RpcError as ended:
                 if ended.code() is not grpc.StatusCode.CANCELLED:
                     raise
-                if time.monotonic() - taken < silence_s / 2:  # its pages were taken
+                if time.monotonic() - taken < silence_s / 2:  # the client read its pages
                     raise
                 return False
             assert is_end
@@ -132,7 +138,7 @@ def test_a_stream_that_is_read_may_take_its_time(tmp_path: Path) -> None:
         until(is_read_whole, "a stream to be read in its own time")
 
 
-def test_a_call_has_an_end_also_where_each_message_is_taken() -> None:
+def test_a_call_ends_even_if_each_message_is_read() -> None:
     ended = threading.Event()
     watched = SlowConsumerGuard(ended.set, silence_s=60.0, most_s=0.05)
     assert list(watched.taken(iter([b"a", b"b"]))) == [b"a", b"b"]
@@ -140,7 +146,7 @@ def test_a_call_has_an_end_also_where_each_message_is_taken() -> None:
     watched.close()
 
 
-def test_what_is_over_is_not_ended() -> None:
+def test_a_finished_call_is_not_aborted() -> None:
     ended = threading.Event()
     watched = SlowConsumerGuard(ended.set, silence_s=0.05, most_s=0.05)
     watched.close()

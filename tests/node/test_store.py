@@ -1,4 +1,4 @@
-"""Stores of rows, in memory and on disk: one suite for both, and both against a plain set of versions."""
+"""Row stores in memory and on disk: one suite for both, each against a plain set of versions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ tokens = st.integers(-12, 12)
 
 
 class Reopening(Protocol):
-    """A store, and what its disk has after a crash."""
+    """A store, and the content of its disk after a crash."""
 
     store: RowStore
 
@@ -62,7 +62,7 @@ class OnDisk:
 
 
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Where a sync costs nothing."""
+"""A folder where a sync is free."""
 KINDS: dict[str, Callable[[Path], Reopening]] = {"memory": InMemory, "disk": OnDisk}
 both = pytest.mark.parametrize("kind", sorted(KINDS))
 
@@ -78,7 +78,7 @@ def opened(kind: str) -> Iterator[Reopening]:
 
 
 def placed(version: RowVersion) -> RowVersion:
-    """As it is, under the token that its partition key has here."""
+    """Return the row with the token of its partition key."""
     return replace(version, token=(len(version.partition_key) - 1) * 10)
 
 
@@ -101,7 +101,9 @@ def test_order_and_repetition_leave_no_trace(kind: str, found: list[RowVersion],
 @both
 @settings(max_examples=25, deadline=None)
 @given(found=st.lists(versions.map(placed)), start=tokens, end=tokens, data=st.data())
-def test_given_and_dropped(kind: str, found: list[RowVersion], start: int, end: int, data: st.DataObject) -> None:
+def test_ranges_are_read_and_dropped(
+    kind: str, found: list[RowVersion], start: int, end: int, data: st.DataObject
+) -> None:
     with opened(kind) as made:
         store = made.store
         for version in found:
@@ -171,7 +173,7 @@ TWO = RowVersion("a.u", -5, b"l", (), 2, b"two" * 5_000)
 
 
 @both
-def test_rows_and_mark_are_of_one_commit(kind: str) -> None:
+def test_rows_and_mark_are_committed_together(kind: str) -> None:
     with opened(kind) as made:
         made.store.add(ONE)
         made.crash()
@@ -180,7 +182,7 @@ def test_rows_and_mark_are_of_one_commit(kind: str) -> None:
         made.store.commit(mark(3, p0=7))
         made.store.add(TWO)
         made.store.drop("a.t", RING)
-        assert made.store.versions(RING) == [TWO], "what is changed is seen at once"
+        assert made.store.versions(RING) == [TWO], "a change is visible at once"
         made.crash()
         assert (made.store.mark, made.store.versions(RING)) == (mark(3, p0=7), [ONE])
         assert made.store.tables() == ["a.t"]
@@ -213,7 +215,7 @@ steps = st.one_of(
 @both
 @settings(max_examples=25, deadline=None)
 @given(done=st.lists(steps, max_size=40))
-def test_any_steps_leave_what_a_plain_model_has(kind: str, done: list[tuple[str, object]]) -> None:
+def test_random_steps_match_a_plain_model(kind: str, done: list[tuple[str, object]]) -> None:
     now: set[RowVersion] = set()
     ids: dict[str, str] = {}
     kept, kept_ids, at = frozenset(now), dict(ids), RowsMark()

@@ -1,9 +1,9 @@
-"""A stream of rows while both nodes remove redundant versions, take writes and crash: no effect of a write is lost.
+"""A stream of rows keeps the effect of every write while both nodes compact, write and crash.
 
-Before each page the source has applied every write below the receiver's positions. So a version that supersedes another
-one of the stream either lay at the source when its page was read, or reaches the receiver from the topic. The source
-gets no rows by another stream meanwhile: its ranges are locked. In a repair each replica streams to each other one, and
-no replica removes a version that is not redundant among the versions of all.
+Before each page the source has applied every write below the receiver's positions. A version that supersedes another
+one of the stream was therefore at the source when its page was read, or it reaches the receiver from the topic. Locked
+ranges keep the source from receiving another stream meanwhile. In a repair each replica streams to each other one, and
+a replica removes only versions that are redundant among the versions of all replicas.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Node:
 
 
 class Life:
-    """One receiver, its sources, and a topic of one partition; all that happens is drawn from ``seed``."""
+    """One receiver, its sources, and a topic of one partition; ``seed`` determines all events."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -139,7 +139,7 @@ class Life:
             self.removed_amid += is_amid and node is not self.joiner and len(node.store) < before
 
     def call(self, gained: RowStreamProgress) -> None:
-        """One call of a stream, through the bytes of its messages; a source that may not answer breaks it."""
+        """Make one call of a stream through its message bytes; a source that may not answer breaks the stream."""
         fetch, source = gained.fetch, self.nodes[gained.fetch.source]
 
         def page(after: RowVersion | None) -> Rows:
@@ -166,7 +166,7 @@ class Life:
             self.disturb(is_amid=False)
             if self.joiner.streams:
                 self.call(self.chance.choice(self.joiner.streams))
-        self.chance.random = lambda: 1.0  # type: ignore[method-assign]  # crashes end
+        self.chance.random = lambda: 1.0  # type: ignore[method-assign] # crashes end
         for _ in range(100):
             for node in self.nodes.values():
                 node.take(self.topic, len(self.topic))
@@ -182,12 +182,12 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SMALL_BYTES", 0)
 
 
-def test_a_stream_amid_compaction_and_writes_ends_with_the_effect_of_all_writes() -> None:
+def test_a_stream_during_compaction_keeps_the_effect_of_all_writes() -> None:
     pages = removed = amid = 0
     for seed in range(60):
         life = Life(seed)
         life.run()
-        assert not life.joiner.streams, f"seed {seed}: a stream is never complete"
+        assert not life.joiner.streams, f"seed {seed}: the stream never completes"
         held = life.joiner.states()
         for key in KEYS:
             every = [mutation for mutation in life.topic if mutation.partition_key == (key,)]
@@ -197,10 +197,10 @@ def test_a_stream_amid_compaction_and_writes_ends_with_the_effect_of_all_writes(
             for now in (5 * SECOND, 15 * SECOND, 40 * SECOND):
                 assert viewed(seen(found, COLUMNS, now)) == model(statements, now), f"seed {seed}, {key!r} at {now}"
         pages, removed, amid = pages + life.pages, removed + life.removed, amid + life.removed_amid
-    assert min(pages, amid) > 100, "sources remove versions while streams are under way"
+    assert min(pages, amid) > 100, "sources remove versions during streams"
 
 
-def test_a_source_gets_no_rows_by_another_stream_meanwhile() -> None:
+def test_a_source_receives_no_other_stream_meanwhile() -> None:
     before, state = joining(2)
     running = next(name for name in state.operations if name not in before.operations)
     for source in {one.source for one in state.operations[running].plan.sources}:
@@ -210,7 +210,7 @@ def test_a_source_gets_no_rows_by_another_stream_meanwhile() -> None:
     assert fold(rebuilding, entry(rebuilding, join)).outcome.code == "range_locked"
 
 
-def test_replicas_that_repair_each_other_amid_compaction_end_with_the_effect_of_all_writes() -> None:
+def test_a_repair_during_compaction_keeps_the_effect_of_all_writes() -> None:
     removed = 0
     for seed in range(50):
         chance = Random(seed)

@@ -1,4 +1,4 @@
-"""A stream never brings data of a table or keyspace that was dropped into the next one of the same name."""
+"""A stream never copies data of a dropped table or keyspace into its recreated namesake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLUMNS = (Column("customer", "text"), Column("number", "bigint"), Column("note"
 
 
 def streaming(state: ClusterState) -> tuple[ClusterState, str]:
-    """Node 4 joins, and its rows are being streamed."""
+    """Return a state with a join of node 4 that streams rows."""
     state, operation = begin_join(state, 4, JOINING_TOKENS)
     while state.operations[operation].stage != WRITE_BOTH_READ_OLD:
         state = step(state, operation)
@@ -45,7 +45,7 @@ def finished(state: ClusterState, operation: str, report: bool = True) -> Cluste
 
 
 def recreated(state: ClusterState) -> ClusterState:
-    """Another table of the same name."""
+    """Return a state with another table of the same name."""
     table = CreateTable(
         "shop", "orders", uuid(2, space=9), COLUMNS, ("customer",), ("number",), CdcOptions(enabled=False)
     )
@@ -62,7 +62,7 @@ def kept(row_replica: RowReplica, count: int) -> None:
 # ---------------------------------------------------------------------------------------------------------- rows
 
 
-def test_rows_of_a_dropped_table_do_not_come_into_the_next_one() -> None:
+def test_rows_of_a_dropped_table_do_not_enter_the_recreated_one() -> None:
     state = cluster((0,), factor=1)
     source, joiner = RowReplica(name_of(1)), RowReplica(name_of(4))
     source.positions[0], joiner.positions[0] = 0, 20
@@ -76,7 +76,7 @@ def test_rows_of_a_dropped_table_do_not_come_into_the_next_one() -> None:
     for fetch in fetches:
         with pytest.raises(SourceBehind):
             source_rows(source, fetch, after.epoch)
-        page = source_rows(source, fetch)  # as a source that was not asked to be as far
+        page = source_rows(source, fetch)  # The request asks the source for no further epoch.
         assert page
         assert received(joiner, fetch, page)
     assert len(joiner.store) == 0
@@ -90,7 +90,7 @@ def owns(row_replica: RowReplica, key: bytes) -> bool:
     return row_replica.has(TABLE, key_of("", key).token, is_write=False)
 
 
-def test_a_source_that_has_the_next_table_gives_nothing_to_a_receiver_that_has_not() -> None:
+def test_a_source_with_the_recreated_table_sends_nothing_to_a_lagging_receiver() -> None:
     state, _ = streaming(cluster((0,), factor=1))
     source, joiner = RowReplica(name_of(1)), RowReplica(name_of(4))
     source.positions[0], joiner.positions[0] = 0, 0
@@ -101,10 +101,10 @@ def test_a_source_that_has_the_next_table_gives_nothing_to_a_receiver_that_has_n
         page = source_rows(source, fetch, state.epoch)
         assert page
         assert received(joiner, fetch, page)
-    assert len(joiner.store) == 0, "writes to the next table are all read from the topic"
+    assert len(joiner.store) == 0, "the receiver reads all writes to the recreated table from the topic"
 
 
-def test_a_page_that_names_no_ids_brings_nothing() -> None:
+def test_a_page_without_table_ids_is_ignored() -> None:
     state = cluster((0,), factor=1)
     source, joiner = RowReplica(name_of(1)), RowReplica(name_of(4))
     source.positions[0] = joiner.positions[0] = 0
@@ -121,7 +121,7 @@ def test_a_page_that_names_no_ids_brings_nothing() -> None:
 
 
 class AtOnce:
-    """A journal whose records are on disk at once."""
+    """A journal with records that are durable at once."""
 
     def append(self, _: JournalRecord, done: Callable[[], None]) -> None:
         done()
@@ -145,7 +145,7 @@ def put(replica: DurableRegisters, state: ClusterState, space: str, count: int) 
 
 
 def found(replica: DurableRegisters, state: ClusterState, space: str, count: int) -> list[bytes]:
-    """What reads at the state answer."""
+    """Return the answers to reads at the state."""
     values = []
     for number in range(count):
         key = key_of(space, b"k%d" % number)
@@ -155,7 +155,7 @@ def found(replica: DurableRegisters, state: ClusterState, space: str, count: int
     return values
 
 
-def test_registers_of_a_dropped_keyspace_do_not_come_into_the_next_one() -> None:
+def test_registers_of_a_dropped_keyspace_do_not_enter_the_recreated_one() -> None:
     state = joined(founded(), 1, (0,))
     state = applied(state, CreateKeyspace("ks", SIMPLE), CreateKeyspace("other", SIMPLE))
     source, joiner = registers_of(1), registers_of(4)
@@ -200,13 +200,13 @@ def shared_table(number: int, base: str = "orders") -> CreateTable:
 
 
 def with_shared_table() -> ClusterState:
-    """Table ``lines`` shares the tablets of ``orders``."""
+    """Return a state with a table ``lines`` that shares the tablets of ``orders``."""
     state = joined(founded(), 1, (0,))
     tablets = Replication("tablets", 1)
     return applied(state, CreateKeyspace("shop", tablets), shared_table(1, ""), shared_table(2))
 
 
-def test_registers_of_a_dropped_table_are_not_those_of_the_next_one_in_the_same_tablets() -> None:
+def test_registers_of_a_dropped_table_do_not_enter_the_recreated_one_in_the_same_tablets() -> None:
     state = with_shared_table()
     node = registers_of(1)
     adopt(node, state)

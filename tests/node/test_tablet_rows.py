@@ -1,4 +1,4 @@
-"""Rows of tables in tablets: they are where the map has them while a tablet goes through its stages."""
+"""Rows of tables in tablets: their replicas follow the tablet map through all stages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TABLE = "tab.orders"
 
 
 class Rows:
-    """Four nodes that follow log and topic at once; what streams wait for is in ``fetches``."""
+    """Four nodes that follow log and topic at once; pending streams are in ``fetches``."""
 
     def __init__(self) -> None:
         state = cluster((-(2**62),), (0,), (2**61,), (2**62,))
@@ -60,7 +60,7 @@ class Rows:
         self.write(60)
 
     def write(self, count: int) -> None:
-        """More rows; every node reads them."""
+        """Write more rows; every node reads them."""
         for number in range(len(self.topic), len(self.topic) + count):
             self.topic.append(write(f"c{number}", number, APPENDED + number, keyspace="tab", table="orders"))
         self.take()
@@ -73,13 +73,13 @@ class Rows:
                 row_replica.advance_position(0, offset + 1)
 
     def stream(self) -> int:
-        """What is waited for comes; how many rows."""
+        """Deliver the pending streams and return the number of rows."""
         rows = 0
         for row_replica, fetch in self.fetches:
             source = self.holders[fetch.source]
             found = source_rows(source, fetch)
             assert received(row_replica, fetch, found)
-            assert not received(row_replica, fetch, found), "it comes once"
+            assert not received(row_replica, fetch, found), "each row arrives once"
             rows += len(found)
         self.fetches.clear()
         return rows
@@ -88,7 +88,7 @@ class Rows:
         return self.state.tablets[TABLE].tablet(index)
 
     def advance(self) -> None:
-        """Tablet 1 goes on: all have acknowledged, and say what they have to say."""
+        """Advance tablet 1 after all nodes have acknowledged and reported."""
         transition = self.tablet().transition
         assert transition is not None
         name = session(TABLE, 1, transition)
@@ -101,7 +101,7 @@ class Rows:
         self.take()
 
     def check(self) -> None:
-        """Every node has just the rows of the tablets that it takes writes of."""
+        """Check that each node stores exactly the rows of the tablets that it is a write replica of."""
         for node, row_replica in self.holders.items():
             mine = [one for one in self.state.tablets[TABLE] if node in nodes_of(writers(one))]
             wanted = {
@@ -127,7 +127,7 @@ def rows() -> Rows:
     return made
 
 
-def test_rows_are_streamed_in_their_stage_and_go_when_they_are_nobodys_more(rows: Rows) -> None:
+def test_rows_are_streamed_in_their_stage_and_removed_by_former_replicas(rows: Rows) -> None:
     streamed = 0
     while (transition := rows.tablet().transition) is not None:
         rows.write(8)
@@ -145,7 +145,7 @@ def test_rows_are_streamed_in_their_stage_and_go_when_they_are_nobodys_more(rows
     rows.check()
 
 
-def test_a_session_that_is_closed_gives_nothing_and_takes_nothing(rows: Rows) -> None:
+def test_a_closed_session_sends_and_accepts_nothing(rows: Rows) -> None:
     while not rows.fetches:
         rows.advance()
     ((row_replica, fetch),) = rows.fetches

@@ -1,4 +1,4 @@
-"""Registers in tablets over real gRPC in one process: tablets move, are rebuilt, repaired, cut; nothing is lost."""
+"""Registers in tablets over real gRPC in one process: migration, rebuild, repair, split and merge lose no write."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def tablet(world: DataWorld, index: int = 1) -> Tablet:
 
 
 def held(world: DataWorld, node: str, one: Tablet, table: str = TABLE) -> dict[bytes, int]:
-    """What a node has of a tablet, by name."""
+    """Return the registers of a tablet at a node, by name."""
     (found,) = [each for each in world.nodes.values() if each.id == node]
     cells = found.host.value.durable.cells.items()
     mine = ((key, cell) for key, cell in cells if key.keyspace == table and in_range(key.token, one.start, one.end))
@@ -95,14 +95,14 @@ def free(world: DataWorld, one: Tablet) -> str:
 
 
 def migration(world: DataWorld, kind: str = "migration", place: int = 0) -> TabletMigration:
-    """One replica goes to the node that has none."""
+    """Return a migration of one replica to the node without one."""
     one = tablet(world)
     source = one.replicas[place]
     return TabletMigration(TABLE, 1, kind, Shard(source.node, source.shard), Shard(free(world, one), 0))
 
 
 def drive(world: DataWorld, stage: str = "settled") -> Tablet:
-    """Tablet 1 is led on by the coordinator's decisions, to that stage."""
+    """Drive tablet 1 to that stage by the coordinator's decisions."""
 
     def reached() -> bool:
         transition = tablet(world).transition
@@ -115,9 +115,9 @@ def drive(world: DataWorld, stage: str = "settled") -> Tablet:
     return tablet(world)
 
 
-def test_a_migrated_tablet_is_where_its_map_says_and_nowhere_else(world: DataWorld) -> None:
+def test_a_migrated_tablet_is_only_where_its_map_says(world: DataWorld) -> None:
     before = tablet(world)
-    assert of(before), "there is something to move"
+    assert of(before), "the tablet has data to move"
     one = migration(world)
     assert one.from_ is not None
     assert one.to is not None
@@ -137,7 +137,7 @@ def test_a_migrated_tablet_is_where_its_map_says_and_nowhere_else(world: DataWor
         assert set(held(world, replica.node, after)) == of(after)
 
 
-def test_a_session_that_turned_back_keeps_nothing_and_takes_nothing(world: DataWorld) -> None:
+def test_a_reverted_session_keeps_and_accepts_nothing(world: DataWorld) -> None:
     one = migration(world)
     assert one.from_ is not None
     assert one.to is not None
@@ -152,7 +152,7 @@ def test_a_session_that_turned_back_keeps_nothing_and_takes_nothing(world: DataW
     fetch = RegisterFetch(name, found.transition.stage_epoch, source.id, TABLE, ((found.start, found.end),))
     assert not isinstance(source.host.snapshot(fetch, 0), str)
     other = replace(fetch, ranges=((found.end, found.start),))
-    assert source.host.snapshot(other, 0) == BAD_STREAM, "ranges of other tablets are not given"
+    assert source.host.snapshot(other, 0) == BAD_STREAM, "pages with ranges of other tablets are refused"
 
     world.submit(RevertTablets((TabletRevert(TABLE, 1, "enough"),)))
     drive(world, CLEANUP_TARGET)
@@ -167,7 +167,7 @@ def test_a_session_that_turned_back_keeps_nothing_and_takes_nothing(world: DataW
     all_read(world, 1)
 
 
-def test_a_target_that_is_killed_while_it_streams_goes_on(world: DataWorld) -> None:
+def test_a_target_killed_during_a_stream_continues(world: DataWorld) -> None:
     one = migration(world)
     assert one.to is not None
     target = next(each for each in world.nodes.values() if each.id == one.to.node)
@@ -197,7 +197,7 @@ def test_the_replica_of_a_dead_node_is_rebuilt_from_a_quorum(world: DataWorld, k
     assert held(world, one.to.node, after) == dict.fromkeys(of(after), 2)
 
 
-def test_rows_that_too_few_know_are_not_streamed_and_not_reported(world: DataWorld) -> None:
+def test_rows_without_a_quorum_are_neither_streamed_nor_reported(world: DataWorld) -> None:
     one = migration(world, "rebuild")
     assert one.from_ is not None
     assert one.to is not None
@@ -209,7 +209,7 @@ def test_rows_that_too_few_know_are_not_streamed_and_not_reported(world: DataWor
     left = {replica.node for replica in tablet(world).replicas} - {victim.id}
     for each in world.nodes.values():
         if each.id in left:
-            each.server.stop(0.1)  # it acknowledges, and gives nothing
+            each.server.stop(0.1)  # The node acknowledges but sends no rows.
     drive(world, STREAMING)
     target = next(each for each in world.nodes.values() if each.id == one.to.node)
     assert {fetch.source for fetch in target.host.value.fetching} == left
@@ -219,12 +219,12 @@ def test_rows_that_too_few_know_are_not_streamed_and_not_reported(world: DataWor
     world.submit(DeclareDown(max(left), "gone, too"))
     for node in (victim.id, *left):
         world.submit(Assassinate(node))
-    after = drive(world)  # nobody knows more any more: it begins with nothing
+    after = drive(world)  # No remaining node knows the rows, so the replica starts empty.
     assert one.to.node in {replica.node for replica in after.replicas}
     assert held(world, one.to.node, after) == {}
 
 
-def test_a_repair_brings_what_each_has_to_all(world: DataWorld) -> None:
+def test_a_repair_copies_each_replicas_registers_to_all(world: DataWorld) -> None:
     one = tablet(world)
     behind = next(each for each in world.nodes.values() if each.id == one.replicas[2].node)
     behind.stop()
@@ -237,7 +237,7 @@ def test_a_repair_brings_what_each_has_to_all(world: DataWorld) -> None:
         assert held(world, replica.node, one) == dict.fromkeys(of(one), 2)
 
 
-def test_within_a_node_nothing_is_lost_and_tables_that_share_tablets_move_together(world: DataWorld) -> None:
+def test_tables_that_share_tablets_move_together_without_loss(world: DataWorld) -> None:
     world.submit(create_table("u", 901, "t"))
     fill(world, 1, table="shop.u")
     source = tablet(world).replicas[0]
@@ -268,7 +268,7 @@ def test_tablets_are_cut_and_merged_under_their_registers(world: DataWorld) -> N
 
 
 @pytest.mark.parametrize("goes", [DropTable("shop", "t"), DropKeyspace("shop")], ids=["table", "keyspace"])
-def test_registers_of_what_is_dropped_go_and_a_namesake_begins_empty(world: DataWorld, goes: Command) -> None:
+def test_dropped_tables_lose_their_registers_and_a_namesake_starts_empty(world: DataWorld, goes: Command) -> None:
     if isinstance(goes, DropKeyspace):
         world.submit(DropTable("shop", "t"))
     world.submit(goes)
@@ -279,7 +279,7 @@ def test_registers_of_what_is_dropped_go_and_a_namesake_begins_empty(world: Data
     assert world.coordinator.read(TABLE, NAMES[0]).cell is None
 
 
-def test_registers_are_those_of_a_table_just_where_it_is_in_tablets(world: DataWorld) -> None:
+def test_register_tables_apply_only_to_tables_in_tablets(world: DataWorld) -> None:
     for space, reason in (("shop", "no_replicas"), ("shop.v", "unknown_table"), ("ks.t", "unknown_table")):
         with pytest.raises(RequestImpossible, match=reason):
             world.coordinator.read(space, b"k")

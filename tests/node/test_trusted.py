@@ -1,6 +1,6 @@
-"""Nodes that show each other certificates: who is heard, who is refused, and what a process believes of an address.
+"""Mutual TLS between nodes: accepted and refused certificates, and the address checks of clients.
 
-Real gRPC and real HTTP, on ports of 127.0.0.1: a certificate names a node, not an address.
+Real gRPC and real HTTP on ports of 127.0.0.1: a certificate names a node, not an address.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def known(authority: Path) -> dict[str, Trust]:
-    """What nodes and an operator are given."""
+    """Return the certificates of nodes and of an operator."""
     return trusts(authority, IDS, "ops")
 
 
 @pytest.fixture(scope="module")
 def strange(tmp_path_factory: pytest.TempPathFactory) -> Trust:
-    """Node 1 by another authority."""
+    """Return a certificate for node 1 by another authority."""
     return trusts(tmp_path_factory.mktemp("authority") / "theirs", {"n1": IDS["n1"]})["n1"]
 
 
@@ -69,7 +69,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Trust:
 def world(
     tmp_path: Path, authority: Path, known: dict[str, Trust], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DataWorld]:
-    """Two nodes, and a coordinator that has the operator's certificate."""
+    """Return two nodes, and a coordinator with the operator's certificate."""
     monkeypatch.setenv(TRUST_VARIABLE, "")
     use_trust_file(authority / "ops.properties")
     made = DataWorld(tmp_path, 1, trust_of=lambda number: lambda: known[f"n{number}"])
@@ -79,7 +79,7 @@ def world(
 
 
 def call(world: DataWorld, node: DataNode, trust: Trust, method: str, request: Any) -> bytes | None:
-    """The answer of a node to who is given ``trust``; None where there is none."""
+    """Return the answer of a node to a client with ``trust``, or None without an answer."""
     peers, answer = Peers(world.find, lambda: trust), Future[bytes | None]()
     try:
         peers.call(node.id, method, pack(request), CALL_S, answer.set_result)
@@ -94,7 +94,7 @@ def status(world: DataWorld, node: DataNode, trust: Trust) -> StatusReply | None
 
 
 def stream(world: DataWorld, trust: Trust, method: str, request: Any) -> StreamPage:
-    """The first page of a stream."""
+    """Return the first page of a stream."""
     with closing(Peers(world.find, lambda: trust)) as peers:
         return unpack(StreamPage, next(peers.stream(request.node, method, pack(request), CALL_S)))
 
@@ -102,7 +102,7 @@ def stream(world: DataWorld, trust: Trust, method: str, request: Any) -> StreamP
 # ------------------------------------------------------------------------------------------------------------ gRPC
 
 
-def test_registers_are_written_read_and_streamed_among_those_who_know_each_other(world: DataWorld) -> None:
+def test_trusted_nodes_write_read_and_stream_registers(world: DataWorld) -> None:
     names = [f"k{number}".encode() for number in range(20)]
     for number, name in enumerate(names):
         world.coordinator.write("ks", name, b"v", timestamp=number + 1)
@@ -111,14 +111,16 @@ def test_registers_are_written_read_and_streamed_among_those_who_know_each_other
     assert all((cell := world.coordinator.read("ks", name).cell) and cell.value == b"v" for name in names)
 
 
-def test_without_a_certificate_none_is_heard(world: DataWorld, known: dict[str, Trust], strange: Trust) -> None:
+def test_clients_without_a_certificate_are_refused(world: DataWorld, known: dict[str, Trust], strange: Trust) -> None:
     node, ops = world.nodes[1], known["ops"]
     assert status(world, node, ops) is not None
     for stranger in (Trust(), strange, replace(strange, ca=ops.ca)):
         assert status(world, node, stranger) is None
 
 
-def test_only_the_meant_one_is_told(world: DataWorld, known: dict[str, Trust], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_intended_node_receives_a_request(
+    world: DataWorld, known: dict[str, Trust], monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = world.begin(2)
     asked: list[object] = []
     monkeypatch.setattr(other.server, "_status", lambda *given: asked.append(given))
@@ -177,12 +179,12 @@ def test_certificates_are_renewed_while_the_node_runs(
 # ------------------------------------------------------------------------------------------------------------ HTTP
 
 
-def test_a_node_is_found_with_a_token_and_is_the_one_meant(world: DataWorld, known: dict[str, Trust]) -> None:
+def test_a_node_is_found_with_a_token_and_its_identity_is_checked(world: DataWorld, known: dict[str, Trust]) -> None:
     ours, other = known["n1"], known["ops"]
     state = world.state
 
     class Data:
-        """What the status page says of the data side."""
+        """The data side's entry on the status page."""
 
         port = 7401
 
@@ -218,7 +220,7 @@ def test_a_node_is_found_with_a_token_and_is_the_one_meant(world: DataWorld, kno
 # ---------------------------------------------------------------------------------------------------------- folder
 
 
-def test_a_node_is_who_its_certificate_says_and_changes_nothing_where_it_is_another(tmp_path: Path) -> None:
+def test_a_node_with_the_certificate_of_another_node_changes_nothing(tmp_path: Path) -> None:
     options = NodeOptions("n1", HOST, 0, "dc1", "r1", 2, tmp_path / "n1", certified=IDS["n1"])
     first = NodeFolder(options)
     assert first.node == IDS["n1"]
@@ -230,7 +232,7 @@ def test_a_node_is_who_its_certificate_says_and_changes_nothing_where_it_is_anot
     NodeFolder(options).close()
 
 
-def test_others_find_a_node_at_the_host_that_it_advertises() -> None:
+def test_peers_find_a_node_at_its_advertised_host() -> None:
     options = NodeOptions("n1", "0.0.0.0", 7101, "dc1", "r1", 2, Path("n1"), "10.0.0.1")
     assert (options.address(7101), options.hosts) == ("10.0.0.1:7101", ("0.0.0.0", "10.0.0.1"))
     assert replace(options, host="::1", advertise="").address(7101) == "[::1]:7101"

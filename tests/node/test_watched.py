@@ -1,4 +1,4 @@
-"""What a node says of itself in each of its states, and its figures."""
+"""Health messages and metrics of a node in each of its states."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def test_a_node_that_answers_is_ready() -> None:
         (replace(READY, failure="disk", stopping=True, caught_up=False), "halted", "disk"),
     ],
 )
-def test_a_node_that_does_not_answer_says_why(view: NodeView, state: str, why: str) -> None:
+def test_a_node_that_does_not_answer_reports_the_reason(view: NodeView, state: str, why: str) -> None:
     health = health_of(view)
     assert (health.state, health.is_ready) == (state, False)
     assert why in health.why
 
 
-def test_a_node_serves_on_while_the_broker_is_away_and_says_so() -> None:
+def test_a_node_keeps_serving_without_a_broker_and_reports_it() -> None:
     health = health_of(replace(READY, log=replace(LOG, silent_s=61.4)))
     assert health.is_ready
     assert health.why == f"the broker has not answered for 61 s: it serves at epoch {STATE.epoch}"
 
 
-def test_a_node_that_was_declared_down_says_so() -> None:
+def test_a_node_that_was_declared_down_reports_it() -> None:
     health = health_of(as_member(down=True, down_reason="disk"))
     assert (health.is_ready, health.why) == (True, "declared down: disk")
 
@@ -80,7 +80,7 @@ def values(view: NodeView) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_every_figure_of_a_node_is_shown() -> None:
+def test_every_metric_of_a_node_is_exported() -> None:
     most = SETTINGS["stream_tries_max"].default
     full = replace(
         READY,
@@ -106,7 +106,7 @@ def test_every_figure_of_a_node_is_shown() -> None:
     exposition(samples_of(full), {"node": "n1"})
 
 
-def test_what_is_not_known_is_not_shown() -> None:
+def test_unknown_metrics_are_not_exported() -> None:
     found = {name for name, *_ in values(NodeView(NODE_ID, LogView(0, 0, None, None, None)))}
     assert found.isdisjoint(
         {
@@ -124,38 +124,38 @@ def record(time_ms: int) -> TailItem:
     return TailItem(0, 0, b"x", time_ms)
 
 
-def test_the_broker_s_clock_is_that_of_a_write_which_came_at_once() -> None:
+def test_the_broker_clock_is_read_from_a_prompt_write() -> None:
     clock = BrokerClock()
     clock.took([record(1_000)], True, 9_000_000)
-    assert clock.ahead is None, "how long it had been there nobody knows"
+    assert clock.ahead is None, "the time that the record spent there is unknown"
     clock.took([], True, 0)
     clock.took([record(2_000), record(1)], True, 2_040_000)
     assert clock.ahead == 40_000
     clock.took([record(1)], True, 3_000_000)
-    assert clock.ahead == 40_000, "nothing had been idle before"
+    assert clock.ahead == 40_000, "nothing was idle before"
     clock.took([], True, 0)
     clock.took([TailItem(0, 1, None)], True, 3_000_000)
     clock.took([], True, 0)
     clock.took([record(5_000)], True, 4_000_000)
-    assert clock.ahead == -1_000_000, "the least counts: the rest is on the way"
+    assert clock.ahead == -1_000_000, "the minimum counts: the remainder is transport time"
     for _ in range(SAMPLES_KEPT):
         clock.took([], True, 0)
         clock.took([record(5_000)], True, 5_010_000)
-    assert clock.ahead == 10_000, "old ones are forgotten"
+    assert clock.ahead == 10_000, "old samples are dropped"
 
 
-def test_a_node_that_was_behind_learns_nothing_of_clocks() -> None:
+def test_a_lagging_node_measures_no_clock() -> None:
     clock = BrokerClock()
     clock.took([], False, 0)
     clock.took([record(1_000)], True, 9_000_000)
     assert clock.ahead is None
 
 
-# How far a node is behind the mutations topic, for who watches it from another thread.
+# The lag of a node behind the mutations topic, as another thread reads it.
 
 
 class OneThread:
-    """A client of which only the thread that made it may ask anything: another would stop both."""
+    """A client that only its creating thread may call; a call from another thread would block both."""
 
     def __init__(self, ends: dict[int, int]) -> None:
         self.ends = ends
@@ -167,17 +167,19 @@ class OneThread:
 
     def get_watermark_offsets(self, place: TopicPartition, cached: bool) -> tuple[int, int]:
         assert threading.get_ident() == self._owner
-        assert cached, "nobody waits for a broker here"
+        assert cached, "the call does not wait for a broker"
         return 0, self.ends[place.partition]
 
 
-def test_who_watches_asks_the_reader_and_not_its_client() -> None:
+def test_a_monitor_asks_the_reader_and_not_its_client() -> None:
     tail = MutationsTail("127.0.0.1:1", "c", "n1")
     tail.close()
     tail._consumer = OneThread({0: 10, 1: 5, 2: -1001})  # type: ignore[assignment]
     tail.ends = {0: 1, 1: 1, 2: 1}
     with ThreadPoolExecutor(1) as other:
-        assert other.submit(tail.behind, {0: 4, 1: 9, 2: 0}).result() is None, "nothing was read yet"
+        assert other.submit(tail.behind, {0: 4, 1: 9, 2: 0}).result() is None, "nothing has been read yet"
         assert tail.take() == []
-        assert other.submit(tail.behind, {0: 4, 1: 9, 2: 0}).result() == 6, "of a partition without news nothing counts"
+        assert other.submit(tail.behind, {0: 4, 1: 9, 2: 0}).result() == 6, (
+            "a partition without new records does not count"
+        )
         assert other.submit(tail.behind, {}).result() is None

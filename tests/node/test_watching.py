@@ -1,4 +1,4 @@
-"""A look at the pieces of a real node, on a log in memory, with no broker for the mutations."""
+"""The status view of a real node's parts, on a log in memory, without a broker for the mutations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.node.data_world import until
 NOW = 1_700_000_000_000_000
 
 
-def test_a_look_shows_what_the_pieces_have(tmp_path: Path) -> None:
+def test_the_status_shows_the_values_of_the_parts(tmp_path: Path) -> None:
     log = MemoryLog()
     replica = LogReplica(log)
     options = NodeOptions("n1", "127.0.0.1", 0, "dc1", "r1", 1, tmp_path / "n1")
@@ -69,8 +69,8 @@ def test_a_look_shows_what_the_pieces_have(tmp_path: Path) -> None:
             size = shown[("ringlog_node_disk_bytes", "rows")]
             assert isinstance(size, int)
             assert size >= (options.folder / ROWS).stat().st_size > 0
-            assert ("ringlog_node_copy_epoch",) not in shown, "it is no member"
-            assert ("ringlog_node_mutations_behind_records",) not in shown, "the broker has not said anything"
+            assert ("ringlog_node_copy_epoch",) not in shown, "the node is not a member"
+            assert ("ringlog_node_mutations_behind_records",) not in shown, "the broker has not answered yet"
             assert b'ringlog_node_ready{node="n1"} 1.0' in exposition(watch.samples(), watch.labels).splitlines()
 
             stopping.set()

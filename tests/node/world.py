@@ -1,4 +1,4 @@
-"""A cluster folded by the real kernel, and writes to its table, for tests of the node without a broker."""
+"""A cluster built by the real kernel, and writes to its table, for tests of the node without a broker."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ APPENDED = 1_700_000_000_000_000
 
 
 def name_of(number: int) -> str:
-    """Id of node ``number``."""
+    """Return the id of node ``number``."""
     return uuid(number, space=2)
 
 
 def with_table(state: ClusterState, factor: int, cdc: bool = False) -> ClusterState:
-    """Keyspace ``shop`` and the table ``orders`` (``customer`` text, ``number`` bigint)."""
+    """Return a state with keyspace ``shop`` and the table ``orders`` (``customer`` text, ``number`` bigint)."""
     columns = (Column("customer", "text"), Column("number", "bigint"), Column("note", "text"), Column("other", "text"))
     table = CreateTable(
         "shop", "orders", uuid(1, space=9), columns, ("customer",), ("number",), CdcOptions(enabled=cdc)
@@ -40,7 +40,7 @@ def with_table(state: ClusterState, factor: int, cdc: bool = False) -> ClusterSt
 
 
 def begin_join(state: ClusterState, number: int, tokens: tuple[int, ...]) -> tuple[ClusterState, str]:
-    """The state after node ``number``, registered if it was not, asked to join; and the operation's id."""
+    """Register node ``number`` if necessary, request its join, and return the state and the operation's id."""
     if name_of(number) not in state.nodes:
         state = applied(state, node(number))
     state = applied(state, Join(name_of(number), tokens, SEED))
@@ -48,7 +48,9 @@ def begin_join(state: ClusterState, number: int, tokens: tuple[int, ...]) -> tup
 
 
 def step(state: ClusterState, operation: str, reports: tuple[StreamReport, ...] = ()) -> ClusterState:
-    """One stage on: every node has acknowledged, the generation is there; ``reports`` where they are asked for."""
+    """Advance one stage: every node has acknowledged and the generation exists. ``reports``: given if the stage needs
+    them.
+    """
     found = state.operations[operation]
     if found.stage == COMMIT_CDC_GENERATION:
         state = with_generation(state, found)
@@ -60,7 +62,7 @@ def step(state: ClusterState, operation: str, reports: tuple[StreamReport, ...] 
 
 
 def joined(state: ClusterState, number: int, tokens: tuple[int, ...]) -> ClusterState:
-    """The state after a whole join, streaming taken for granted."""
+    """Return the state after a complete join; streaming counts as done."""
     state, operation = begin_join(state, number, tokens)
     while state.operations[operation].stage != JOIN_STAGES[-1]:
         reports: tuple[StreamReport, ...] = ()
@@ -71,7 +73,7 @@ def joined(state: ClusterState, number: int, tokens: tuple[int, ...]) -> Cluster
 
 
 def cluster(*tokens: tuple[int, ...], factor: int = 2, cdc: bool = False) -> ClusterState:
-    """Nodes 1, 2, … with these tokens, all joined, and the table."""
+    """Return nodes 1, 2, … with these tokens, all joined, and the table."""
     state = founded()
     for number, own in enumerate(tokens, start=1):
         state = joined(state, number, own)
@@ -79,7 +81,7 @@ def cluster(*tokens: tuple[int, ...], factor: int = 2, cdc: bool = False) -> Clu
 
 
 def write(key: str | None, number: int, timestamp: int = APPENDED, **changes: object) -> Mutation:
-    """An insert of row (``key``, ``number``)."""
+    """Return an insert of row (``key``, ``number``)."""
     made = Mutation(
         mutation_id=None,
         cluster_id=None,
@@ -96,19 +98,19 @@ def write(key: str | None, number: int, timestamp: int = APPENDED, **changes: ob
 
 
 def partial_key(value: bytes) -> tuple[str, tuple[bytes, ...]] | None:
-    """Whose an encoded mutation is, as far as its head says it."""
+    """Return the partition key of an encoded mutation, as far as its head contains it."""
     head = head_of(value)
     return None if head is None else partition_of(head)
 
 
 def replicas(state: ClusterState, key: str) -> set[str]:
-    """The write replicas of a key of the table, straight from the placement."""
+    """Return the write replicas of a key of the table, computed from the placement."""
     (placement,) = state.placements.values()
     return set(nodes_of(group_at(placement, token_of(key.encode())).write))
 
 
 def journey() -> list[ClusterState]:
-    """The states of a join; then those of one that is cancelled."""
+    """Return the states of a join, then those of a cancelled one."""
     log = [cluster((1_000, -500), (2_000, 77), (-40,), factor=2)]
     state, operation = begin_join(log[0], 9, (100, 1_500))
     while state.operations[operation].stage != FINISHED:

@@ -41,7 +41,7 @@ def _copied(folder: Path) -> None:
     """As the fixtures of that module would make it."""
     cluster = copies.cluster.__wrapped__()  # type: ignore[attr-defined]
     made = copies.copy.__wrapped__(folder, cluster)  # type: ignore[attr-defined]
-    copies.test_where_the_log_begins_later_it_begins_anew(folder, cluster, next(made))
+    copies.test_a_copy_restarts_if_the_log_starts_later(folder, cluster, next(made))
 
 
 def _pruned(story: Callable[..., None], *more: object) -> Story:
@@ -53,7 +53,7 @@ _behind = _pruned(prunings.test_each_member_has_validated_what_is_deleted, {})
 
 
 def _stayed(_: Path) -> None:
-    compactions.test_versions_that_another_state_of_the_table_may_read_otherwise_stay(
+    compactions.test_versions_that_another_schema_reads_differently_stay(
         replace(compactions.SHAPE, columns=("s", "v", "m", "e", "u")), "w"
     )
 
@@ -80,9 +80,9 @@ STORIES: dict[str, Story] = {
     "members_never_exchanged": _told(services.test_members_are_spread_evenly),
     "recovery_waits_for_a_quorum": _told(services.test_a_recovery_needs_the_node_but_no_quorum),
     "copy_of_a_log_that_was_cut": _copied,
-    "stream_of_a_source_that_is_behind": _told(streams.test_rows_of_a_dropped_table_do_not_come_into_the_next_one),
+    "stream_of_a_source_that_is_behind": _told(streams.test_rows_of_a_dropped_table_do_not_enter_the_recreated_one),
     "next_table_in_the_same_tablets": _told(
-        streams.test_registers_of_a_dropped_table_are_not_those_of_the_next_one_in_the_same_tablets
+        streams.test_registers_of_a_dropped_table_do_not_enter_the_recreated_one_in_the_same_tablets
     ),
     "grown_value_removed": _stayed,
     "rows_called_lost": lambda _: reads.test_replicas_that_removed_redundant_writes_at_different_times_agree(
@@ -96,7 +96,7 @@ STORIES: dict[str, Story] = {
     "pruned_before_the_first_writer": _told(forgettings.test_the_first_writer_of_a_log_may_still_come),
     "pruned_before_a_successor": _told(forgettings.test_what_a_fenced_writer_left_is_for_its_successor),
     "pruned_before_a_writer": _told(forgettings.test_what_a_fenced_writer_left_is_for_its_successor),
-    "log_of_another_file": disks.test_a_copy_of_the_file_beside_the_log_of_a_later_run_is_refused,
+    "log_of_another_file": disks.test_an_old_file_with_a_newer_log_is_rejected,
 }
 
 
