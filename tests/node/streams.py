@@ -11,7 +11,7 @@ from ringlog.wire.data import Rows
 
 
 def source_rows(source: RowReplica, fetch: RowFetch, newest: Epoch = 0) -> Rows:
-    """Return all rows that a source has for a stream, for a receiver at epoch ``newest``. Raises NotReady, NotServed."""
+    """Return all rows of a source for a receiver at epoch ``newest``. Raises NotReady, NotServed."""
     return source.page(fetch, newest, None, sys.maxsize)
 
 

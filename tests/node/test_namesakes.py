@@ -1,4 +1,4 @@
-"""A recreated keyspace has no register of the dropped one with the same name, even if a node missed the epochs between."""
+"""A recreated keyspace has no register of its dropped namesake, even if a node missed the epochs between."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_an_epoch_without_moves_does_not_scan_the_cells() -> None:
 
 
 def expected_keys(held: set[Key], state: ClusterState, node: str, before: int) -> set[Key]:
-    """Compute the kept registers: those of which the node is a write replica without a break since its previous epoch."""
+    """Compute the kept registers: the node has been their write replica since its previous epoch."""
     kept = set()
     for key in held:
         placement = placement_of_keyspace(state, key.keyspace)

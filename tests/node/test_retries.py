@@ -1,4 +1,4 @@
-"""Retries at the start of a node: it waits for a missing broker with a message, and fails at a broker without its log."""
+"""Retries at the start of a node: it waits for a missing broker and fails if the broker has no log."""
 
 from __future__ import annotations
 
