@@ -38,7 +38,7 @@ EXEMPT = {
     "client.cdc.copies.sqlite.SqliteTables._sweep": "what the class wrote into its own database, in one transaction",
     "client.cdc.copies.tables.Copies.all": "what the class wrote into its own database, in one transaction",
     "client.cdc.copies.state_text.state_of": "what the class wrote into its own database, in one transaction",
-    "client.creation.schemas.incompatibilities": "passes over what is no schema (tests/client/test_founding.py)",
+    "client.creation.schemas.incompatibilities": "passes over what is no schema (tests/client/test_creation.py)",
     "ringlog_demo.observe._JsonLines.fresh": "lines of the demo's own processes",
     "node.rows.disk_rows.DiskRows._read_mark": "its sum is looked at first (tests/node/test_disk_rows.py)",
     "operator.intents.replication.parse_setting": "an operator's argument; a bad one is refused with its text",

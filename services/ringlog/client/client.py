@@ -130,8 +130,8 @@ class Client:
     def start(self, silence_s: float = SILENCE_S) -> Client:
         """Replay the log and position the reader at the end of the results. The duration is not bounded.
 
-        The client is closed if this raises. Raises LogUnavailable if nothing arrives for ``silence_s``, NotFounded,
-        TopicMissing, other LogErrors.
+        The client is closed if this raises. Raises LogUnavailable if nothing arrives for ``silence_s``,
+        ClusterNotCreated, TopicMissing, other LogErrors.
         """
         try:
             return self.follow(silence_s=silence_s)

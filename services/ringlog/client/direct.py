@@ -53,7 +53,7 @@ class DirectAuthor:
     ) -> Submitted:
         """Decide the command, append it and return the final answer.
 
-        Raises SubmissionTimedOut (outcome unknown), NotFounded, InvalidSubmission, LogError.
+        Raises SubmissionTimedOut (outcome unknown), ClusterNotCreated, InvalidSubmission, LogError.
         """
         with self.translated():
             return self.driver.run_steps(self.protocol.submit(command, request_id, since_epoch, micros(timeout_s)))

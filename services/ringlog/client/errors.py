@@ -4,7 +4,7 @@ ClientError
 ├── SubmissionTimedOut   the outcome of a request is unknown
 ├── InvalidSubmission    the request cannot be sent with these arguments
 ├── ClientBroken         a thread of the client failed; outcomes of pending requests are unknown
-├── NotFounded           the log has no initial entry
+├── ClusterNotCreated           the log has no initial entry
 ├── DiscoveryImpossible  a process cannot be reached, or its stored view belongs to another process
 ├── LeftoversFound       a cluster of that name lost its log
 ├── SchemasIncompatible  a schema of this release conflicts with a registered one

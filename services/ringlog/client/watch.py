@@ -56,8 +56,8 @@ class MetadataWatch:
     def start(self, silence_s: float = SILENCE_S) -> MetadataWatch:
         """Start the replica and replay the log to its current end. The duration is not bounded.
 
-        The watch is closed if this raises. Raises LogUnavailable if nothing arrives for ``silence_s``, NotFounded,
-        TopicMissing, TopicMisconfigured, other LogErrors.
+        The watch is closed if this raises. Raises LogUnavailable if nothing arrives for ``silence_s``,
+        ClusterNotCreated, TopicMissing, TopicMisconfigured, other LogErrors.
         """
         try:
             self.replica.start()

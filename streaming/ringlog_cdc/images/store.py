@@ -73,7 +73,7 @@ class ImagesLost(CdcError):
         super().__init__(
             "images_lost",
             f"source partition {partition}: {message}",
-            "bring back images/ of the checkpoint; or begin without, with --images-anew: rows then have no preimage "
+            "bring back images/ of the checkpoint; or begin without, with --reset-images: rows then have no preimage "
             "until they are written again",
         )
 

@@ -77,8 +77,8 @@ class SchemaFollower:
     def start(self) -> SchemaFollower:
         """Replay the log to its current end.
 
-        Raises NotFounded, TopicMissing, other LogErrors; the follower is then closed. One of them is raised if the log
-        is not the one in ``record``: rows must not be interpreted with the tables of another history.
+        Raises ClusterNotCreated, TopicMissing, other LogErrors; the follower is then closed. One of them is raised if
+        the log is not the one in ``record``: rows must not be interpreted with the tables of another history.
         """
         self._watch.start()
         # A subscription starts between two records and returns the state there. ``begin`` has no effect if a step was

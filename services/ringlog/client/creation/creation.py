@@ -86,7 +86,7 @@ def found(
     """Create the cluster on the log that ``replica`` follows, or return the existing one. Both are read back from the
     log.
 
-    Raises FoundingRefused, SubmissionTimedOut (call it again), LogError.
+    Raises CreationRefused, SubmissionTimedOut (call it again), LogError.
     """
     here = False
     if catch_up(replica, silence_s=timeout_s, on_progress=on_progress).epoch == 0:
@@ -115,7 +115,7 @@ def cluster_id_of_log(
     """Return the cluster id of the first valid initial entry. Later entries are not read.
 
     ``check``: called before each wait; may raise. ``start_finder``: source of a snapshot that contains the id if the
-    initial entry was truncated. Raises NotFounded, LogTruncated, LogUnavailable, TopicMissing.
+    initial entry was truncated. Raises ClusterNotCreated, LogTruncated, LogUnavailable, TopicMissing.
     """
     begin = metadata.begin_offset()
     # The initial entry was truncated. Only a snapshot still contains the id.

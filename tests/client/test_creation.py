@@ -1,4 +1,4 @@
-"""Founding: the first valid entry wins, everybody learns whose it was."""
+"""Creation of a cluster: the first valid entry wins, and every process reads the same cluster id."""
 
 from __future__ import annotations
 
