@@ -61,6 +61,20 @@ def parse(arguments: Sequence[str]) -> None:
     found.make_context(context.info_name, rest, parent=context.parent)
 
 
+def hidden_words(words: list[str]) -> list[str]:
+    """Return the words of a command line that are old names: options and commands that the help does not show."""
+    command: Any = typer.main.get_command(app)
+    found = []
+    for word in words[1:]:
+        name = word.partition("=")[0]
+        if OPTION.fullmatch(name):
+            found += [name for one in command.params if name in getattr(one, "old_names", ())]
+        elif hasattr(command, "get_command") and (inner := command.get_command(None, word)) is not None:
+            command = inner
+            found += [word] if command.hidden else []
+    return found
+
+
 def _without(options: frozenset[str], words: list[str]) -> list[str]:
     """Return the words without these options and their values."""
     left: list[str] = []

@@ -17,7 +17,7 @@ from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.registry import CODES, COMMANDS
 from ringlog.log.kafka.topics import TOPICS
 from ringlog_schemas import catalog
-from tests.cli.known_commands import unknown, wrong_use
+from tests.cli.known_commands import hidden_words, unknown, wrong_use
 from tests.tidy.files import ROOT, files, shown
 from tests.tidy.markdown import blocks, program_arguments, shell_commands, without_blocks
 from tests.tidy.pending import PENDING_PAGES
@@ -42,6 +42,18 @@ def test_commands_that_are_shown_can_be_typed(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     check = unknown if shown(page) in PENDING_PAGES else wrong_use
     assert [wrong for words in shown_commands(text) if words[1:3] not in PLANNED and (wrong := check(words))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_pages_show_no_old_names_of_commands_and_options(page: Path) -> None:
+    found = [hidden_words(words) for words in shown_commands(page.read_text(encoding="utf-8"))]
+    assert [words for words in found if words] == []
+
+
+def test_an_old_name_would_be_found() -> None:
+    assert hidden_words(["ringlog", "cluster", "found", "c"]) == ["found"]
+    assert hidden_words(["ringlog", "balance", "chart", "f", "--wait"]) == []
+    assert hidden_words(["ringlog", "audit", "--wait", "9"]) == ["--wait"]
 
 
 def test_a_wrong_command_would_be_found() -> None:
