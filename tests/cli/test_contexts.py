@@ -30,7 +30,7 @@ from ringlog.cli.shared.connection import (
     resolve,
     with_way_out,
 )
-from ringlog.cli.stack import belongings
+from ringlog.cli.stack import cluster_files
 from ringlog.client.creation.creation import ClusterCreation
 from ringlog.log.errors import CopyInUse, LogDamaged, TopicMissing
 from ringlog.log.kafka import diagnosis
@@ -258,7 +258,7 @@ def test_a_password_variable_goes_with_the_file_of_the_broker(tmp_path: Path, mo
     file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\n")
     store_cluster(ClusterContext("a:1", "shop", "", str(file), "1"))
     monkeypatch.setenv("RINGLOG_KAFKA_SASL_PASSWORD", "pw")
-    with pytest.raises(BadKafkaConfig, match="says nothing under security"):
+    with pytest.raises(BadKafkaConfig, match="has no effect with security"):
         resolve("b:1", None)
     assert resolve(None, None).kafka_config == str(file)
     assert (current().security.username, current().security.password) == ("me", "pw")
@@ -332,7 +332,7 @@ def test_what_belongs_to_a_cluster_is_told_from_its_namesakes(tmp_path: Path) ->
         node("shop", "n2"),
     ):
         assert path.exists()
-    assert set(belongings(FIRST)) == set(mine)
+    assert set(cluster_files(FIRST)) == set(mine)
 
 
 def test_a_cluster_is_forgotten_with_its_files_unless_a_node_runs_from_them(tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_nodes_keep_their_files_where_the_variable_says(tmp_path: Path, monkeypa
         assert ProcessSettings().data_dir == folder, "agents and nodes have one folder"
         mine = folder / "nodes" / f"shop.{FIRST.cluster_id}"
         mine.mkdir(parents=True)
-        assert belongings(FIRST) == [mine]
+        assert cluster_files(FIRST) == [mine]
 
 
 def test_after_every_error_of_a_damaged_log_the_broker_is_named() -> None:
@@ -434,7 +434,7 @@ def accept_all(server: socket.socket, closes: bool) -> None:
 
 
 def founded(monkeypatch: pytest.MonkeyPatch, founding: ClusterCreation, *more: str) -> Result:
-    monkeypatch.setattr("ringlog.cli.cluster.app.found_cluster", lambda *_, **__: founding)
+    monkeypatch.setattr("ringlog.cli.cluster.app.create_cluster", lambda *_, **__: founding)
     return CliRunner().invoke(app, ["cluster", "create", founding.name, "--bootstrap", "b:1", *more])
 
 

@@ -99,7 +99,7 @@ def test_an_archive_that_is_not_there_is_not_verified(
 
 def test_a_cluster_is_not_remembered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     founding = ClusterCreation("an-id", "c", "", 0, here=True, copies=1)
-    monkeypatch.setattr("ringlog.cli.cluster.app.found_cluster", lambda *_, **__: founding)
+    monkeypatch.setattr("ringlog.cli.cluster.app.create_cluster", lambda *_, **__: founding)
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/ringlog")
     assert ended(["cluster", "create", "c", "--bootstrap", "b:1"], monkeypatch) == 1
     said = capsys.readouterr()

@@ -121,10 +121,11 @@ def run(*words: str, alphabet: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_terminal_that_lacks_a_sign_shows_its_number() -> None:
-    ended = run("status", "--help", alphabet="ascii")
+def test_a_terminal_that_lacks_a_sign_shows_its_number(tmp_path: Path) -> None:
+    (tmp_path / "r\u00fcgen.json").write_text("{")
+    ended = run("sim", "rules", "--delays", str(tmp_path), alphabet="ascii")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "HOST:PORT,\\u2026" in ended.stdout
+    assert "ignored rule: r\\xfcgen.json" in ended.stdout
 
 
 def test_bytes_that_are_no_text_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

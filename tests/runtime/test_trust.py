@@ -141,9 +141,9 @@ def test_names_that_are_no_file_of_ones_own_are_refused(name: str, tmp_path: Pat
         (lambda at: written(at / "token", "short\n"), "token: a token on each line, of 16 to"),
         (lambda at: written(at / "token", "\n"), "token: a token on each line"),
         (lambda at: written(at / "n1.acks", "short"), "n1.acks: a token on each line"),
-        (lambda at: shutil.copy(at / "ops.key", at / "n1.key"), "not what TLS takes"),
-        (lambda at: written(at / "n1.pem", "nothing"), "not what TLS takes"),
-        (lambda at: foreign(at), "not what TLS takes"),
+        (lambda at: shutil.copy(at / "ops.key", at / "n1.key"), "not usable for TLS"),
+        (lambda at: written(at / "n1.pem", "nothing"), "not usable for TLS"),
+        (lambda at: foreign(at), "not usable for TLS"),
     ],
     ids=[
         "half",
@@ -362,5 +362,5 @@ def test_an_authority_is_replaced_in_steps_and_each_process_shows_its_own_end(tm
     TrustFile(at / "n2.properties").now()  # still trusted, by the old one
     assert retire_authorities(at) == 1
     assert TrustFile(n1).now().node == ONE
-    with pytest.raises(BadTrustConfig, match="not what TLS takes"):
+    with pytest.raises(BadTrustConfig, match="not usable for TLS"):
         TrustFile(at / "n2.properties").now()

@@ -104,8 +104,8 @@ def _view_of(
     state: ClusterState, acks: Mapping[str, NodeAck], reports: LastReports, agents: Sequence[AgentView], now: Micros
 ) -> dict[str, Any]:
     """Return the state and the reports of nodes and agents as JSON."""
-    doubted = [one.subject for a in agents for one in a.refused if one.code == ACK_REJECTED]
-    found = views.operations(state, acks, now, doubted, reports)
+    rejected_nodes = [one.subject for a in agents for one in a.refused if one.code == ACK_REJECTED]
+    found = views.operations(state, acks, now, rejected_nodes, reports)
     return views.cluster(state) | {
         "agents": [views.agent(a) for a in agents],
         "directory": views.nodes(state, reports),

@@ -47,7 +47,7 @@ OPTIONS: Options = {
     "delays": (Folder, None),
     "to": (To, None),
     **MATCHED,
-    "name": (Annotated[str | None, typer.Option("--name", help="Name of the rule. Default: hold-1, hold-2, …")], None),
+    "name": (Annotated[str | None, typer.Option("--name", help="Name of the rule. Default: hold-1 and so on.")], None),
     "as_json": (Json, False),
 }
 """The options of every command that adds a rule."""
