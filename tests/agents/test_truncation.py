@@ -273,7 +273,7 @@ def test_a_new_snapshot_is_archived_at_once_and_nothing_is_forgotten_if_it_canno
 def test_the_log_hears_of_the_archive_in_the_end(world: World) -> None:
     keeper = Driven(world, submits=False)
     keeper.rest()
-    assert "the log has not heard of the archive" in keeper.steps.waits
+    assert "the log has not recorded the archive" in keeper.steps.waits
     keeper.submits = True
     keeper.rest()
     assert world.cluster.state.log_bounds["archived"].epoch == world.head.epoch
@@ -401,7 +401,7 @@ def test_a_log_without_its_first_entry_begins_no_archive_and_the_way_out_is_said
     keeper = Driven(world)
     keeper.rest()
     assert "archive_too_late" in keeper.steps.waits
-    assert "start the keeper without RINGLOG_ARCHIVE" in keeper.steps.waits
+    assert "start the cache writer without RINGLOG_ARCHIVE" in keeper.steps.waits
     assert "fix the location" not in keeper.steps.waits
     assert Archive(world.folder).segments() == ()
     world.stored()

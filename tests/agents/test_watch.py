@@ -61,7 +61,7 @@ def test_another_id_that_is_seen_twice_ends_the_agent(topic: str, code: int) -> 
     end = watch.at(0.1, UP | {topic: "z"})
     assert end is not None
     assert end.code == code
-    assert end.detail.startswith(f"log_replaced: topic {topic} was deleted and made again")
+    assert end.detail.startswith(f"log_replaced: topic {topic} was deleted and created again")
 
 
 @pytest.mark.parametrize("between", [None, UP])

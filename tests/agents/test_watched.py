@@ -38,7 +38,7 @@ def with_log(**changes: object) -> ProcessView:
             ProcessView(worker=RoleView(LogView(0, 0, None, None, None))),
             "taking_over",
             False,
-            "reads the log and takes",
+            "reads the log before",
         ),
         (ProcessView(worker=RoleView(LOG, term=4)), "taking_over", False, "prepares its work in term 4"),
         (ACTS, "active", True, ""),

@@ -168,13 +168,13 @@ def test_a_store_that_renames_serves_as_well(cluster: Cluster, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("place", "rule"),
     [
-        ("file://host/log", "of another machine"),
-        ("file:///log?x", "no options"),
-        ("memory://a#b", "no options"),
-        ("simplecache::memory://a", "no chain"),
+        ("file://host/log", "on another machine"),
+        ("file:///log?x", "cannot have options"),
+        ("memory://a#b", "cannot have options"),
+        ("simplecache::memory://a", "or a chain"),
         ("http://a/b", "is not supported for an archive"),
         ("local:///a", "is not supported for an archive"),
-        ("memory://a/*", "several places"),
+        ("memory://a/*", "several locations"),
         ("nothing-like-it://me:a-secret@a/b", "ValueError"),
         ("http://[a", "neither a folder nor a URL"),
     ],

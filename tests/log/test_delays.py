@@ -83,12 +83,12 @@ def test_a_rule_is_what_its_text_says() -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("{", "no JSON"),
+        ("{", "not valid JSON"),
         ("[]", "a rule is a JSON object"),
         ('{"name": "a"}', "action is missing"),
-        ('{"name": "a", "action": "burn"}', "action: 'burn' is none of"),
+        ('{"name": "a", "action": "burn"}', "action: 'burn' is not one of"),
         ('{"name": "../a", "action": "hold"}', "name: '../a'"),
-        ('{"name": "a", "action": "drop"}', "no holes"),
+        ('{"name": "a", "action": "drop"}', "without gaps"),
         ('{"name": "a", "action": "drop", "where": "commit", "times": -1}', "times"),
         ('{"name": "a", "action": "hold", "times": 1}', "times and answer_only belong to a drop"),
         ('{"name": "a", "action": "hold", "seconds": 1}', "seconds: 1"),

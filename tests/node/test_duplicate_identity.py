@@ -217,7 +217,7 @@ def test_a_forged_unsigned_record_is_reported(tmp_path: Path, acks: MemoryLog) -
     node.end()
     acks.append([b"", said(node.folder.node, "999@thief", 99)])
     refused(
-        Run(tmp_path / "n1", acks, (KEY,)), r"at offset 1 of shop.acks, in a record without a code .* repair-topics"
+        Run(tmp_path / "n1", acks, (KEY,)), r"at offset 1 of shop.acks, in a record without a valid MAC.* repair-topics"
     )
     acks.truncate(0)
     Run(tmp_path / "n1", acks, (KEY,)).begin().end()

@@ -164,7 +164,7 @@ def test_a_file_without_its_head_is_damage() -> None:
     for place in range(HEAD_BYTES):
         broken = bytearray(whole)
         broken[place] ^= 1
-        with pytest.raises(JournalDamaged, match="does not begin"):
+        with pytest.raises(JournalDamaged, match="has no header"):
             scan(bytes(broken), "j", may_be_torn=True)
 
 
@@ -367,14 +367,14 @@ def test_missing_or_damaged_files_are_reported(tmp_path: Path) -> None:
     unknown.mkdir()
     no_record = EMPTY + SEALER.frame(b"no record", 0, HEAD_BYTES)
     (unknown / f"cells-00000001{JOURNAL}").write_bytes(no_record)
-    with pytest.raises(JournalDamaged, match="no record of this release"):
+    with pytest.raises(JournalDamaged, match="a record that this release cannot read"):
         recover(unknown)
     (unknown / f"cells-00000001{JOURNAL}").write_bytes(b"something else altogether")
-    with pytest.raises(JournalDamaged, match="does not begin"):
+    with pytest.raises(JournalDamaged, match="has no header"):
         recover(unknown)
     (unknown / f"cells-00000001{JOURNAL}").write_bytes(EMPTY)
     (unknown / f"cells-00000002{JOURNAL}").write_bytes(b"")
-    with pytest.raises(JournalDamaged, match="does not begin"):
+    with pytest.raises(JournalDamaged, match="has no header"):
         recover(unknown)
 
 

@@ -171,5 +171,5 @@ def test_a_report_that_the_broker_rejects_is_logged(monkeypatch: pytest.MonkeyPa
     with capture_logs() as said:
         loads.handlers[PublishLoad](PublishLoad(NodeLoad("n1", 1, 1, ())))
         assert said == []
-        sent.set_exception(RecordTooLarge("c.load", b"n1", 3_000_000, "let the topic take it"))
+        sent.set_exception(RecordTooLarge("c.load", b"n1", 3_000_000, "raise the limit of the topic"))
     assert [(line["event"], "3,000,000" in line["why"]) for line in said] == [("load_not_reported", True)]

@@ -89,7 +89,7 @@ def test_agents_halt_when_metadata_was_made_again(world: AgentsWorld, supervise:
             ends = [line for line in supervisor.text.splitlines() if "] halted " in line and f"role={role}" in line]
             assert len(ends) == 1, supervisor.text
             assert f"code={HALTED}" in ends[0]
-            assert f"log_replaced: topic {name} was deleted and made again" in ends[0]
+            assert f"log_replaced: topic {name} was deleted and created again" in ends[0]
             assert f"agents: {role} halted and stays down" in supervisor.text
         assert "crashed; again in" not in supervisor.text
 

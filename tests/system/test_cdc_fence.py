@@ -227,7 +227,7 @@ def test_nothing_is_fenced_that_could_not_be_made_sure_of(guarded: tuple[StackIn
     context = ClusterContext(shop.bootstrap, shop.cluster, "")
     shop.apply(RegisterCdcWriter("spark", "one"))
     writer = shop.state.writers["spark"]
-    with pytest.raises(NoRights, match="never got rights"):
+    with pytest.raises(NoRights, match="has no permissions of its own"):
         fence(context, writer, "gone", guarded[1], PROTOCOL)
     grant(admin_client(shop.bootstrap), shop.cluster, "spark")
     with pytest.raises(NoListener):

@@ -94,7 +94,7 @@ def test_a_reader_waits_for_the_close_and_for_nothing_else(story: Story, log: Cd
     said = json.loads(told.stderr.splitlines()[-1])["not_shown"]
     assert (said["generation"], said["closed"], said["records_max"]) == (story.starts[0], False, left.records)
     assert [(one["partition"], one["offset"]) for one in said["from"]] == list(left.places)
-    assert "is not closed" in tailed(log).stderr
+    assert "is not sealed" in tailed(log).stderr
     log.close(story.starts[1])
     log.publish()
     with CdcReader(*where, progress=store, until_end=True) as reader:

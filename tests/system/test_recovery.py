@@ -240,7 +240,7 @@ def test_a_log_with_its_first_entry_begins_an_archive(stack: StackInfo, cluster_
     world.recover(world.member)
     refused = archived(tmp_path / "late").exception
     assert isinstance(refused, ArchiveTooLate)
-    assert "start the keeper without RINGLOG_ARCHIVE" in refused.hint
+    assert "start the cache writer without RINGLOG_ARCHIVE" in refused.hint
     assert Archive(tmp_path / "late").segments() == ()
 
 
