@@ -1,4 +1,4 @@
-"""Which parts of a state a look at it reads."""
+"""Records the state sections that a function reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _read: set[str] = set()
 
 
 class NotingState(ClusterState):
-    """A state like any other, which notes what is read of it."""
+    """A state that records the sections read from it."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ def _all_of(found: ClusterState) -> dict[str, Any]:
 
 
 def parts_read(found: ClusterState, look: Callable[[ClusterState], object]) -> frozenset[str]:
-    """The parts of ``found`` that ``look`` reads."""
+    """Return the sections of ``found`` that ``look`` reads."""
     noting = NotingState(**_all_of(found))
     _read.clear()
     look(noting)
@@ -40,7 +40,7 @@ def parts_read(found: ClusterState, look: Callable[[ClusterState], object]) -> f
 
 
 def unnoted_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on the parts that a command copies into the next state, and counts and weighs there, are no reads."""
+    """Exclude the sections that a command copies to the next state and counts and weighs there."""
     stamper_of = state.stamper_of
 
     def quiet(*of: Any) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Blocks are the tuple that they stand for, whatever is changed in them, and share what is not."""
+"""A tuple stored in blocks equals the plain tuple after each change, and shares unchanged blocks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ steps = st.lists(
 
 @settings(deadline=None)
 @given(st.integers(2, 40), steps)
-def test_they_are_the_tuple_after_every_change(count: int, changes: list[tuple[bool, list[tuple[int, int]]]]) -> None:
+def test_blocks_equal_the_tuple_after_each_change(
+    count: int, changes: list[tuple[bool, list[tuple[int, int]]]]
+) -> None:
     plain, found = tuple(range(count)), held(range(count))
     fresh = iter(range(100, 10_000))
     for grows, given_places in changes:
@@ -74,7 +76,7 @@ def check(found: Blocks[int], plain: tuple[int, ...]) -> None:
             found[at]
 
 
-def test_few_are_a_plain_tuple_and_change_the_same_way() -> None:
+def test_few_items_are_a_plain_tuple() -> None:
     assert type(in_blocks([7])) is tuple
     assert with_items((7,), [0], [8]) == (8,)
     assert with_more((7,), [0], [(8, 9)]) == (8, 9)
@@ -87,7 +89,7 @@ def test_blocks_cut_elsewhere_are_equal() -> None:
     assert one != Blocks([(1, 2), (4,)])
 
 
-def test_what_a_change_does_not_reach_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_blocks_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     before = held(range(COUNT))
     for after in (held(with_items(before, [70], [-1])), held(with_more(before, [70], [(-1, -2)]))):
@@ -99,7 +101,7 @@ def test_what_a_change_does_not_reach_is_shared(monkeypatch: pytest.MonkeyPatch)
     assert max(map(len, grown.blocks)) <= blocks.BLOCK_MAX
 
 
-def test_where_blocks_begin_is_one_object_of_all_that_are_cut_alike() -> None:
+def test_equal_block_starts_are_one_object() -> None:
     one, other, odd = held(range(40)), held(range(100, 140)), held([*range(39), 0])
     assert one._starts is other._starts is odd._starts
     places, instead = [3, 17, 30], [(-1, -2, -3), (), (-4,)]
@@ -115,7 +117,7 @@ def _with_sevens(items: tuple[int, ...], places: list[int], sizes: tuple[int, ..
     return tuple(new for at, item in enumerate(items) for new in ([7] * instead[at] if at in instead else [item]))
 
 
-def test_a_state_with_blocks_has_the_digest_that_it_had() -> None:
+def test_a_state_with_blocks_keeps_its_digest() -> None:
     state = a_cluster({"A": [100, 400], "B": [200], "C": [300]})
     digester = Digester()
     expected = digest(state)
@@ -131,7 +133,7 @@ def test_a_state_with_blocks_has_the_digest_that_it_had() -> None:
 
 @settings(deadline=None)
 @given(st.integers(2, 40), st.data())
-def test_what_two_share_is_taken_over_and_the_rest_is_apart(count: int, data: st.DataObject) -> None:
+def test_shared_and_different_blocks_are_separated(count: int, data: st.DataObject) -> None:
     before = held(list(range(count)))
     places = sorted(data.draw(st.sets(st.integers(0, count - 1), max_size=5)))
     after = held(with_items(before, places, [-1] * len(places)))

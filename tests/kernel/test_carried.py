@@ -1,4 +1,4 @@
-"""What would follow from a command is bounded when it is decided, whatever made it grow, and in however many steps."""
+"""The consequences of a command are bounded at its decision, for each cause and for growth in many steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.kernel.commands.test_schema import ready
 from tests.kernel.entries import SEED, applied, entry, founded, node, random_command, uuid, with_normal_nodes
 
 WIDE = CreateType("ks", "wide", tuple(TypeField(f"field_{number:03}", "varint") for number in range(190)))
-"""A type of 3,400 characters when it is spelled out."""
+"""A type with 3,400 characters in expanded form."""
 
 
 def columns(count: int, kind: str = "frozen<wide>", first: int = 0) -> tuple[Column, ...]:
@@ -49,7 +49,7 @@ def table(count: int, kind: str = "frozen<wide>", name: str = "big", number: int
 
 
 def refused(state: ClusterState, command: Command) -> Rejected:
-    """What the fold says of an entry that it refuses."""
+    """Return the rejection of an entry."""
     folded = fold(state, entry(state, command))
     assert folded.outcome.kind is OutcomeKind.REFUSED, folded.outcome
     assert folded.state is state
@@ -57,17 +57,17 @@ def refused(state: ClusterState, command: Command) -> Rejected:
 
 
 def sized(rejected: Rejected, what: str, most: int) -> None:
-    """The refusal names what is too large, its size and the bound."""
+    """Assert that the rejection names the oversized record, its size and the bound."""
     assert rejected.code == "too_large"
     assert rejected.detail.startswith(what)
     assert f"{most:,}" in rejected.detail
     assert any(int(word.replace(",", "")) > most for word in rejected.detail.split() if word[0].isdigit())
 
 
-# ------------------------------------------------------------------------------------------------------- tables
+# Tables
 
 
-def test_a_table_of_wide_types_is_refused_where_its_record_would_be_too_large() -> None:
+def test_a_table_with_an_oversized_record_is_rejected() -> None:
     state = applied(ready(), WIDE)
     sized(refused(state, table(999)), "table ks.big", CHANGE_BYTES_MAX)
     assert "ks.big" in applied(state, table(400)).tables
@@ -104,8 +104,8 @@ def test_types_with_blanks_of_several_bytes_count_as_they_are_sent() -> None:
     sized(refused(ready(), table(300, wide)), "table ks.big", CHANGE_BYTES_MAX)
 
 
-def test_what_is_far_too_much_is_refused_before_each_of_it_is_looked_at() -> None:
-    """The first field or column is of no type at all, and that is not what the refusal says."""
+def test_a_far_too_large_command_is_rejected_early() -> None:
+    """The first field or column has an unknown type, which the rejection does not mention."""
     state = applied(ready(), WIDE, CreateType("ks", "other", WIDE.fields[:1]), table(0, name="t", number=1))
     fields = (TypeField("none", "none"), *(TypeField(f"f{number}", "frozen<wide>") for number in range(100_000)))
     none = (Column("none", "none"), *columns(100_000))
@@ -118,12 +118,12 @@ def test_what_is_far_too_much_is_refused_before_each_of_it_is_looked_at() -> Non
         assert refused(state, command).code == "bad_field"
 
 
-def test_fields_are_looked_at_until_they_are_too_long() -> None:
+def test_fields_are_checked_up_to_the_size_limit() -> None:
     fields = (*(TypeField(f"f{number}", "frozen<wide>") for number in range(5)), TypeField("none", "none"))
     assert refused(applied(ready(), WIDE), CreateType("ks", "huge", fields)).code == "bad_field"
 
 
-# --------------------------------------------------------------------------------------------------- replication
+# Replication
 
 
 def racks(count: int, length: int) -> Replication:
@@ -159,7 +159,7 @@ def test_the_key_of_a_replication_is_bounded_since_each_range_repeats_it() -> No
     sized(refused(state, AlterKeyspace("a", long)), "replication.datacenters", REPLICATION_BYTES_MAX)
 
 
-def test_everybody_has_everything_only_while_one_record_can_name_them() -> None:
+def test_entire_replication_is_limited_by_record_size() -> None:
     state = with_normal_nodes(founded(), 1)
     everybody = CreateKeyspace("a", Replication("entire", 0))
     crowd = {uuid(n, space=2): replace(state.nodes[uuid(1, space=2)], id=uuid(n, space=2)) for n in range(2, 12_001)}
@@ -174,10 +174,10 @@ def test_everybody_has_everything_only_while_one_record_can_name_them() -> None:
     sized(refused(full, Join(uuid(20_000, space=2), (77,), SEED)), "placement", CHANGE_BYTES_MAX)
 
 
-# ----------------------------------------------------------------------------------------------------- positions
+# Positions
 
 
-def test_positions_do_not_grow_step_by_step_beyond_what_the_close_records() -> None:
+def test_positions_are_limited_by_the_generation_record() -> None:
     state = applied(founded(), RegisterCdcWriter("w", uuid(1, space=5)))
     for step in range(40):
         positions = tuple(Position(step * 4_096 + number, 1) for number in range(4_096))
@@ -203,7 +203,7 @@ def test_many_writers_of_the_same_partitions_are_not_refused() -> None:
     assert len(state.writers) == 20
 
 
-# ------------------------------------------------------------------------------------------------- nothing else
+# No other rejections
 
 
 def test_an_ordinary_history_is_never_refused_for_its_size() -> None:
@@ -217,14 +217,14 @@ def test_an_ordinary_history_is_never_refused_for_its_size() -> None:
             looked_at, every = (
                 list(changed_items("tables", state.tables, folded.state.tables, one)) for one in (command, Noop())
             )
-            assert folded.state is state or looked_at == every, "what a command names is all that it changes"
+            assert folded.state is state or looked_at == every, "a command changes only the entities that it names"
             state = folded.state
         assert too_large(EMPTY_STATE, state, Noop()) is None
         assert diff(EMPTY_STATE, state)
 
 
-def test_an_operation_that_was_admitted_is_not_refused_half_way() -> None:
-    """What it could become was weighed before: with the bounds just met, every step passes."""
+def test_an_admitted_operation_is_not_rejected_later() -> None:
+    """Admission has checked the possible size. At the exact bounds, each step applies."""
     state = in_racks(4, 90)
     state = applied(state, CreateKeyspace("a", racks(3, 90)), AlterKeyspace("a", racks(4, 90)))
     while flying := in_flight(state):

@@ -1,4 +1,4 @@
-"""Change records: folding all differences gives the projection of the last state; what is told, in which order."""
+"""Change records: the sum of all differences is the projection of the last state, in the published order."""
 
 import random
 from dataclasses import replace
@@ -39,7 +39,7 @@ Topics = dict[tuple[str, str], Change]
 
 
 def told(topics: Topics, records: tuple[ChangeRecord, ...]) -> None:
-    """What a compacted topic keeps."""
+    """Apply the records to a compacted topic."""
     for record in records:
         if record.value is None:
             del topics[record.topic, record.key]
@@ -64,7 +64,7 @@ def test_all_differences_together_are_the_projection(seed: int) -> None:
         assert [CHANGE_TOPICS.index(record.topic) for record in records] == sorted(
             CHANGE_TOPICS.index(record.topic) for record in records
         )
-        assert len({(record.topic, record.key) for record in records}) == len(records), "one record a key"
+        assert len({(record.topic, record.key) for record in records}) == len(records), "one record for each key"
         told(topics, records)
         changed = {key for key, value in topics.items() if before.get(key) != value}
         assert all(topics[key].epoch == after.epoch for key in changed)
@@ -84,7 +84,7 @@ def test_a_gap_of_several_epochs_is_one_difference() -> None:
     assert without_epochs(topics) == without_epochs(project(states[-1]))
 
 
-def test_nothing_happened() -> None:
+def test_an_unchanged_state_has_no_difference() -> None:
     state = founded()
     assert diff(state, state) == ()
     assert diff(EMPTY_STATE, EMPTY_STATE) == ()
@@ -95,7 +95,7 @@ def test_nothing_happened() -> None:
 
 
 def joined(state: ClusterState, number: int, *tokens: int) -> ClusterState:
-    """The state in which the join of node ``number`` waits for a generation, on the way."""
+    """Return the state after the join of node ``number`` has reached the stage that waits for a generation."""
     registration = node(number)
     state = applied(state, registration, Join(registration.id, tokens, SEED))
     operation = f"join-{state.epoch}"
@@ -106,7 +106,7 @@ def joined(state: ClusterState, number: int, *tokens: int) -> ClusterState:
     return state
 
 
-def test_a_generation_is_told_when_it_commits_with_its_streams_before_it() -> None:
+def test_a_committed_generation_is_published_after_its_streams() -> None:
     state = joined(founded(), 1, -100, 100)
     wanted = to_prepare(state)
     assert wanted is not None
@@ -132,7 +132,7 @@ def test_a_generation_is_told_when_it_commits_with_its_streams_before_it() -> No
 
 
 def _without_types(state: ClusterState) -> ClusterState:
-    """``state`` after each user type is dropped: first those that no other one uses."""
+    """Return ``state`` after the drop of all user types, unused ones first."""
     while state.types:
         for _, found in in_order(state.types):
             folded = fold(state, entry(state, DropType(found.keyspace, found.name)))

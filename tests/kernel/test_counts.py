@@ -1,4 +1,4 @@
-"""Parts of the state that only grow have a bound, whatever way leads to it."""
+"""State sections that only grow have a bound, for each command that extends them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def table(number: int) -> CreateTable:
 
 
 def grown(part: str, number: int) -> list[Command]:
-    """Commands of which the first adds an entry to a part, and the others take away what can be taken away."""
+    """Return commands that add one entry to a section and remove the entries that can be removed."""
     made: dict[str, list[Command]] = {
         "features": [EnableFeature(f"f{number}")],
         "keyspaces": [CreateKeyspace(f"k{number}", Replication("simple", 1))],
@@ -65,7 +65,7 @@ def grown(part: str, number: int) -> list[Command]:
 
 
 def start(part: str) -> ClusterState:
-    """A cluster with as much as the part needs; what is there already counts."""
+    """Return a cluster with the prerequisites of the section. Existing entries count."""
     state = with_normal_nodes(founded(), 1)
     if part == "features":
         return applied(state, UpdateNode(NODES[0], features=tuple(f"f{number}" for number in range(1, MOST + 2))))
@@ -84,7 +84,7 @@ def start(part: str) -> ClusterState:
 
 
 @pytest.mark.parametrize("part", sorted(COUNTS_MAX))
-def test_one_more_than_there_may_be_is_refused_and_named(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_above_the_bound_is_rejected(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(counts.COUNTS_MAX, part, (MOST, COUNTS_MAX[part][1]))
     state = start(part)
     number = 1
@@ -104,11 +104,11 @@ def test_a_command_that_adds_nothing_is_not_refused_above_a_limit(monkeypatch: p
     applied(state, UnregisterNode(uuid(2, space=2)), DeclareDown(uuid(1, space=2), "dead"))
 
 
-def test_every_part_that_has_a_bound_is_one_of_the_state() -> None:
+def test_each_bounded_section_is_in_the_state() -> None:
     assert set(COUNTS_MAX) <= set(PARTS)
 
 
-def test_the_guide_tells_the_bounds() -> None:
+def test_the_guide_contains_the_bounds() -> None:
     told = GUIDE.read_text(encoding="utf-8")
     for most, _ in COUNTS_MAX.values():
         assert re.search(rf"\b{most:,}\b", told), most
@@ -116,7 +116,7 @@ def test_the_guide_tells_the_bounds() -> None:
 
 
 def cells(section: str) -> list[list[str]]:
-    """The rows of the table in a section of the guide."""
+    """Return the rows of the table in a section of the guide."""
     lines = GUIDE.read_text(encoding="utf-8").split(f"## {section}\n")[1].split("\n## ")[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][1:]
 
@@ -126,7 +126,7 @@ def quoted(rows: list[list[str]], column: int) -> list[str]:
 
 
 def test_the_guide_has_a_bound_for_every_part_of_the_state() -> None:
-    """What a state holds, but for the scalars that say which one it is."""
+    """The state without the scalars that identify it."""
     one = {"cluster_id", "name", "epoch", "state_id", "time"}
     assert set(quoted(cells("The state"), 2)) == {field.name for field in fields(ClusterState)} - one
 

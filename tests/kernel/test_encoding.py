@@ -1,7 +1,7 @@
-"""Canonical bytes: the same in every process, different for different values; digests part by part.
+"""Canonical encoding: equal bytes in each process, different bytes for different values, and digests by section.
 
-States come back from their bytes, and nothing but their bytes is a state. The digest of a following state equals a
-digest of the whole state, and needs little encoding.
+States are restored from their bytes, and other bytes are rejected. The incremental digest of a state equals its full
+digest and needs little encoding.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PRINT = "s = random_history(random.Random(13), 600); print(s.epoch, digest(s))"
 
 
 def kernel_values() -> st.SearchStrategy[Any]:
-    """Values of every class that a state may hold, nested."""
+    """Draw nested values of all classes that a state may contain."""
     scalars = st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None)) | st.binary()
     keys = st.text(max_size=3) | st.integers(-3, 3)
     return st.recursive(
@@ -54,7 +54,7 @@ def kernel_values() -> st.SearchStrategy[Any]:
 
 
 def typed(value: Any) -> Any:
-    """A value that differs wherever class or content differs (``1 == True`` otherwise)."""
+    """Return a value that differs for each difference of class or content (``1 == True`` otherwise)."""
     if isinstance(value, tuple):
         return (tuple, tuple(typed(item) for item in value))
     if isinstance(value, Map):
@@ -66,7 +66,7 @@ def typed(value: Any) -> Any:
 
 @settings(deadline=None)
 @given(kernel_values(), kernel_values())
-def test_bytes_are_equal_exactly_if_the_values_are(one: Any, other: Any) -> None:
+def test_equal_bytes_mean_equal_values(one: Any, other: Any) -> None:
     assert (encode(one) == encode(other)) == (typed(one) == typed(other))
 
 
@@ -97,7 +97,7 @@ def test_the_format(value: object, expected: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, [1], {"a": 1}, (1, 2.0), {1}, object()])
-def test_what_the_state_may_not_hold_has_no_encoding(value: object) -> None:
+def test_invalid_values_have_no_encoding(value: object) -> None:
     with pytest.raises(TypeError, match="no canonical encoding"):
         encode(value)
 
@@ -118,7 +118,7 @@ def test_the_digest_does_not_depend_on_the_hash_seed() -> None:
         found.add(run.stdout)
     state = random_history(random.Random(13), 600)
     assert found == {f"{state.epoch} {digest(state)}\n"}
-    assert state.epoch > 20, "a history in which nothing applies would prove nothing"
+    assert state.epoch > 20, "a history without applied entries would prove nothing"
     assert {"nodes", "keyspaces", "tables", "terms", "settings"} <= set(part_digests(state))
 
 
@@ -135,20 +135,20 @@ def test_every_field_of_the_state_counts() -> None:
     assert len(digests | {digest(state)}) == len(changes) + 1
 
 
-def test_command_digests_tell_kind_version_and_payload_apart() -> None:
+def test_command_digests_depend_on_kind_version_and_payload() -> None:
     found = {command_digest(*parts) for parts in [("A", 1, b"x"), ("B", 1, b"x"), ("A", 2, b"x"), ("A", 1, b"")]}
     assert len(found) == 4
     assert all(len(one) == 64 for one in found)
 
 
 @pytest.mark.parametrize("parts", [("Noop", 1, b""), ("", -12, b"\0x"), ("ü\ud800", 2**70, b"y" * 200)])
-def test_a_command_digest_is_that_of_the_encoded_tuple(parts: tuple[str, int, bytes]) -> None:
+def test_a_command_digest_equals_that_of_the_tuple(parts: tuple[str, int, bytes]) -> None:
     assert command_digest(*parts) == sha256(encode(parts)).hexdigest()
 
 
 @pytest.mark.parametrize("texts", [("", "", ""), ("m" * 36, "r" * 36, "d" * 64), ("ü%b", "\ud800", "%d")])
 @pytest.mark.parametrize("epoch", [0, 1, 12_345, 2**70])
-def test_an_entry_of_the_history_is_encoded_as_every_record(texts: tuple[str, str, str], epoch: int) -> None:
+def test_a_history_entry_is_encoded_as_a_record(texts: tuple[str, str, str], epoch: int) -> None:
     entry = Applied(epoch, *texts)
     assert encode(entry) == framed_record(entry, encode)
 
@@ -158,13 +158,13 @@ LETTERS = b"0123456789-:NTFISBLMRax"
 
 @cache
 def long_life() -> bytes:
-    """The bytes of a state with something of much."""
+    """Return the bytes of a state with entries in many sections."""
     return encode(random_history(random.Random(6), 400))
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
-def test_states_of_random_lives_come_back(draw: random.Random, length: int) -> None:
+def test_states_of_random_histories_round_trip(draw: random.Random, length: int) -> None:
     state = EMPTY_STATE
     for _ in range(length):
         command = random_command(draw, state) if state.epoch else InitializeCluster("c")
@@ -177,7 +177,7 @@ def test_states_of_random_lives_come_back(draw: random.Random, length: int) -> N
 
 @settings(max_examples=300, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 3))
-def test_changed_bytes_are_another_state_or_none(draw: random.Random, times: int) -> None:
+def test_changed_bytes_are_another_state_or_invalid(draw: random.Random, times: int) -> None:
     data = bytearray(long_life())
     for _ in range(times):
         place = draw.randrange(len(data))
@@ -191,7 +191,7 @@ def test_changed_bytes_are_another_state_or_none(draw: random.Random, times: int
 @example(b"")
 @example(b"R20:S12:ClusterStatex")
 @example(b"R99999999999999999999:")
-def test_any_bytes_have_an_answer(data: bytes) -> None:
+def test_any_bytes_decode_or_fail_cleanly(data: bytes) -> None:
     _is_inverse(data)
     _is_inverse(b"R%d:S12:ClusterState%b" % (len(data) + 16, data))
 
@@ -227,13 +227,13 @@ def test_equal_members_and_equal_groups_are_one_object() -> None:
         {"nodes": Map({1: "x"})},
     ],
 )
-def test_what_no_state_holds_is_refused(broken: dict[str, object]) -> None:
+def test_invalid_states_are_rejected(broken: dict[str, object]) -> None:
     state = applied(founded(), Noop())
     with pytest.raises(StateUndecodable):
         decode_state(encode(replace(state, **broken)))  # type: ignore[arg-type]
 
 
-def test_an_id_that_is_twice_in_the_history_is_refused() -> None:
+def test_a_duplicate_history_id_is_rejected() -> None:
     twice = Applied(1, "a", "r", "d"), Applied(2, "b", "r", "d")
     state = ClusterState(epoch=2, history=History(0, (), twice))
     with pytest.raises(StateUndecodable, match="twice"):
@@ -257,7 +257,7 @@ def test_a_text_with_the_bytes_of_a_member_is_a_text() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
-def test_digests_of_random_lives_are_those_made_anew(draw: random.Random, length: int) -> None:
+def test_incremental_digests_equal_full_digests(draw: random.Random, length: int) -> None:
     state, digester = EMPTY_STATE, Digester()
     for _ in range(length):
         command = random_command(draw, state) if state.epoch else InitializeCluster("c")
@@ -277,7 +277,7 @@ def test_any_order_gives_the_same_digests(seed: int) -> None:
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What is encoded."""
+    """Return the list of the values encoded by a test."""
     values: list[object] = []
 
     def noted(value: object) -> bytes:
@@ -288,7 +288,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return values
 
 
-def test_what_is_as_before_is_not_encoded_again(encoded: list[object]) -> None:
+def test_unchanged_sections_are_not_encoded_again(encoded: list[object]) -> None:
     before = applied(founded(), *(node(number) for number in range(1, 30)))
     after = applied(before, node(30))
     digester = Digester()
@@ -299,7 +299,7 @@ def test_what_is_as_before_is_not_encoded_again(encoded: list[object]) -> None:
     assert records == [after.nodes[node(30).id], after.history.at(after.epoch)]
 
 
-def test_nothing_is_kept_of_states_that_are_gone() -> None:
+def test_the_digester_keeps_no_old_states() -> None:
     small, large = founded(), random_history(random.Random(3), 200)
     worn, fresh = Digester(), Digester()
     for state in (small, large, small):
@@ -312,7 +312,7 @@ def _kept(digester: Digester) -> dict[str, int]:
     return {name: len(one._rows) + len(one._items) + len(one._inner) for name, one in digester._encoders.items()}
 
 
-def test_a_step_of_a_large_ring_encodes_the_ranges_that_it_changes(encoded: list[object]) -> None:
+def test_a_step_of_a_large_ring_encodes_changed_ranges_only(encoded: list[object]) -> None:
     placement = Placement("simple:1", in_blocks(ranges(2_000)), tuple(range(2_000)))
     before = replaced(founded(), placements=Map({placement.key: placement}))
     others = [replaced(placement.ranges[at], changed=9) for at in (7, 8, 1_500)]
@@ -331,7 +331,7 @@ def ranges(count: int) -> tuple[RangeGroup, ...]:
 
 
 @pytest.mark.parametrize("most", [100, 128, 300, 5_000])
-def test_a_history_counts_from_wherever_it_begins(most: int) -> None:
+def test_a_history_digest_works_from_any_beginning(most: int) -> None:
     state, digester = applied(founded(), ChangeSettings((("history_entries", most),))), Digester()
     for _ in range(400):
         state = applied(state, Noop())

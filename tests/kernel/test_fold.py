@@ -1,4 +1,4 @@
-"""One transcript for each outcome of the fold, in the order in which they are checked."""
+"""One transcript for each outcome of the fold, in the order of its checks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHER = uuid(9, space=9)
 
 
 def verdict(state: ClusterState, item: Entry | UnreadableEntry) -> tuple[OutcomeKind, str]:
-    """Kind and code; the entry must not have applied, and must have left the same object."""
+    """Return kind and code of an entry that must not apply and must return the same state object."""
     folded = fold(state, item)
     assert folded.state is state
     assert folded.outcome.epoch == state.epoch
@@ -36,7 +36,7 @@ def verdict(state: ClusterState, item: Entry | UnreadableEntry) -> tuple[Outcome
     return folded.outcome.kind, folded.outcome.code
 
 
-def test_founding_gives_the_cluster_its_id_and_first_epoch() -> None:
+def test_the_initial_entry_creates_the_cluster() -> None:
     folded = fold(EMPTY_STATE, entry(EMPTY_STATE, InitializeCluster("c", (("cdc_leeway_us", 1),)), at=77))
     state = folded.state
     assert folded.outcome.kind is OutcomeKind.APPLIED
@@ -63,16 +63,16 @@ def test_founding_gives_the_cluster_its_id_and_first_epoch() -> None:
         ({"command": InitializeCluster("c", (("none", 1),))}, (OutcomeKind.REFUSED, "unknown_setting")),
     ],
 )
-def test_nothing_else_founds(changes: dict[str, Any], expected: tuple[OutcomeKind, str]) -> None:
+def test_other_entries_do_not_create_a_cluster(changes: dict[str, Any], expected: tuple[OutcomeKind, str]) -> None:
     assert verdict(EMPTY_STATE, entry(EMPTY_STATE, InitializeCluster("c"), **changes)) == expected
 
 
-def test_unreadable_before_and_after_founding() -> None:
+def test_unreadable_entries_around_the_initial_entry() -> None:
     for state in (EMPTY_STATE, founded()):
         assert verdict(state, UnreadableEntry("no envelope")) == (OutcomeKind.UNREADABLE, "unreadable_entry")
 
 
-def test_a_cluster_is_founded_once() -> None:
+def test_a_cluster_is_created_once() -> None:
     state = founded()
     assert verdict(state, entry(state, InitializeCluster("c"))) == (OutcomeKind.REFUSED, "already_founded")
     second = entry(EMPTY_STATE, InitializeCluster("c"), state_id=uuid(5), request_id=OTHER)
@@ -80,7 +80,7 @@ def test_a_cluster_is_founded_once() -> None:
 
 
 def test_each_check_comes_before_the_next() -> None:
-    """An entry that breaks every rule, repaired one rule at a time."""
+    """The entry breaks each rule, and the test repairs one rule at a time."""
     state = applied(founded(), Noop(), Noop())
     broken = entry(
         state,
@@ -122,7 +122,7 @@ def test_the_state_id_must_be_above_its_predecessor() -> None:
 
 
 def test_a_state_id_leaves_room_above_it() -> None:
-    """Nothing could follow an entry with the greatest of all ids."""
+    """No entry could follow one with the greatest id."""
     state = founded()
     room = int(state.state_id.replace("-", "")[:12], 16) + ID_STEP_MAX_MS
     for number, kind in (
@@ -137,7 +137,7 @@ def test_a_state_id_leaves_room_above_it() -> None:
     assert verdict(EMPTY_STATE, last) == (OutcomeKind.REFUSED, "bad_field")
 
 
-def test_a_request_has_one_effect_whoever_sends_it_again() -> None:
+def test_a_repeated_request_applies_once() -> None:
     before = founded()
     first = entry(before, node(1))
     state = fold(before, first).state
@@ -164,7 +164,7 @@ def test_a_lost_race_is_stale_and_harmless() -> None:
     assert verdict(state, loser) == (OutcomeKind.STALE, "")
 
 
-def test_state_time_never_goes_back_and_a_fast_clock_is_no_reason_to_refuse() -> None:
+def test_state_time_never_decreases() -> None:
     state = fold(founded(), entry(founded(), Noop(), at=2**62)).state
     assert state.time == 2**62
     assert applied(state, Noop()).time == 2**62
@@ -178,7 +178,7 @@ def test_a_refused_entry_leaves_the_state_byte_identical() -> None:
 
 
 def test_a_defect_of_a_rule_halts_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refusing would be a guess: a release without the defect would apply the entry."""
+    """A rejection would be a guess, because a release without the defect would apply the entry."""
 
     def defective(*_: object) -> None:
         raise RecursionError("too deep")
@@ -188,11 +188,11 @@ def test_a_defect_of_a_rule_halts_the_reader(monkeypatch: pytest.MonkeyPatch) ->
     assert verdict(state, entry(state, Noop())) == (OutcomeKind.HALT, "broken_rule")
 
 
-# From an empty cluster to four nodes, entry by entry through the fold, with the generations that joins really make.
+# From an empty cluster to four nodes, entry by entry, with the real generations of the joins.
 
 
 def _with_generation(state: ClusterState, publish: bool) -> ClusterState:
-    """What the coordinator and the publisher do for an operation that waits for its generation."""
+    """Apply the commands of coordinator and publisher for an operation that waits for its generation."""
     if publish:
         return applied(state, PublishCdcGeneration(state.generations[-1].id))
     wanted = to_prepare(state)

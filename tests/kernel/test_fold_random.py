@@ -1,4 +1,4 @@
-"""Random records: the fold never raises and keeps its promises; its chain rules agree with a naive model."""
+"""Random records: the fold never raises and keeps its invariants, and its chain rules agree with a naive model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOUNDING = InitializeCluster("c")
 
 
 def random_record(draw: random.Random, state: ClusterState, past: list[Entry]) -> Entry | UnreadableEntry:
-    """Mostly an entry that fits; else one that breaks a rule of the chain, a repetition, or garbage."""
+    """Return a valid entry, or an entry that breaks a chain rule, a repetition, or invalid bytes."""
     command = FOUNDING if state.epoch == 0 and draw.random() < 0.7 else random_command(draw, state)
     made = entry(state, command, at=draw.choice([-1, 0, 5, 2**40]))
     match draw.randrange(14):
@@ -46,7 +46,7 @@ def random_record(draw: random.Random, state: ClusterState, past: list[Entry]) -
 
 @settings(max_examples=150, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
-def test_any_record_gets_one_verdict_and_only_applied_ones_change_anything(draw: random.Random, length: int) -> None:
+def test_only_applied_records_change_the_state(draw: random.Random, length: int) -> None:
     state = EMPTY_STATE
     past: list[Entry] = []
     for _ in range(length):
@@ -91,7 +91,7 @@ def test_folding_again_or_only_applied_entries_gives_the_same_digest(draw: rando
 
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 150), st.integers(0, 3))
-def test_every_reachable_state_keeps_the_invariants(draw: random.Random, length: int, normal_nodes: int) -> None:
+def test_each_reachable_state_satisfies_the_invariants(draw: random.Random, length: int, normal_nodes: int) -> None:
     state = with_normal_nodes(founded(), normal_nodes)
     for _ in range(length):
         folded = fold(state, entry(state, random_command(draw, state)))
@@ -104,18 +104,18 @@ def test_every_reachable_state_keeps_the_invariants(draw: random.Random, length:
         state = folded.state
 
 
-# ------------------------------------------------------------------------------------------------ naive model
+# Naive model
 
 
 @dataclass
 class NaiveChain:
-    """The chain rules from their description, with a list of all that was ever applied and no shared code."""
+    """The documented chain rules, with a list of all applied entries and no shared code."""
 
     bound: int
     chain: list[Entry] = field(default_factory=list)
 
     def verdict(self, item: Entry) -> OutcomeKind:
-        """What the fold must say of a Noop, an unknown command or an undecodable one."""
+        """Return the outcome for a Noop, an unknown command or an undecodable one."""
         epoch = len(self.chain)
         oldest = epoch - self.bound + 1 if epoch >= self.bound else 0
         known = [old for number, old in enumerate(self.chain, start=1) if number >= oldest]

@@ -1,4 +1,4 @@
-"""The bound of the history and the edge at which a request is too old to be told from a repetition."""
+"""The bound of the history, and requests near the limit of its detection of repetitions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ringlog.kernel.model.outcome import OutcomeKind
 from tests.kernel.entries import applied, entry, founded, uuid
 
 
-def remembered(bounds: list[int]) -> History:
-    """The history after one entry for each bound in force."""
+def history_after(bounds: list[int]) -> History:
+    """Return the history after one entry for each bound."""
     known = EMPTY_HISTORY
     for epoch, bound in enumerate(bounds, start=1):
         known = known.with_(Applied(epoch, f"s{epoch:04}", f"r{epoch:04}", "d"), bound)
@@ -22,10 +22,10 @@ def remembered(bounds: list[int]) -> History:
 
 
 @given(st.lists(st.integers(1, 12), max_size=60))
-def test_it_holds_the_epochs_from_oldest_on_and_oldest_never_goes_back(bounds: list[int]) -> None:
+def test_the_oldest_epoch_never_decreases(bounds: list[int]) -> None:
     oldest = 0
     for count in range(1, len(bounds) + 1):
-        known = remembered(bounds[:count])
+        known = history_after(bounds[:count])
         assert known.oldest >= oldest
         oldest = known.oldest
         epochs = list(range(max(oldest, 1), count + 1))
@@ -35,8 +35,8 @@ def test_it_holds_the_epochs_from_oldest_on_and_oldest_never_goes_back(bounds: l
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=6), st.integers(1, 3 * BLOCK))
-def test_it_answers_as_a_plain_list_does(bounds: list[int], each: int) -> None:
-    """Of every id that ever was, over several blocks, and when the bound changes on the way."""
+def test_the_history_equals_a_plain_list(bounds: list[int], each: int) -> None:
+    """Each id is looked up, over several blocks, with changes of the bound."""
     known, plain = EMPTY_HISTORY, []
     for number, bound in enumerate(bounds):
         for epoch in range(number * each + 1, (number + 1) * each + 1):
@@ -58,7 +58,7 @@ def test_it_answers_as_a_plain_list_does(bounds: list[int], each: int) -> None:
 
 
 @given(st.integers(1, 3 * BLOCK))
-def test_an_id_that_was_forgotten_may_be_applied_anew(between: int) -> None:
+def test_a_removed_id_can_apply_again(between: int) -> None:
     known = EMPTY_HISTORY.with_(Applied(1, "s0001", "again", "d"), 1)
     for epoch in range(2, 6 * BLOCK):
         name = "again" if epoch == 1 + between else f"r{epoch:04}"
@@ -69,10 +69,10 @@ def test_an_id_that_was_forgotten_may_be_applied_anew(between: int) -> None:
 
 
 def test_oldest_is_zero_until_the_bound_is_reached() -> None:
-    assert [remembered([3] * count).oldest for count in range(6)] == [0, 0, 0, 1, 2, 3]
+    assert [history_after([3] * count).oldest for count in range(6)] == [0, 0, 0, 1, 2, 3]
 
 
-def test_a_request_expires_with_the_epoch_it_was_made_at() -> None:
+def test_a_request_expires_with_its_since_epoch() -> None:
     state = applied(founded(history_entries=100), *[Noop()] * 149)
     assert (state.epoch, state.history.oldest, len(state.history)) == (150, 51, 100)
     for since_epoch, expired in ((0, True), (50, True), (51, False), (150, False), (151, True)):
@@ -81,8 +81,8 @@ def test_a_request_expires_with_the_epoch_it_was_made_at() -> None:
         assert kind is (OutcomeKind.EXPIRED if expired else OutcomeKind.APPLIED)
 
 
-def test_a_forgotten_request_cannot_come_back() -> None:
-    """Its own since_epoch has left the history by the time its id has."""
+def test_an_expired_request_cannot_apply_again() -> None:
+    """When an id has left the history, its since_epoch has left it too."""
     state = founded(history_entries=100)
     request = entry(state, Noop())
     while history.find_request(state, request.request_id) is not None or state.epoch == 1:
@@ -91,7 +91,7 @@ def test_a_forgotten_request_cannot_come_back() -> None:
     assert fold(state, again).outcome.kind is OutcomeKind.EXPIRED
 
 
-def test_a_smaller_bound_drops_at_once_and_a_larger_one_brings_nothing_back() -> None:
+def test_a_smaller_bound_drops_ids_immediately() -> None:
     state = applied(founded(), *[Noop()] * 199)
     state = applied(state, ChangeSettings((("history_entries", 100),)))
     assert (state.epoch, state.history.oldest, len(state.history)) == (201, 102, 100)

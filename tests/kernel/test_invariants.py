@@ -1,4 +1,4 @@
-"""Each invariant can fail: for every one a state is planted that breaks it, and the sound states break none."""
+"""Each invariant can fail: a planted state breaks it, and valid states break none."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ KEY = "simple:2"
 
 
 def _further(state: ClusterState) -> ClusterState:
-    """One step of the one operation in flight, everybody acknowledging."""
+    """Advance the operation in flight by one step, with all acknowledgements."""
     (operation,) = in_flight(state)
     if operation.stage == "commit_cdc_generation":
         wanted = to_prepare(state)
@@ -76,7 +76,7 @@ def _further(state: ClusterState) -> ClusterState:
 
 @cache
 def lives() -> dict[str, ClusterState]:
-    """The states of a cluster by what it was doing: of three nodes, with a table, and of a fourth node that joins."""
+    """Return states by situation: three nodes, with a table, and during the join of a fourth node."""
     state = applied(founded(), TakeOver("coordinator", "x", 1), *(node(number) for number in range(1, 5)))
     for number in range(3):
         state = applied(state, Join(NODES[number], (1_000 * number,), SEED))
@@ -160,7 +160,7 @@ def _table(state: ClusterState, **changes: Any) -> ClusterState:
 
 
 def _half_left(state: ClusterState) -> ClusterState:
-    """The joining node is no writer any more of what it is about to be read from."""
+    """Remove the joining node from the writers of a range that it is about to serve."""
     placement = state.placements[KEY]
     ranges = tuple(
         replace(group, write=tuple(one for one in group.write if one.node != JOINING)) for group in placement.ranges
@@ -169,7 +169,7 @@ def _half_left(state: ClusterState) -> ClusterState:
 
 
 def _swapped(state: ClusterState) -> ClusterState:
-    """Somebody else reads and writes a range."""
+    """Replace a reader and writer of a range with another node."""
     group = state.placements[KEY].ranges[0]
     other = min(set(NODES[:3]) - {one.node for one in group.write})
     members = (replace(group.write[0], node=other), group.write[1])
@@ -205,7 +205,7 @@ def _transition(state: ClusterState, **changes: Any) -> ClusterState:
 
 
 def _dropped_too_early(state: ClusterState) -> ClusterState:
-    """A table is there, and its life is over."""
+    """End the version of an existing table."""
     (lifetime,) = state.table_lives["ks.later"]
     return replace(
         state, table_lives=state.table_lives.set("ks.later", (replace(lifetime, until=state.settled.until),))
@@ -221,7 +221,7 @@ Planted = tuple[str, Callable[[ClusterState], ClusterState]]
 
 
 def _zone_partition(state: ClusterState, **changes: Any) -> ClusterState:
-    """One field of a zone's first partition is another one."""
+    """Change one field of a zone's first partition."""
     changed = replace(state.zone_partitions["z/0"], **changes)
     return replace(state, zone_partitions=state.zone_partitions.set("z/0", changed))
 
@@ -315,37 +315,37 @@ PLANTED: dict[str, Planted] = {
     "service_goal": ("quiet", lambda s: replace(s, service_goal=ServiceGoal(3, automatic=True))),
     "recoveries": ("quiet", lambda s: replace(s, recoveries=Map({"3": Recovery(3, 0, "", "", (), None, "")}))),
 }
-"""Invariant to the state that it is broken in, and how."""
+"""Invariant to the base state and the change that breaks it."""
 
 
 OF_TWO_STATES = {"past_versions"}
-"""Invariants that speak of a state and an earlier one of its log: a state alone cannot break them."""
+"""Invariants about two states of a log, which a single state cannot break."""
 
 
 def _broken(found: tuple[BrokenInvariant, ...]) -> set[str]:
     return {one.invariant for one in found}
 
 
-def test_the_states_that_are_broken_below_are_sound_before() -> None:
+def test_the_base_states_are_valid() -> None:
     for name, state in lives().items():
         assert violations(state) == (), name
 
 
-def test_every_invariant_has_a_state_that_breaks_it() -> None:
+def test_each_invariant_has_a_planted_state() -> None:
     assert [one.name for one in INVARIANTS] == list(PLANTED)
     assert all(one.sentence for one in INVARIANTS)
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_an_invariant_is_found_broken(name: str) -> None:
-    """In the state as a whole; and by what it changes of the sound one, an epoch ago."""
+    """The check finds it in the whole state, and in the difference to the valid state one epoch before."""
     where, plant = PLANTED[name]
     sound = lives()[where]
     planted = plant(sound)
     found = [one for one in violations(planted) if one.invariant == name]
     assert bool(found) == (name not in OF_TWO_STATES)
     assert not any("cannot be checked" in one.detail for one in found), found
-    assert name in _broken(violations(planted, sound)) or name == "stamps"  # of what is shared nobody asks
+    assert name in _broken(violations(planted, sound)) or name == "stamps"  # shared objects are not checked
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_an_invariant_is_found_broken(name: str) -> None:
         ),
     ],
 )
-def test_what_dangles_is_found(name: str, plant: Callable[[ClusterState], ClusterState]) -> None:
+def test_dangling_references_are_found(name: str, plant: Callable[[ClusterState], ClusterState]) -> None:
     sound = lives()["quiet"]
     found = violations(plant(sound), sound)
     assert name in _broken(found)
@@ -378,14 +378,14 @@ def _placed_by(state: ClusterState, keyspace: str, **replication: Any) -> Cluste
     return replace(state, keyspaces=state.keyspaces.set(keyspace, other))
 
 
-def test_a_keyspace_that_alone_has_changed_breaks_what_it_places() -> None:
+def test_a_changed_keyspace_is_checked_with_its_placement() -> None:
     in_tablets = lives()["moving"]
     assert "cut" in _broken(violations(_placed_by(in_tablets, "cut", strategy="simple"), in_tablets))
     zones = applied(lives()["placed"], CreateZone("y", NODES[2:3], 2, 1))
     assert "zone_tablets" in _broken(violations(_placed_by(zones, "placed", zone="y"), zones))
 
 
-def test_a_name_is_never_another_node_s() -> None:
+def test_a_node_name_is_unique() -> None:
     sound = lives()["quiet"]
     (known,) = (one for one in sound.nodes.values() if one.id == JOINING)
     nodes = sound.nodes.delete(JOINING).set(NODES[4], replace(known, id=NODES[4]))
@@ -395,7 +395,7 @@ def test_a_name_is_never_another_node_s() -> None:
 
 
 @pytest.mark.parametrize("part", ["placements", "operations", "nodes", "history", "generations"])
-def test_the_look_never_raises(part: str) -> None:
+def test_the_check_never_raises(part: str) -> None:
     garbage: Any = 7
     found = violations(replace(lives()["write_both_read_old"], **{part: garbage}))
     assert any("cannot be checked" in one.detail for one in found)
@@ -403,14 +403,14 @@ def test_the_look_never_raises(part: str) -> None:
 
 @pytest.mark.parametrize("noted", ["made", "joined"])
 @pytest.mark.parametrize("offset", [-1, 1_000])
-def test_what_a_keyspace_notes_is_an_epoch_that_was(noted: str, offset: int) -> None:
+def test_an_epoch_of_a_keyspace_is_in_the_past(noted: str, offset: int) -> None:
     sound = lives()["quiet"]
     epoch = offset if offset < 0 else sound.epoch + offset
     broken = replace(sound, keyspaces=sound.keyspaces.set("ks", replace(sound.keyspaces["ks"], **{noted: epoch})))
     assert "keyspaces" in _broken(violations(broken, sound))
 
 
-def test_what_is_shared_is_not_looked_at_again() -> None:
+def test_shared_objects_are_not_checked_again() -> None:
     sound = lives()["quiet"]
     broken = _group(sound, start=5)
     later = applied(broken, Noop())
@@ -419,7 +419,7 @@ def test_what_is_shared_is_not_looked_at_again() -> None:
     assert "tiling" in _broken(violations(later))
 
 
-def test_a_bound_that_is_passed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exceeded_bound_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(counts.COUNTS_MAX, "nodes", (3, "nodes"))
     assert [one.detail for one in violations(lives()["quiet"])] == ["there are 4 nodes, and 3 at most"]
 

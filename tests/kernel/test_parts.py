@@ -1,4 +1,4 @@
-"""The declarations of the parts: complete, and kept by change records and caches alike."""
+"""The declarations of state sections are complete, and agree with change records and caches."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_every_reason_is_a_sentence() -> None:
         )
 
 
-def test_a_record_that_lacks_a_field_is_no_record_of_its_part() -> None:
+def test_a_change_record_has_each_field_of_its_section() -> None:
     (nodes,) = (publication for publication in PUBLICATIONS if publication.part.name == "nodes")
     assert {field.name for field in fields(nodes.change)} == {field.name for field in fields(Node)} | {"epoch"}
     with pytest.raises(TypeError, match=r"differ in \['.*'tokens'.*\]"):
         _maker("nodes", TypeChange)
 
 
-def test_caches_show_every_field_that_is_not_hidden() -> None:
+def test_caches_contain_each_visible_field() -> None:
     state = with_normal_nodes(founded(), 2)
     state = applied(
         state,
@@ -67,7 +67,7 @@ def test_caches_show_every_field_that_is_not_hidden() -> None:
     assert cached["types"].keys() == {"ks.t"}
 
 
-def test_user_types_are_told_as_they_come_and_go() -> None:
+def test_user_types_are_published() -> None:
     state = applied(with_normal_nodes(founded(), 1), CreateKeyspace("ks", Replication("simple", 1)))
     state = applied(state, CreateType("ks", "t", (TypeField("f", "int"),)))
     state = applied(state, AlterType("ks", "t", (TypeField("g", "text"),)))
@@ -77,7 +77,7 @@ def test_user_types_are_told_as_they_come_and_go() -> None:
     assert (SCHEMA, "type/ks.t") not in project(applied(state, DropType("ks", "t")))
 
 
-# The set of refusal codes is closed: the source refuses with no other code, and promises none that it never gives.
+# The set of rejection codes is closed: the source uses no other code, and uses each one.
 
 
 SOURCE = Path(ringlog.__file__).parent
@@ -88,14 +88,14 @@ def _declares(node: ast.stmt) -> bool:
 
 
 def trees() -> Iterator[ast.Module]:
-    """The sources without the declarations of codes."""
+    """Yield the sources without the declarations of codes."""
     for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         yield ast.Module([node for node in tree.body if not _declares(node)], [])
 
 
 def given_codes() -> set[str]:
-    """The literal codes of refusals anywhere in the source."""
+    """Return the literal rejection codes in the source."""
     calls = (node for tree in trees() for node in ast.walk(tree) if isinstance(node, ast.Call))
     return {
         call.args[0].value
@@ -105,13 +105,13 @@ def given_codes() -> set[str]:
     }
 
 
-def test_every_refusal_has_a_code_of_the_set() -> None:
+def test_each_rejection_has_a_declared_code() -> None:
     found = given_codes()
     assert len(found) > 40
     assert found <= {*CODES, *COMMAND_CODES}
 
 
-def test_every_code_is_given_somewhere() -> None:
+def test_each_code_is_used() -> None:
     literals = {
         node.value
         for tree in trees()

@@ -1,4 +1,4 @@
-"""Lists of a plan in columns are those of the tuple: as values, in their encodings, and by setting."""
+"""Lists of a plan stored in columns equal plain tuples: as values, in encodings, and by replication setting."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Columns = dict[str, RangeColumn[Any]]
 
 @st.composite
 def columns(draw: st.DrawFn, kind: type) -> Columns:
-    """Of a few settings, some of which share one."""
+    """Draw columns of a few settings. Some columns share a setting."""
     ends = st.lists(st.integers(-20, 20), min_size=1, max_size=4, unique=True).map(sorted)
     own: list[RangeColumn[Any]] = []
     for _ in range(draw(st.integers(1, 3))):
@@ -77,13 +77,13 @@ def listed(kind: type, of: Columns) -> Any:
 
 @kinds
 @given(st.data())
-def test_columns_are_the_values(kind: type, data: st.DataObject) -> None:
+def test_columns_equal_the_values(kind: type, data: st.DataObject) -> None:
     of = data.draw(columns(kind))
     values = listed(kind, of)
     expected = plainly(kind, of)
     assert type(values).__name__ == kind.__name__
     assert (len(values), bool(values)) == (len(expected), True)
-    assert values._made is None  # nothing of that makes single values
+    assert values._made is None  # does not create single values
     assert values == expected
     assert expected == values
     assert hash(values) == hash(expected)
@@ -111,13 +111,13 @@ def test_other_values_are_not_equal(kind: type, data: st.DataObject) -> None:
 
 
 @kinds
-def test_no_columns_are_the_empty_tuple(kind: type) -> None:
+def test_empty_columns_equal_the_empty_tuple(kind: type) -> None:
     assert listed(kind, {}) == ()
     assert type(listed(kind, {})) is tuple
     assert columns_of(()) == {}
 
 
-def test_ranges_of_which_nothing_is_said_are_left_out() -> None:
+def test_empty_ranges_are_skipped() -> None:
     ranges = [(0, 1), (1, 2), (2, 3)]
     assert column_of(ranges, [(), (), ()]) is None
     part = column_of(ranges, [("A",), (), ("B", "C")])
@@ -129,31 +129,31 @@ def test_ranges_of_which_nothing_is_said_are_left_out() -> None:
 
 
 @given(st.data())
-def test_a_state_with_them_has_the_digest_of_one_without(data: st.DataObject) -> None:
+def test_columns_do_not_change_the_digest(data: st.DataObject) -> None:
     drawn = {kind: data.draw(columns(kind)) for kind in SAID}
     lists = [listed(kind, of) for kind, of in drawn.items()]
     digester = Digester()
-    for stage in ("requested", "prepared"):  # the second time they are known
+    for stage in ("requested", "prepared"):  # the second pass uses the cache
         expected = digest(planned(stage, *(plainly(kind, of) for kind, of in drawn.items())))
         found = planned(stage, *lists)
         assert digester.digest(found) == digest(found) == expected
 
 
 def planned(stage: str, changes: Any, sources: Any, locks: Any) -> ClusterState:
-    """A state with one operation that has these lists."""
+    """Return a state with one operation that has these lists."""
     plan = Plan(start=Deltas(write_added=changes), sources=sources)
     one = Operation("o", "join", "A", (1,), SEED, stage, 1, plan, locks, None, (), (), "")
     return ClusterState(operations=Map({one.id: one}))
 
 
-# A value that is made quickly is the value that its class makes.
+# A value created by the fast constructor equals the value of its class.
 
 
 STATE = applied(founded(), Noop())
 
 
 @pytest.mark.parametrize("value", [STATE, STATE.history, entry(STATE, Noop())], ids=lambda value: type(value).__name__)
-def test_it_is_the_same_value(value: ClusterState | History | Entry) -> None:
+def test_fast_construction_gives_the_same_value(value: ClusterState | History | Entry) -> None:
     kind = type(value)
     made = maker_of(kind)(*(getattr(value, field.name) for field in fields(kind)))
     assert type(made) is kind
@@ -164,7 +164,7 @@ def test_it_is_the_same_value(value: ClusterState | History | Entry) -> None:
         setattr(made, fields(kind)[0].name, None)
 
 
-def test_a_state_with_other_fields_is_as_any_other() -> None:
+def test_a_state_with_other_fields_is_constructed_alike() -> None:
     again = replaced(STATE, epoch=STATE.epoch)
     assert again == STATE
     assert encode(again) == encode(STATE)
@@ -182,7 +182,7 @@ def test_fields_are_replaced_as_python_replaces_them() -> None:
         replaced(made, at=7).at = 8  # type: ignore[misc]
 
 
-def test_a_next_state_is_stamped_where_a_part_is_another_object() -> None:
+def test_a_changed_section_is_stamped() -> None:
     same, other = STATE.nodes, STATE.settings.set("history_entries", 7)
     after = advance(STATE, 9, nodes=same, settings=other, name="x")
     assert after == replace(STATE, settings=other, name="x", changed=STATE.changed.set("settings", 9))

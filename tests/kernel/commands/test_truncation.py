@@ -1,6 +1,4 @@
-"""Valid positions for the beginning of a log: a confirmed snapshot covers them, and the archive has earlier entries.
-entries.
-"""
+"""Valid positions for the beginning of a log: a confirmed snapshot covers them, and the archive has the rest."""
 
 from __future__ import annotations
 

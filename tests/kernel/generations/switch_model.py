@@ -266,7 +266,7 @@ class Explorer:
                     yield replace(world, write=(timestamp, operating.timestamp, index))
 
     def _read_at(self, process: Process) -> range:
-        """Return the numbers of applied entries at which the process may have read the generations."""
+        """Return the possible positions of the process when it read the generations."""
         if "knowledge and horizon of one state" in self._on:
             return range(process.folded, process.folded + 1)
         return range(1, process.folded + 1)

@@ -221,7 +221,7 @@ def test_dropped_tables_start_one_generation_without_sealing(start: ClusterState
 
 
 def test_dropped_tables_are_limited_without_sealing(start: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no CDC writer. Other commands and new generations are not rejected."""
+    """Without a CDC writer, other commands and new generations are not rejected."""
     monkeypatch.setattr(size_limits, "DESCRIBED_RANGES_MAX", 3_000)
     state, made = start, replace(LOGGED, tablets=TabletOptions(256), name="u")
     for number in range(16):  # five until the second generation, then eleven

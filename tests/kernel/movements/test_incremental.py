@@ -96,7 +96,7 @@ def test_random_operations_have_the_plan_of_the_naive_model(monkeypatch: pytest.
 
 @pytest.mark.parametrize("datacenters", [1, 2])
 def test_plans_compose_as_in_the_naive_model(datacenters: int) -> None:
-    """With one datacenter the test includes overlapping plans, most of which do not compose."""
+    """With one datacenter the test includes overlapping plans. Most of them do not compose."""
     verdicts: Counter[str] = Counter()
     for seed in range(80):
         draw = random.Random(seed)

@@ -56,7 +56,7 @@ def decide_shrink(state: ClusterState, command: Move, context: EntryContext) -> 
 
 
 def shrinks(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
-    """Yield cases in which each node gives up its first token, or all but the last."""
+    """Yield a case for each node that gives up its first token, or all but the last."""
     for node in members(state):
         for kept in {node.tokens[1:], node.tokens[-1:]}:
             yield Case(f"{node.name} keeps {kept}", (), Move(node.id, kept, SEED))

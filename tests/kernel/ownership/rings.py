@@ -16,7 +16,7 @@ EPOCH = 10
 
 
 def a_node(name: str, tokens: Iterable[int] = (), datacenter: str = "dc1") -> Node:
-    """A node whose id is its name: normal if it has tokens, else none."""
+    """Return a node with its name as id. It is normal with tokens, and ``none`` without."""
     tokens = tuple(sorted(tokens))
     state = "normal" if tokens else "none"
     address = f"{name}.test:7000"
@@ -24,14 +24,14 @@ def a_node(name: str, tokens: Iterable[int] = (), datacenter: str = "dc1") -> No
 
 
 def simple(factor: int) -> Replication:
-    """SimpleStrategy."""
+    """Return a SimpleStrategy."""
     return Replication("simple", factor)
 
 
 def a_cluster(
     tokens: Mapping[str, Iterable[int]], factors: Iterable[int] = (2,), datacenters: Mapping[str, str] | None = None
 ) -> ClusterState:
-    """A quiet cluster at epoch 10: nodes with their tokens (none: registered only), a keyspace ``ks<factor>`` each."""
+    """Return an idle cluster at epoch 10 with these nodes and tokens, and a keyspace ``ks<factor>`` for each factor."""
     nodes = {name: a_node(name, own, (datacenters or {}).get(name, "dc1")) for name, own in tokens.items()}
     owners = Map({token: name for name, own in tokens.items() for token in own})
     keyspaces = {f"ks{factor}": Keyspace(f"ks{factor}", simple(factor), "v") for factor in factors}
@@ -47,13 +47,13 @@ def a_cluster(
 
 
 def shown(placement: Placement, group: str) -> dict[tuple[int, int], tuple[str, ...]]:
-    """Range to the nodes of its ``read`` or ``write`` group."""
+    """Return range to the nodes of its ``read`` or ``write`` group."""
     return {(found.start, found.end): nodes_of(getattr(found, group)) for found in placement.ranges}
 
 
 @st.composite
 def token_maps(draw: st.DrawFn, nodes_max: int = 6, tokens_max: int = 3, span: int = 40) -> dict[str, list[int]]:
-    """1 to ``nodes_max`` nodes of 1 to ``tokens_max`` tokens each, on a small ring."""
+    """Draw 1 to ``nodes_max`` nodes of 1 to ``tokens_max`` tokens each, on a small ring."""
     count = draw(st.integers(1, nodes_max))
     sizes = [draw(st.integers(1, tokens_max)) for _ in range(count)]
     drawn = draw(st.lists(st.integers(-span, span), min_size=sum(sizes), max_size=sum(sizes), unique=True))

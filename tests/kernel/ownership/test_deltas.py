@@ -1,4 +1,4 @@
-"""Deltas: strict, stamped, and undone by their inverse."""
+"""Deltas of placements: they apply strictly, set member epochs, and are reversed by their inverse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_members_keep_their_since_and_new_ones_get_the_epoch() -> None:
     assert group_at(after, 200).changed == 5
 
 
-def test_leaving_and_coming_back_starts_anew() -> None:
+def test_a_returning_member_gets_a_new_epoch() -> None:
     there = apply_deltas(_split(), GAIN, ORDER, 20)
     back = apply_deltas(apply_deltas(there, GAIN.inverse(), ORDER, 21), GAIN, ORDER, 22)
     assert group_at(back["simple:2"], 150).write[0] == Replica("X", 22)
@@ -52,7 +52,7 @@ def test_untouched_ranges_stay_the_same_objects() -> None:
     assert kept == [True, False, True, True]
 
 
-def test_changes_of_a_setting_that_is_gone_are_left_out() -> None:
+def test_changes_of_a_removed_setting_are_skipped() -> None:
     start = _split()
     other = Deltas(write_added=(Change("simple:9", 100, 150, "X"),))
     assert apply_deltas(start, other, ORDER, 20) is start
@@ -66,7 +66,7 @@ def _ring(state: ClusterState) -> tuple[list[int], dict[int, str]]:
 @given(token_maps(), st.sets(st.integers(-45, 45), min_size=1, max_size=4), st.integers(-45, 45), st.data())
 def test_walks_find_a_new_member(tokens: dict[str, list[int]], own: set[int], end: int, data: st.DataObject) -> None:
     state = a_cluster(tokens, factors=[2])
-    old = data.draw(st.booleans())  # one who has tokens, or one who comes with some
+    old = data.draw(st.booleans())  # a node with tokens, or one that joins with some
     owned = {token for some in tokens.values() for token in some}
     coming = {} if old else {"X": tuple(sorted(own - owned))}
     assume(old or coming["X"])
@@ -76,12 +76,12 @@ def test_walks_find_a_new_member(tokens: dict[str, list[int]], own: set[int], en
     group = plain.sorted(end, tuple(Replica(node, 1) for node in sorted(others)))
     found = walking.with_one(end, group, Replica(who, 2))
     assert found == plain.with_one(end, group, Replica(who, 2)) == plain.sorted(end, found)
-    assert walking._met[end, who] is not None, "it walked"
+    assert walking._met[end, who] is not None, "the ring walk was used"
     with pytest.raises(AssertionError, match="enters a group only once"):
         walking.with_one(end, found, Replica(who, 2))
 
 
-def test_beside_others_who_come_members_are_asked() -> None:
+def test_several_joining_members_are_found_in_the_group() -> None:
     order = Order(STATE.nodes, {"X": (150,), "Y": (140,)}, {}, _ring(STATE))
     group = (Replica("Y", 1), Replica("B", 1))
     assert order.with_one(120, group, Replica("X", 2)) == (group[0], Replica("X", 2), group[1])
@@ -90,7 +90,7 @@ def test_beside_others_who_come_members_are_asked() -> None:
 
 
 @pytest.mark.parametrize("most", [3, 2])
-def test_members_met_by_walks_are_kept_unless_the_ring_is_full(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_walks_cache_members_up_to_a_bound(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(deltas, "_WALKED_MAX", most)
     ranges, entering = [(300, 100), (100, 200), (200, 300)], [("C",), ("A",), ("B",)]
     ring = _ring(STATE)

@@ -1,4 +1,4 @@
-"""Canonical layouts against a brute-force walk; lookup; split and merge."""
+"""Canonical layouts compared with a brute-force walk, lookup of ranges, split and merge."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_empty_token_map_has_no_ranges() -> None:
     assert canonical(simple(3), {}, {}, 1) == ()
 
 
-def test_fewer_nodes_than_replicas_give_as_many_as_there_are() -> None:
+def test_fewer_nodes_than_replicas_use_all_nodes() -> None:
     state = a_cluster({"A": [1, 5], "B": [3]}, factors=[3])
     assert shown(state.placements["simple:3"], "read") == {(5, 1): ("A", "B"), (1, 3): ("B", "A"), (3, 5): ("A", "B")}
 

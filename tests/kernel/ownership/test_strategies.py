@@ -1,4 +1,4 @@
-"""Strategies against the naive model; keys, what is possible, racks."""
+"""Replication strategies compared with the naive model, their keys, valid factors, and racks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = [simple(2), ENTIRE, network(d0=3), network(d0=2, d1=2), network(d0=("
 
 @st.composite
 def rings(draw: st.DrawFn) -> dict[str, tuple[str, list[int]]]:
-    """Up to 9 nodes in two datacenters and three racks, with up to three tokens each."""
+    """Draw up to 9 nodes in two datacenters and three racks, with up to three tokens each."""
     count = draw(st.integers(1, 9))
     tokens = draw(st.lists(st.integers(-40, 40), min_size=3 * count, max_size=3 * count, unique=True))
     return {
@@ -60,7 +60,7 @@ def test_racks_come_before_repeats() -> None:
     assert natural(network(elsewhere=1), ring, 1) == ()
 
 
-def test_keys_tell_settings_apart() -> None:
+def test_settings_have_different_keys() -> None:
     keys = [simple(2), network(a=2), network(a=("r1", "r2")), network(a=2, b=1), ENTIRE]
     assert [replication_key(one) for one in keys] == [
         "simple:2",
@@ -71,7 +71,7 @@ def test_keys_tell_settings_apart() -> None:
     ]
 
 
-def test_what_is_possible() -> None:
+def test_possible_settings() -> None:
     state = placed({"a": ("d/r1", [1]), "b": ("d/r2", [2])})
     census = census_of(["a", "b"], state.nodes)
     for good in (simple(2), network(d=2), network(d=("r1", "r2")), ENTIRE):
@@ -89,7 +89,9 @@ WALKED = [
 
 @settings(deadline=None, max_examples=60)
 @given(rings(), st.sampled_from(WALKED), st.integers(-42, 42))
-def test_who_is_met_first_is_known_between_positions(nodes: dict[str, Any], setting: Replication, begin: int) -> None:
+def test_the_first_member_of_a_walk_is_known_between_positions(
+    nodes: dict[str, Any], setting: Replication, begin: int
+) -> None:
     state = placed(nodes)
     ring = ring_of(state.token_owners, state.nodes)
     if is_first_met(setting, ring):

@@ -1,4 +1,4 @@
-"""Token maps in order, whatever map they follow from; and what is remembered of the last few."""
+"""Token maps stay in order after each change, and the cache of the last few maps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plainly(owners: Map[int, str]) -> tuple[tuple[int, ...], dict[int, str], dic
 
 
 @given(OWNERS, st.lists(st.tuples(OWNERS, st.sets(st.integers(-9, 9)), st.booleans()), max_size=CACHED_MAX + 2))
-def test_a_map_that_follows_is_in_order_as_if_made_anew(begin: dict[int, str], steps: list[Step]) -> None:
+def test_a_changed_map_equals_a_sorted_map(begin: dict[int, str], steps: list[Step]) -> None:
     owners = Map(begin)
     assert in_order_of(owners) == plainly(owners)
     seen = [owners]

@@ -1,4 +1,4 @@
-"""Tokens: the worked table, the Cassandra driver as an independent implementation, and composed keys."""
+"""Tokens: the documented values, the Cassandra driver as an independent implementation, and composite keys."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_token_of_every_worked_key(key: str, token: str) -> None:
 @example(bytes.fromhex("a1ded3809597e1fa5a0c902750d0d7f2"))
 def test_agrees_with_the_driver(key: bytes) -> None:
     assert token_of(key) == Murmur3Token.hash_fn(key)
-    # The driver has the hash twice, compiled and in Python; neither knows the illegal token.
+    # The driver has a compiled and a Python hash. Neither replaces the illegal token.
     assert token_of(key) == as_token(compiled(key) % 2**64) == as_token(plain(key) % 2**64)
     assert is_token(token_of(key))
 
@@ -54,7 +54,7 @@ def test_compose(components: list[bytes], composed: bytes) -> None:
     assert compose(components) == composed
 
 
-def test_compose_names_what_is_too_long_or_missing() -> None:
+def test_compose_names_the_invalid_component() -> None:
     assert len(compose([b"x" * 65_536])) == 65_536
     with pytest.raises(ValueError, match="component 1 has 65536 bytes"):
         compose([b"", b"x" * 65_536])

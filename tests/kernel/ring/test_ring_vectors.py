@@ -1,4 +1,4 @@
-"""Shards of tokens against worked tables and a search, and vectorised hashes and shards against the scalar ones."""
+"""Shards of tokens compared with documented values and a search, and vectorized functions with scalar ones."""
 
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def test_first_tokens_of_worked_ranges(row: list[str]) -> None:
     shard=st.integers(0, 8),
 )
 def test_first_token_against_a_walk(start: int, width: int, shards: int, ignore_msb: int, shard: int) -> None:
-    """With most bits ignored a slice is a few tokens long, so a plain walk can find the first one."""
+    """With most bits ignored, a slice has few tokens, so a linear search finds the first one."""
     shard %= shards
     end = start + width
     walked = next((t for t in range(start + 1, end + 1) if shard_of(t, shards, ignore_msb) == shard), end)
@@ -111,7 +111,7 @@ def test_first_token_against_a_walk(start: int, width: int, shards: int, ignore_
     shard=st.integers(0, 8),
 )
 def test_first_token_of_a_wrapping_range(gap_start: int, gap: int, shards: int, ignore_msb: int, shard: int) -> None:
-    """A range that wraps near the ends of the ring: walked up to the greatest token, then from the least."""
+    """A wrapping range near the ends of the ring is searched up to the greatest token, then from the least."""
     shard %= shards
     start, end = TOKEN_MAX - gap, TOKEN_MIN + 6 + gap_start
     walk = [*range(start + 1, TOKEN_MAX + 1), *range(TOKEN_MIN, end + 1)]

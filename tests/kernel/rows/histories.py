@@ -1,6 +1,6 @@
-"""Random histories of writes of every operation, in Python values, and a brute-force model of what a reader sees.
+"""Random histories of all write operations as Python values, and a brute-force model of the visible rows.
 
-The model keeps all statements and, for every column of every row, looks through all of them.
+The model keeps all statements and searches all of them for each column of each row.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ TYPES = {
     "u": "udt<a int, b text>",
 }
 KEYS: dict[str, tuple[Any, ...]] = {"m": ("x", "y"), "e": (1, 2), "u": ("a", "b")}
-"""Multi-cell column to the keys of its elements, of ``u`` the names of its fields."""
+"""Multi-cell column to the keys of its elements. The keys of ``u`` are the names of its fields."""
 KINDS = ("insert", "update", "static", "row_delete", "range_delete", "partition_delete")
 
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement, in Python values. ``cells``: column to value, None: null; of multi-cell columns what is added."""
+    """One statement in Python values. ``cells`` maps a column to its value, to None for null, or to added elements."""
 
     kind: str
     at: int
@@ -47,7 +47,7 @@ class Statement:
 
 
 def draw(chance: Random, latest: int = 30) -> Statement:
-    """``latest``: few seconds make many statements of one timestamp."""
+    """Draw a statement. With few seconds in ``latest``, many statements have equal timestamps."""
     at = chance.randint(1, latest) * SECOND
     kind = chance.choices(KINDS, (6, 10, 3, 2, 2, 1))[0]
     key = (chance.randint(-1, 1), chance.randint(-1, 1))
@@ -81,17 +81,17 @@ def draw(chance: Random, latest: int = 30) -> Statement:
 
 
 def added(chance: Random, column: str, keys: list[Any]) -> Any:
-    """A value of a multi-cell column with these elements."""
+    """Return a value of a multi-cell column with these elements."""
     if column == "u":
         return {key: chance.randint(0, 2) if key == "a" else chance.choice("pq") for key in keys}
     return tuple((key, chance.randint(0, 2)) for key in keys) if column == "m" else tuple(keys)
 
 
-# ------------------------------------------------------------------------------------------------ the model
+# Model
 
 
 def model(statements: list[Statement], now: int) -> tuple[dict[str, Any], dict[tuple[int, ...], dict[str, Any]]]:
-    """(static columns, key to columns) that a reader sees."""
+    """Return the visible (static columns, key to columns)."""
     keys = sorted({s.key for s in statements if s.kind in ("insert", "update")})
     partition = max((s.at for s in statements if s.kind == "partition_delete"), default=-1)
     static = columns([s for s in statements if s.kind == "static"], partition, now)
@@ -162,7 +162,7 @@ FIELDS = {"a": "int", "b": "text"}
 
 
 def elements(column: str, value: Any) -> list[tuple[Any, bytes]]:
-    """(key, bytes) of the elements of a value."""
+    """Return (key, bytes) of the elements of a value."""
     if column == "u":
         return [(field, serialize(FIELDS[field], held)) for field, held in value.items()]
     if column == "m":
@@ -171,14 +171,14 @@ def elements(column: str, value: Any) -> list[tuple[Any, bytes]]:
 
 
 def element_key(column: str, key: Any) -> bytes:
-    """The key of an element as a mutation has it: of a user type the number of the field."""
+    """Return the key of an element in a mutation. For a user type it is the field number."""
     if column == "u":
         return list(FIELDS).index(key).to_bytes(2, "big")
     return serialize("text" if column == "m" else "int", key)
 
 
 def viewed(got: tuple[SeenRow, ...]) -> tuple[dict[str, Any], dict[tuple[int, ...], dict[str, Any]]]:
-    """What is seen, as the model has it; static columns are the same in all rows."""
+    """Return the visible rows in the form of the model. Static columns are equal in all rows."""
     rows = {
         tuple(deserialize("int", part or b"") for part in found.clustering_key): typed(found.values)
         for found in got
@@ -189,14 +189,14 @@ def viewed(got: tuple[SeenRow, ...]) -> tuple[dict[str, Any], dict[tuple[int, ..
     return (statics[0] if statics else {}), rows  # type: ignore[return-value]  # clustering columns are ints
 
 
-# ------------------------------------------------------------------------------------------------ as mutations
+# Conversion to mutations
 
 
 SHAPE = TableShape(1, 2, True, ("text",), ("int", "int"), ("s",), tuple((name, TYPES[name]) for name in KEYS))
 
 
 def mutation_of(statements: list[Statement]) -> Mutation:
-    """One write of several statements, each with a timestamp and a time to live of its own."""
+    """Return one write of several statements with their own timestamps and times to live."""
     changes = [change_of(statement) for statement in statements]
     first = changes[0]
     return Mutation(

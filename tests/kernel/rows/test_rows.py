@@ -1,4 +1,6 @@
-"""Rows by last write wins: the join is a semilattice's, and readers see what a brute-force model sees."""
+"""Last-write-wins rows: the join satisfies the laws of a semilattice, and readers see the rows of a brute-force
+model.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def drawn(chance: Random, most: int = 6) -> list[Statement]:
     return [draw(chance, latest) for _ in range(chance.randint(1, most))]
 
 
-def test_readers_see_what_the_model_sees_whatever_the_order_of_arrival() -> None:
+def test_rows_equal_the_model_in_any_order_of_arrival() -> None:
     met: Counter[str] = Counter()
     for seed in range(SEEDS):
         chance = Random(seed)
@@ -59,7 +61,7 @@ def test_the_join_is_commutative_associative_and_idempotent_to_the_last_field() 
         assert join(PartitionState(), a, COLUMNS) == a == join(a, PartitionState(), COLUMNS), seed
 
 
-def test_rows_alone_join_likewise() -> None:
+def test_single_rows_satisfy_the_join_laws() -> None:
     for seed in range(SEEDS):
         chance = Random(seed)
         a, b, c = (row(chance) for _ in range(3))
@@ -84,13 +86,13 @@ def cell(chance: Random, values: tuple[bytes | None, ...] = (None, b"", b"1")) -
     return RowCell(chance.randint(0, 4), value, None if value is None else chance.choice((None, 5, 6)))
 
 
-def test_a_write_is_its_statements_joined() -> None:
+def test_a_write_equals_the_join_of_its_statements() -> None:
     for seed in range(SEEDS):
         statements = drawn(Random(seed), 8)
         assert effect(mutation_of(statements)) == joined(effect(mutation_of([one])) for one in statements), seed
 
 
-def test_statements_take_time_and_ttl_of_their_write() -> None:
+def test_statements_inherit_timestamp_and_ttl() -> None:
     whole = mutation_of([Statement("insert", 5 * SECOND, (1, 1), (("v", 1),), ttl=7)])
     (more,) = mutation_of([Statement("update", 1, (1, 1), (("v", 2),))] * 2).more
     same = effect(replace(whole, more=(replace(more, timestamp=None, ttl=None),)))
@@ -98,7 +100,7 @@ def test_statements_take_time_and_ttl_of_their_write() -> None:
     stays = effect(replace(whole, more=(replace(more, timestamp=6 * SECOND, ttl=0),)))
     ((place, kept),) = stays.rows[whole.clustering_key].cells.items()
     assert (place, kept) == (("v", None), RowCell(6 * SECOND, serialize("int", 2)))
-    assert next_expiry(stays, 0) == 12 * SECOND, "the marker's"
+    assert next_expiry(stays, 0) == 12 * SECOND, "of the row marker"
     assert next_expiry(stays, 12 * SECOND) is None
 
 
@@ -109,19 +111,19 @@ def test_a_replaced_collection_keeps_the_elements_of_the_write_that_replaces_it(
     one, two = serialize("frozen<set<int>>", (1,)), serialize("frozen<set<int>>", (2,))
     state = join_rows(put(9, ("e", one)), put(10, ("e", None), ("e", two)))
     assert {key for _, key in state.cells} == {serialize("int", 2)}
-    assert ("e", serialize("int", 1)) in join_rows(put(10, ("e", one)), state).cells, "of the same time: stays"
+    assert ("e", serialize("int", 1)) in join_rows(put(10, ("e", one)), state).cells, "an equal timestamp keeps it"
     static, rows = live_rows(PartitionState(static=state), COLUMNS, 0)
     assert static is not None
     assert not rows
 
 
-def test_a_range_in_which_no_row_can_lie_leaves_nothing() -> None:
+def test_an_empty_range_deletion_is_not_stored() -> None:
     empty = Statement("range_delete", 3, bounds=((1,), True, (0,), True))
     assert effect(mutation_of([empty])) == PartitionState()
 
 
-def test_keys_that_differ_and_have_one_place_in_the_order_are_ordered_by_their_bytes() -> None:
-    """Otherwise the hashes of a process would decide in which order readers see them."""
+def test_equal_sorting_keys_are_ordered_by_bytes() -> None:
+    """Otherwise the hash seed of a process would determine the order for readers."""
     columns = columns_of(replace(SHAPE, clustering_key=1, clustering_types=("double",)))
     keys = [(serialize("double", value),) for value in (0.0, -0.0)]
     live = RowState(marker=RowCell(1, b""))

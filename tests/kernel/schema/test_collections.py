@@ -1,4 +1,4 @@
-"""Collection types: names taken apart, values as the native protocol has them, and bytes that are none refused."""
+"""Collection types: parsed names, values in the encoding of the native protocol, and invalid bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ringlog.kernel.cql.types import TypeMismatch, deserialize, is_type, seriali
         ("frozen<map<text, frozen<list<int>>>>", "frozen<map<text, frozen<list<int>>>>", False),
     ],
 )
-def test_a_name_is_taken_apart(name: str, text: str, multi_cell: bool) -> None:
+def test_a_type_name_is_parsed(name: str, text: str, multi_cell: bool) -> None:
     shape = shape_of(name)
     assert shape is not None
     assert (str(shape), shape.is_multi_cell, is_type(name)) == (text, multi_cell, True)
@@ -51,7 +51,7 @@ def test_a_name_is_taken_apart(name: str, text: str, multi_cell: bool) -> None:
         "list<" * 9 + "int" + ">" * 9,
     ],
 )
-def test_what_is_no_type(name: str) -> None:
+def test_invalid_type_names(name: str) -> None:
     assert not is_type(name)
     with pytest.raises(TypeMismatch, match="unknown type"):
         serialize(name, ())
@@ -66,7 +66,7 @@ def test_what_is_no_type(name: str) -> None:
         ("frozen<list<int>>", "FrozenType(ListType(Int32Type))", (), []),
     ],
 )
-def test_bytes_are_those_of_the_cassandra_driver(name: str, driver: str, ours: Any, theirs: Any) -> None:
+def test_bytes_equal_the_cassandra_driver(name: str, driver: str, ours: Any, theirs: Any) -> None:
     data = serialize(name, ours)
     found = lookup_casstype(driver).deserialize(data, 5)
     assert (dict(found) if isinstance(theirs, dict) else type(theirs)(found)) == theirs
@@ -75,7 +75,7 @@ def test_bytes_are_those_of_the_cassandra_driver(name: str, driver: str, ours: A
 
 
 @given(st.lists(st.tuples(st.integers(-128, 127), st.binary(max_size=5)), unique_by=lambda pair: pair[0], max_size=5))
-def test_what_was_written_is_read(pairs: list[tuple[int, bytes]]) -> None:
+def test_written_values_are_read_back(pairs: list[tuple[int, bytes]]) -> None:
     assert deserialize("map<tinyint, blob>", serialize("map<tinyint, blob>", tuple(pairs))) == tuple(pairs)
 
 

@@ -1,4 +1,4 @@
-"""Values of every type, however nested, against the Cassandra driver: the same bytes, and the same value read back."""
+"""Values of all types, nested, compared with the Cassandra driver: equal bytes, and equal values after decoding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Kind:
-    """A type: its name here and for the driver, its values, and how the driver has one of them."""
+    """A type with its Ringlog and driver names, its values, and their conversion for the driver."""
 
     name: str
     driver: str
@@ -36,7 +36,7 @@ def signed(name: str, driver: str, size: int) -> Kind:
 
 
 def rounded(value: float) -> float:
-    """As four bytes hold it."""
+    """Return the value rounded to a four-byte float."""
     found: float = struct.unpack(">f", struct.pack(">f", value))[0]
     return found
 
@@ -58,7 +58,7 @@ SCALARS = (
     Kind("float", "FloatType", st.floats(width=32, allow_nan=False).map(rounded)),
     Kind("double", "DoubleType", st.floats(allow_nan=False)),
     signed("timestamp", "DateType", 8),
-    # The driver takes days counted from -2^31 on where they are plain numbers, and nanoseconds as they are.
+    # The driver counts days from -2^31 if they are plain numbers, and accepts nanoseconds unchanged.
     Kind("date", "SimpleDateType", st.integers(-(2**31), 2**31 - 1), lambda days: days + 2**31),
     Kind("time", "TimeType", st.integers(0, TIME_MAX_NS)),
     Kind("uuid", "UUIDType", st.uuids().map(str), uuid.UUID),
@@ -67,7 +67,7 @@ SCALARS = (
 
 
 def frozen(kind: Kind) -> Kind:
-    """As it stands inside of another type; a scalar or a tuple as it is."""
+    """Return the type as an element of another type. Scalars and tuples are unchanged."""
     if kind.name.startswith(("list", "set", "map", "udt")):
         return Kind(f"frozen<{kind.name}>", f"FrozenType({kind.driver})", kind.values, kind.theirs)
     return kind
@@ -79,7 +79,7 @@ def listed(part: Kind) -> Kind:
 
 
 def a_set(part: Kind) -> Kind:
-    # The driver writes the elements in the order in which it is given them, as here.
+    # The driver encodes elements in the given order, as Ringlog does.
     values = st.lists(part.values, max_size=3, unique_by=lambda one: serialize(part.name, one)).map(tuple)
     return Kind(f"set<{part.name}>", f"SetType({part.driver})", values, lambda v: [part.theirs(one) for one in v])
 
@@ -140,7 +140,7 @@ def test_the_driver_writes_and_reads_the_same_bytes(data: st.DataObject) -> None
     written = serialize(kind.name, value)
     assert driver.serialize(kind.theirs(value), PROTOCOL) == written
     assert deserialize(kind.name, written) == value
-    # Of these the driver makes values that it sorts, or that cannot hold all that there are.
+    # For these types the driver returns values that it sorts, or that cannot represent all values.
     if not any(word in kind.name for word in ("set<", "map<", "timestamp", "date")):
         assert driver.serialize(driver.deserialize(written, PROTOCOL), PROTOCOL) == written
 

@@ -1,4 +1,4 @@
-"""Bytes of the schema are bounded: what one command changes, what the state holds, what it remembers of the past."""
+"""Bounds on schema bytes: changes of one command, the state, and past versions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def table(name: str, columns: int, number: int) -> CreateTable:
 
 
 def answered(state: ClusterState, command: Command) -> tuple[ClusterState, str]:
-    """The state behind an entry, and the code if it was refused."""
+    """Return the state after an entry, and the code of its rejection."""
     folded = fold(state, entry(state, command))
     assert (folded.outcome.kind is OutcomeKind.APPLIED) == (folded.outcome.code == "")
     return folded.state, folded.outcome.code
@@ -42,7 +42,7 @@ def total(section: str, state: ClusterState) -> int:
     return sum(map(sizes._WEIGHTS[section], getattr(state, section).values()))
 
 
-def test_short_alterations_of_a_type_do_not_pile_up_versions_of_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alterations_of_a_type_create_bounded_table_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "PAST_BYTES_MAX", 1_000_000)
     state = applied(ready(), SettleVerdicts(SECOND), WIDE, *(table(f"t{number}", 60, number) for number in range(3)))
     for number in range(100):
@@ -64,7 +64,7 @@ def test_a_renamed_column_changes_a_bounded_number_of_views(monkeypatch: pytest.
         state = applied(state, CreateView("ks", f"v{number}", "t", (), ("k",), (f"c{number:03}",)))
     rename = AlterTable("ks", "t", rename_columns=(ColumnRename("k", "key"),))
     monkeypatch.setattr(sizes, "CHANGED_BYTES_MAX", total("views", state))
-    assert answered(state, rename)[1] == "too_large", "the table is changed, too"
+    assert answered(state, rename)[1] == "too_large", "the table changes too"
     monkeypatch.undo()
     assert answered(state, rename)[1] == ""
 
@@ -79,7 +79,7 @@ def test_a_schema_that_is_too_large_shrinks_and_does_not_grow(monkeypatch: pytes
 
 
 def drawn(draw: random.Random, step: int) -> Command:
-    """Any command on a few tables, their types and their views; many are refused."""
+    """Return a random command on a few tables with types and views. Many are rejected."""
     name, other = f"t{draw.randrange(4)}", f"v{draw.randrange(4)}"
     column = f"c{draw.randrange(6):03}"
     makers: tuple[Any, ...] = (
@@ -99,7 +99,7 @@ def drawn(draw: random.Random, step: int) -> Command:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_totals_that_follow_each_command_are_those_of_the_whole_schema(seed: int) -> None:
+def test_incremental_totals_equal_full_totals(seed: int) -> None:
     draw = random.Random(seed)
     state = applied(ready(), SettleVerdicts(1), WIDE)
     applied_ones = 0

@@ -1,4 +1,4 @@
-"""CQL values: known bytes, round trips, and refusals that name type and rule."""
+"""CQL values: known bytes, round trips, and rejections that name type and rule."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_round_trip(data: st.DataObject, name: str) -> None:
 
 @given(st.sampled_from(sorted(TYPES)), st.binary(max_size=20) | st.sampled_from([bytes(size) for size in range(17)]))
 def test_any_bytes_are_a_value_or_a_mismatch(name: str, data: bytes) -> None:
-    """What can be read is written back as the same bytes: no two encodings of one value."""
+    """A decoded value is encoded to the same bytes, so each value has one encoding."""
     try:
         value = deserialize(name, data)
     except TypeMismatch:
@@ -165,12 +165,12 @@ def test_bytes_refused(name: str, data: str) -> None:
 
 @given(st.data(), st.sampled_from(sorted(set(TYPES) - {"date", "time"})))
 def test_the_python_driver_writes_the_same_bytes(data: st.DataObject, name: str) -> None:
-    """An implementation that shares no code with ours. (Its date and time classes know fewer values than the types.)"""
+    """The driver shares no code with Ringlog. Its date and time classes support fewer values than the types."""
     value = data.draw(VALUES[name])
     theirs = UUID(value) if name.endswith("uuid") else value
     assert serialize(name, value) == lookup_casstype(CASSANDRA_NAMES[name]).serialize(theirs, 4)
 
 
-def test_not_a_number_stays_one() -> None:
+def test_not_a_number_round_trip() -> None:
     assert math.isnan(deserialize("double", serialize("double", math.nan)))  # type: ignore[arg-type]
     assert deserialize("double", struct.pack(">d", math.inf)) == math.inf

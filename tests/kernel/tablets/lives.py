@@ -1,4 +1,4 @@
-"""Clusters with tablets for tests, and a driver that leads tablets through their stages as a coordinator would."""
+"""Clusters with tablets, and a driver that advances tablets through their stages as a coordinator does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def register(number: int, rack: str = "r1", datacenter: str = "dc1", shards: int
 
 
 def normal(state: ClusterState, *nodes: RegisterNode) -> ClusterState:
-    """The nodes are normal; each owns a token, and nobody was waited for."""
+    """Make the nodes normal with one token each, without barriers."""
     state = applied(state, *nodes)
     for one in nodes:
         token = 1_000 * (len(state.token_owners) + 1)
@@ -62,7 +62,7 @@ def cluster(*nodes: RegisterNode) -> ClusterState:
 
 
 def three_racks(shards: int = 2) -> ClusterState:
-    """Nodes 1 to 6, two in each of three racks."""
+    """Return nodes 1 to 6, two in each of three racks."""
     return cluster(*[register(number, f"r{(number - 1) % 3 + 1}", shards=shards) for number in range(1, 7)])
 
 
@@ -92,14 +92,14 @@ def places(found: Tablet) -> list[tuple[str, int]]:
 
 
 def free_node(state: ClusterState, index: int = 0, rack: str = "") -> str:
-    """A node without a replica of the tablet, in that rack."""
+    """Return a node of that rack without a replica of the tablet."""
     taken = {node for node, _ in places(tablet(state, index))}
     found = (one for one in state.nodes.values() if one.state == "normal" and one.id not in taken)
     return min(one.id for one in found if rack in ("", one.rack))
 
 
 def migration(state: ClusterState, index: int = 0, source: int = 0) -> TabletMigration:
-    """One replica moves to a free node of its rack, or to any."""
+    """Return a move of one replica to a free node of its rack, or of any rack."""
     node, shard = places(tablet(state, index))[source]
     to = free_node(state, index, state.nodes[node].rack)
     return TabletMigration(TABLE, index, "migration", Shard(node, shard), Shard(to, 1))
@@ -119,7 +119,7 @@ def reports(state: ClusterState, index: int = 0, table: str = TABLE) -> tuple[St
 
 
 def step(state: ClusterState, index: int = 0, table: str = TABLE) -> AdvanceTablets:
-    """The command that moves a tablet on, with all that can be witnessed."""
+    """Return the command that advances a tablet, with all possible acknowledgements."""
     transition = tablet(state, index, table).transition
     assert transition is not None
     advance = TabletAdvance(table, index, next_stage(transition), (), reports(state, index, table))
@@ -127,7 +127,7 @@ def step(state: ClusterState, index: int = 0, table: str = TABLE) -> AdvanceTabl
 
 
 def begun(state: ClusterState, one: TabletMigration, stage: str = "") -> ClusterState:
-    """The transition has begun, and is led on to ``stage``."""
+    """Start the transition and advance it to ``stage``."""
     state = applied(state, MigrateTablets((one,)))
     while stage and (found := tablet(state, one.tablet, one.table).transition) is not None and found.stage != stage:
         state = applied(state, step(state, one.tablet, one.table))
@@ -135,7 +135,7 @@ def begun(state: ClusterState, one: TabletMigration, stage: str = "") -> Cluster
 
 
 def settled(state: ClusterState, index: int = 0, table: str = TABLE) -> ClusterState:
-    """The tablet is led on until it is in no transition."""
+    """Advance the tablet to the end of its transition."""
     while tablet(state, index, table).transition is not None:
         state = applied(state, step(state, index, table))
     return state
@@ -146,11 +146,11 @@ def outcome(state: ClusterState, command: Command) -> Outcome:
 
 
 def refused(state: ClusterState, command: Command) -> str:
-    """The code of the refusal, or ``applied``."""
+    """Return the code of the rejection, or ``applied``."""
     found = outcome(state, command)
     return found.code or found.kind.value
 
 
 def joining(state: ClusterState, number: int) -> ClusterState:
-    """A node is registered and asks to join."""
+    """Register a node and request its join."""
     return applied(state, register(number), Join(node_id(number), (77_000 + number,), bytes(16)))

@@ -1,4 +1,4 @@
-"""The tablet map against lists of tablets."""
+"""The tablet map compared with a list of tablets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made(count: int, epoch: int = 5) -> TabletMap:
 
 
 @given(st.lists(st.tuples(groups, st.integers(0, 2**63)), min_size=1, max_size=20))
-def test_a_map_gives_what_it_was_made_of(wanted: list[tuple[tuple[TabletReplica, ...], int]]) -> None:
+def test_a_map_contains_its_tablets(wanted: list[tuple[tuple[TabletReplica, ...], int]]) -> None:
     ends = uniform_ends(len(wanted))
     tablets = new_map("ks.t", ends, [group for group, _ in wanted], 1, [at for _, at in wanted])
     assert list(tablets) == [
@@ -48,7 +48,7 @@ def test_a_map_gives_what_it_was_made_of(wanted: list[tuple[tuple[TabletReplica,
 
 
 @given(st.integers(1, 3 * CHUNK), st.data())
-def test_what_settles_changes_nothing_else(count: int, data: st.DataObject) -> None:
+def test_a_settled_tablet_changes_no_other_tablet(count: int, data: st.DataObject) -> None:
     before = made(count)
     changes = data.draw(st.dictionaries(st.integers(0, count - 1), st.tuples(groups, st.integers(0, 9)), max_size=5))
     after = with_settled(before, changes)
@@ -60,8 +60,8 @@ def test_what_settles_changes_nothing_else(count: int, data: st.DataObject) -> N
         assert chunk is old_chunk or number in touched
 
 
-def test_over_a_long_life_a_map_has_no_more_places_than_nodes_at_a_time() -> None:
-    """Nodes come and go, of which some come back; the map says the same as a list, whatever place they have."""
+def test_a_map_reuses_node_indexes() -> None:
+    """Nodes join, leave and return. The map equals a list, for any index of a node."""
     random, width, most = Random(7), 5, 0
     names = [f"n{number}" for number in range(3)]
     groups = [tuple(TabletReplica(name, 0, 1) for name in names)] * (CHUNK + 9)
@@ -79,12 +79,12 @@ def test_over_a_long_life_a_map_has_no_more_places_than_nodes_at_a_time() -> Non
         assert {node: held for node, held in zip(tablets.nodes, tablets.held, strict=True) if held} == there
         assert len(set(tablets.nodes)) == len(tablets.nodes)
         most = max(most, len(there))
-        assert len(tablets.nodes) <= most + 2, "who comes in one step finds the places that were free before it"
-    assert most < 60, "and hundreds came"
+        assert len(tablets.nodes) <= most + 2, "new nodes of a step use indexes that were free before the step"
+    assert most < 60, "hundreds of nodes joined"
 
 
 @given(st.integers(1, 2_000), st.integers(TOKEN_MIN, TOKEN_MAX))
-def test_every_token_is_in_the_tablet_that_is_found(count: int, token: int) -> None:
+def test_a_token_belongs_to_the_found_tablet(count: int, token: int) -> None:
     tablets = made(count)
     found = tablets.tablet(tablets.index_of(token))
     below = found.start if found.index else TOKEN_MIN - 1

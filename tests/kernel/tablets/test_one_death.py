@@ -1,6 +1,7 @@
-"""One node dies at each stage of each transition, while each operation of a node is pending, in clusters as small as
-they can be. If the living know every row of the tablet, whatever was accepted finishes or can be cancelled, and the
-dead node can be removed. All combinations are gone through.
+"""One node dies in each stage of each transition, with each pending node operation, in minimal clusters.
+
+If the live nodes have all rows of the tablet, each accepted operation finishes or can be cancelled, and the dead node
+can be removed. The test covers all combinations.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ CLUSTERS = {
 }
 KINDS_OF = ("migration", "intranode_migration", "rebuild", "rebuild_v2", "repair", "more", "fewer")
 SPARE = 3
-"""Nodes of a datacenter beside those that have the tablet: for a copy, for a rebuild, and one more."""
+"""Nodes of a datacenter without the tablet: one for a copy, one for a rebuild, and one more."""
 
 
 def grown(replication: Replication, change: int) -> Replication:
@@ -73,14 +74,14 @@ def grown(replication: Replication, change: int) -> Replication:
 
 
 def made(replication: Replication) -> ClusterState:
-    """The cluster with one tablet."""
+    """Return the cluster with one tablet."""
     counts = {one.datacenter: one.factor for one in replication.datacenters} or {"dc1": replication.factor}
     names = [name for name, count in counts.items() for _ in range(count + SPARE)]
     return with_table(cluster(*[register(i + 1, "r1", dc) for i, dc in enumerate(names)]), replication, 1)
 
 
 def moving(replication: Replication, kind: str) -> tuple[ClusterState, TabletMigration] | None:
-    """A cluster, and the transition of that kind; None if there is none."""
+    """Return a cluster and the transition of that kind, or None if there is none."""
     state = made(replication)
     if kind == "fewer":
         state = made(grown(replication, 1))
@@ -105,7 +106,7 @@ def moving(replication: Replication, kind: str) -> tuple[ClusterState, TabletMig
 
 
 def stages(state: ClusterState, step: TabletMigration) -> Iterator[tuple[str, ClusterState]]:
-    """The tablet in each stage forth and, as far as it may turn back, in each stage on the way back."""
+    """Yield the tablet in each stage, and in each stage of its revert if permitted."""
     for stage in KINDS[step.kind].stages:
         there = begun(state, step, stage)
         yield stage, there
@@ -119,7 +120,7 @@ def stages(state: ClusterState, step: TabletMigration) -> Iterator[tuple[str, Cl
 
 
 def knows(state: ClusterState, nodes: tuple[str, ...]) -> bool:
-    """Every quorum of the group, of each datacenter if they are named, has somebody who lives."""
+    """Return True if each quorum of the group, or of each named datacenter, has a live node."""
     named = state.keyspaces["ks"].replication.datacenters
     parts: dict[str, list[bool]] = {}
     for node in nodes:
@@ -128,7 +129,7 @@ def knows(state: ClusterState, nodes: tuple[str, ...]) -> bool:
 
 
 def knows_all(state: ClusterState, found: Tablet) -> bool:
-    """The living have every row, by who writes in the stage: those before, those who are next, or both."""
+    """Return True if the live nodes have all rows, given the writers of the stage."""
     now, old = found.transition, nodes_of(found.replicas)
     if now is None or STAGES[now.stage].reads.value == "prev":
         return knows(state, old)
@@ -142,7 +143,7 @@ def living(state: ClusterState) -> CoordinatorView:
 
 
 def stepped(state: ClusterState) -> ClusterState:
-    """What the coordinator asks for, one round."""
+    """Apply the coordinator's proposals of one round."""
     for proposal in propose(living(state)):
         command = proposal.command
         state = outcome_state(state, command)
@@ -154,7 +155,7 @@ def outcome_state(state: ClusterState, command: Command) -> ClusterState:
 
 
 def led(state: ClusterState) -> ClusterState:
-    """As far as coordinator and balancer lead it."""
+    """Advance the state as far as coordinator and balancer do."""
     for _ in range(200):
         after = stepped(state)
         if after is state and not tablet(state).transition and (moves := advise(state, {}).moves):
@@ -166,7 +167,7 @@ def led(state: ClusterState) -> ClusterState:
 
 
 def asked_for(state: ClusterState, victim: str) -> Iterator[Command]:
-    """Each operation of a node, as far as it is accepted."""
+    """Yield possible node operations."""
     yield Remove(victim)
     yield Replace(node_id(20), victim)
     yield Join(node_id(21), (77,), bytes(16))
@@ -176,7 +177,7 @@ def asked_for(state: ClusterState, victim: str) -> Iterator[Command]:
 
 @pytest.mark.parametrize("kind", KINDS_OF)
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_whatever_was_accepted_ends_without_the_dead(name: str, kind: str) -> None:
+def test_accepted_operations_end_without_the_dead_node(name: str, kind: str) -> None:
     start = moving(CLUSTERS[name], kind)
     if start is None:
         return
@@ -194,7 +195,7 @@ def test_whatever_was_accepted_ends_without_the_dead(name: str, kind: str) -> No
 
 
 def ends(story: str, state: ClusterState, victim: str, command: Command) -> None:
-    """What was asked for ends, or is cancelled; and then the dead node leaves."""
+    """Assert that the requested operation ends or is cancelled, and that the dead node leaves."""
     is_known, before = knows_all(state, tablet(state)), sorted(n.id for n in state.nodes.values() if n.down)
     rest = led(applied(state, command))
     stuck = in_flight(rest)
@@ -216,7 +217,7 @@ def ends(story: str, state: ClusterState, victim: str, command: Command) -> None
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_replacement_is_cancelled_if_its_node_dies(name: str) -> None:
-    """It has the dead node's tablet already, or is about to get it."""
+    """The replacement already has the dead node's tablet, or is about to get it."""
     state = made(CLUSTERS[name])
     (old, shard), *_ = places(tablet(state))
     fresh = register(20, "r1", state.nodes[old].datacenter)
@@ -238,7 +239,7 @@ def test_a_replacement_is_cancelled_if_its_node_dies(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_a_replacement_that_cannot_be_cancelled_ends_first(name: str) -> None:
-    """The new node has the tablet and dies at each later stage of the operation."""
+    """The new node has the tablet and dies in each later stage of the operation."""
     state = made(CLUSTERS[name])
     (old, shard), *_ = places(tablet(state))
     fresh = register(20, "r1", state.nodes[old].datacenter)

@@ -1,4 +1,6 @@
-"""First allocations of tablets for any shape of cluster, and random lives against a naive record, with planted bugs."""
+"""First allocations of tablets for any shape of cluster, and random histories against a naive model, with planted
+bugs.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def start(model: TabletModel) -> ClusterState:
 
 
 def drawn(state: ClusterState, random: Random) -> list[Command]:
-    """What somebody asks for now: an operator, the world, or mostly the coordinator."""
+    """Draw the commands of an operator, of node failures, or most often of the coordinator."""
     dice = random.random()
     if dice < 0.25:
         weights = [weight for weight, _ in DRAWS]
@@ -86,7 +88,7 @@ def drawn(state: ClusterState, random: Random) -> list[Command]:
 
 
 def live(seed: int, length: int = 250) -> list[str]:
-    """What is wrong in a random life; it ends with the first thing."""
+    """Return the first failure of a random history."""
     random, wrong = Random(seed), []
     model = TabletModel(wrong.append)
     state = start(model)
@@ -105,12 +107,12 @@ def live(seed: int, length: int = 250) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_nothing_is_wrong_in_a_random_life(seed: int) -> None:
+def test_a_random_history_has_no_failure(seed: int) -> None:
     assert live(seed) == []
 
 
-def test_random_lives_come_everywhere() -> None:
-    """Every stage of every kind is entered in some of them, and tables are cut anew."""
+def test_random_histories_cover_all_stages() -> None:
+    """Some history enters each stage of each kind, and some tables are split and merged."""
     seen: set[str] = set()
     for seed in range(60):
         random = Random(seed)
@@ -132,12 +134,12 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def row(name: str, **changes: Any) -> Plant:
-    """One row of the stage table is another."""
+    """Plant a change of one row of the stage table."""
     return lambda patch: patch.setitem(STAGES, name, replace(STAGES[name], **changes))
 
 
 def function(module: Any, name: str, made: Callable[[Any], Any]) -> Plant:
-    """A function of a module, and whoever imported it."""
+    """Plant a change of a function in its module and its importers."""
     from ringlog.kernel.commands.placement import resizes, tablets
 
     def plant(patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +152,7 @@ def function(module: Any, name: str, made: Callable[[Any], Any]) -> Plant:
 
 
 def _late_since(right: Any) -> Any:
-    """Who comes is a member from the first stage on."""
+    """Plant a bug: a new replica is a member from the first stage."""
 
     def entered(tablet: Any, stage: str, epoch: int, reason: str = "") -> Any:
         step = right(tablet, stage, epoch, reason)
@@ -188,7 +190,7 @@ PLANTED: dict[str, Plant] = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In at most sixty lives."""
+    """At most sixty histories find the bug."""
     PLANTED[name](monkeypatch)
     assert any(live(seed) for seed in range(60))
 
@@ -234,8 +236,8 @@ def test_each_datacenter_has_its_own_replicas() -> None:
         assert found == {"dc1": 2, "dc2": 1}
 
 
-def test_a_second_table_goes_where_the_first_is_not() -> None:
-    """Three tablets of one replica lie on three of six nodes, the next three on the others."""
+def test_a_second_table_uses_other_nodes() -> None:
+    """Three tablets of one replica are on three of six nodes, and the next three on the other nodes."""
     state = lives.with_table(lives.three_racks(), factor(1), 3)
     state = applied(state, lives.create_table("u", TabletOptions(3), 2))
     held = Counter(node for table in (TABLE, "ks.u") for one in state.tablets[table] for node, _ in places(one))
@@ -244,28 +246,28 @@ def test_a_second_table_goes_where_the_first_is_not() -> None:
 
 
 def with_another(state: ClusterState) -> Counter[str]:
-    """A second table is made while a tablet of the first is on its way: how many tablets each node has afterwards."""
+    """Create a second table during a move, and return the tablets of each node afterwards."""
     state = lives.settled(applied(state, lives.create_table("u", TabletOptions(6), 2)))
     return Counter(node for table in (TABLE, "ks.u") for one in state.tablets[table] for node, _ in places(one))
 
 
 @pytest.mark.parametrize("stage", KINDS["migration"].stages)
 def test_migrating_tablets_count_at_their_target(stage: str) -> None:
-    """Each of six nodes has a tablet, and will have two; one gives its tablet to its neighbour meanwhile."""
+    """Each of six nodes has a tablet and gets a second one. During this, one tablet moves to a neighbour."""
     state = lives.with_table(lives.three_racks(), factor(1), 6)
     held = with_another(lives.begun(state, lives.migration(state), stage))
     assert [held[node] for node in state.nodes] == [2] * 6
 
 
 @pytest.mark.parametrize("stage", ["allow_write_both_read_old", "write_both_read_old", "streaming"])
-def test_what_turns_back_counts_where_it_was(stage: str) -> None:
+def test_a_reverted_tablet_counts_at_its_source(stage: str) -> None:
     state = lives.with_table(lives.three_racks(), factor(1), 6)
     state = lives.begun(state, lives.migration(state), stage)
     held = with_another(applied(state, RevertTablets((TabletRevert(TABLE, 0, "lost its disk"),))))
     assert [held[node] for node in state.nodes] == [2] * 6
 
 
-def test_who_leaves_or_is_down_gets_no_tablets() -> None:
+def test_leaving_and_dead_nodes_get_no_tablets() -> None:
     state = lives.three_racks()
     down = lives.node_id(1)
     state = lives.with_table(applied(state, DeclareDown(down, "burnt"), Leave(lives.node_id(2))), factor(2), 8)

@@ -1,4 +1,4 @@
-"""Refused tablet moves: places, racks, limits, the exclusion by node operations; and resized tables."""
+"""Rejected tablet moves: invalid targets, racks, limits and pending node operations. Also resized tables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def go_on(state: ClusterState) -> AdvanceOperation:
     return AdvanceOperation(operation.id, "prepared", witnesses(state))
 
 
-def test_places_that_are_none(start: ClusterState) -> None:
+def test_invalid_targets_are_rejected(start: ClusterState) -> None:
     one = migration(start)
     assert one.from_ is not None
     assert one.to is not None
@@ -77,17 +77,17 @@ def test_places_that_are_none(start: ClusterState) -> None:
     assert refused(down, MigrateTablets((one,))) == "wrong_node_state"
 
 
-def test_a_plan_is_that_of_the_instance_that_acts(start: ClusterState) -> None:
+def test_only_the_active_balancer_moves_tablets(start: ClusterState) -> None:
     plan = MigrateTablets((migration(start),), term=1)
     assert refused(start, plan) == "plan_outdated"
     acts = applied(start, TakeOver("balancer", "balancer-1", 1))
     assert refused(acts, plan) == "applied"
     taken_over = applied(acts, TakeOver("balancer", "balancer-2", 2))
     assert refused(taken_over, plan) == "plan_outdated"
-    assert refused(taken_over, replace(plan, term=0)) == "applied", "an operator asks"
+    assert refused(taken_over, replace(plan, term=0)) == "applied", "an operator requests it"
 
 
-def test_racks_that_are_named_are_kept() -> None:
+def test_moves_keep_named_racks() -> None:
     state = lives.with_table(lives.three_racks(), racks("r1", "r2", "r3"), 4)
     node, shard = places(tablet(state))[0]
     for rack, code in (("r1", "applied"), ("r2", "rack_pinned")):
@@ -103,8 +103,8 @@ def test_replicas_of_different_racks_do_not_collapse_into_one() -> None:
     assert refused(state, MigrateTablets((TabletMigration(TABLE, 0, "migration", Shard(*first), to),))) == "rack_full"
 
 
-def test_no_more_is_streamed_than_may_be(start: ClusterState) -> None:
-    """Both tablets leave the same shard, then a limit of one in all."""
+def test_stream_limits_are_enforced(start: ClusterState) -> None:
+    """Both tablets leave the same shard. Then the limit is one stream in total."""
     by_shard: dict[tuple[str, int], list[int]] = {}
     for index in range(8):
         by_shard.setdefault(places(tablet(start, index))[0], []).append(index)
@@ -117,10 +117,10 @@ def test_no_more_is_streamed_than_may_be(start: ClusterState) -> None:
     alone = applied(start, ChangeSettings((("tablet_streams_max", 1),)))
     assert refused(alone, MigrateTablets(moves)) == "streaming_limit"
     later = begun(tight, moves[0], "write_both_read_new")
-    assert refused(later, MigrateTablets(moves[1:])) == "applied", "who has streamed counts no more"
+    assert refused(later, MigrateTablets(moves[1:])) == "applied", "a finished stream does not count"
 
 
-def test_a_pending_operation_lets_migrations_end_and_starts_none(start: ClusterState) -> None:
+def test_a_pending_operation_blocks_new_migrations(start: ClusterState) -> None:
     state = lives.joining(begun(start, migration(start)), 8)
     assert refused(state, MigrateTablets((migration(state, 1),))) == "operations_in_flight"
     assert refused(state, go_on(state)) == "awaits_tablets"
@@ -131,7 +131,7 @@ def test_a_pending_operation_lets_migrations_end_and_starts_none(start: ClusterS
 
 
 def drained(state: ClusterState, node: str, kind: str = "migration", to: str = "") -> ClusterState:
-    """Every tablet of a node has gone elsewhere."""
+    """Move each tablet of a node to another node."""
     for index in range(state.tablets[TABLE].count):
         for source in places(tablet(state, index)):
             if source[0] == node:
@@ -142,7 +142,7 @@ def drained(state: ClusterState, node: str, kind: str = "migration", to: str = "
     return state
 
 
-def test_who_leaves_is_drained_first(start: ClusterState) -> None:
+def test_a_leaving_node_is_drained_first(start: ClusterState) -> None:
     node = places(tablet(start))[0][0]
     state = applied(start, Leave(node))
     assert refused(state, go_on(state)) == "awaits_tablets"
@@ -152,14 +152,14 @@ def test_who_leaves_is_drained_first(start: ClusterState) -> None:
     assert refused(state, go_on(state)) == "applied"
 
 
-def test_who_is_removed_is_rebuilt_elsewhere_first(start: ClusterState) -> None:
+def test_tablets_of_a_removed_node_are_rebuilt_first(start: ClusterState) -> None:
     node = places(tablet(start))[0][0]
     state = applied(start, DeclareDown(node, "burnt"), Remove(node))
     state = drained(state, node, "rebuild")
     assert refused(state, go_on(state)) == "applied"
 
 
-def test_who_replaces_another_gets_its_tablets(start: ClusterState) -> None:
+def test_a_replacing_node_gets_the_tablets(start: ClusterState) -> None:
     node = places(tablet(start))[0][0]
     state = applied(start, register(9, start.nodes[node].rack), Replace(node_id(9), node))
     (operation,) = in_flight(state)
@@ -170,8 +170,8 @@ def test_who_replaces_another_gets_its_tablets(start: ClusterState) -> None:
     assert violations(state) == ()
 
 
-def test_one_that_drains_holds_up_nobody_else(start: ClusterState) -> None:
-    """With room for one operation only, a join passes the leave that waits for tablets."""
+def test_a_drain_does_not_delay_other_operations(start: ClusterState) -> None:
+    """With room for one operation, a join overtakes the leave that waits for tablets."""
     state = applied(start, ChangeSettings((("operations_concurrent_max", 1),)), Leave(places(tablet(start))[0][0]))
     state = lives.joining(state, 8)
     join = next(one for one in in_flight(state) if one.kind == "join")
@@ -218,7 +218,7 @@ def test_tablets_and_the_ring_are_never_converted(start: ClusterState) -> None:
     assert "tablets:3" not in state.placements
 
 
-def test_who_asks_for_a_conversion_hears_why_not_and_what_to_do(start: ClusterState) -> None:
+def test_a_rejected_conversion_explains_the_alternative(start: ClusterState) -> None:
     state = applied(start, CreateKeyspace("ring", Replication("simple", 2)))
     state = applied(state, replace(lives.create_table("u", None, 2), keyspace="ring"))
     cut = replace(lives.create_table("v", TabletOptions(2), 3), keyspace="ring")
@@ -230,11 +230,11 @@ def test_who_asks_for_a_conversion_hears_why_not_and_what_to_do(start: ClusterSt
     ):
         found = outcome(state, command)
         assert (found.code, reason in found.detail) == (code, True), found
-        assert "make a" in found.detail, "another keyspace is the way"
+        assert "make a" in found.detail, "the rejection suggests another keyspace"
         assert "copy" in found.detail
 
 
-def test_a_table_goes_with_its_tablets_unless_they_are_shared(start: ClusterState) -> None:
+def test_a_dropped_table_drops_its_unshared_tablets(start: ClusterState) -> None:
     state = applied(start, lives.create_table("u", TabletOptions(base="t"), 2))
     assert "ks.u" not in state.tablets
     assert refused(state, DropTable("ks", "t")) == "bad_tablets"
@@ -264,7 +264,7 @@ def test_options_of_a_table(start: ClusterState, options: TabletOptions, code: s
     assert refused(start, lives.create_table("u", options, 2)) == code
 
 
-def test_hints_may_change_but_not_what_was_cut(start: ClusterState) -> None:
+def test_hints_can_change_but_not_the_tablets(start: ClusterState) -> None:
     state = applied(start, AlterTable("ks", "t", tablets=TabletOptions(min_count=16)))
     assert state.tables[TABLE].tablets == TabletOptions(count=8, min_count=16)
     assert refused(state, AlterTable("ks", "t", tablets=TabletOptions(count=4))) == "bad_tablets"
@@ -319,12 +319,12 @@ def on_one_shard(tablets: TabletMap) -> TabletMap:
     return with_settled(tablets, {one.index: (tuple(replace(r, shard=0) for r in one.replicas), 3) for one in tablets})
 
 
-def test_siblings_that_are_apart_are_not_merged(begun_with: ClusterState) -> None:
+def test_separate_siblings_are_not_merged(begun_with: ClusterState) -> None:
     state = applied(begun_with, DecideResize(TABLE, "merge", 1))
     assert refused(state, finish(state)) == "not_ready"
 
 
-def test_siblings_that_came_together_are_merged() -> None:
+def test_siblings_on_one_shard_are_merged() -> None:
     state = lives.with_table(lives.cluster(lives.register(1), lives.register(2)), lives.factor(1), 2)
     state = applied(state, DecideResize(TABLE, "merge", 1))
     source, target = places(tablet(state, 1))[0], places(tablet(state, 0))[0]
@@ -332,11 +332,11 @@ def test_siblings_that_came_together_are_merged() -> None:
     since = tablet(state, 1).replicas[0].since
     state = applied(state, finish(state))
     assert state.tablets[TABLE].count == 1
-    assert tablet(state).replicas[0].since == since, "of a part of it, it is no member for longer"
+    assert tablet(state).replicas[0].since == since, "a replica of a part is not a member for longer"
     assert violations(state) == ()
 
 
-def test_who_is_not_ready_is_waited_for_the_dead_too(begun_with: ClusterState) -> None:
+def test_a_resize_waits_for_all_nodes_including_dead_ones(begun_with: ClusterState) -> None:
     state = applied(begun_with, DecideResize(TABLE, "split", 1))
     command = finish(state)
     node = members(state.tablets[TABLE])[0]
@@ -348,7 +348,7 @@ def test_who_is_not_ready_is_waited_for_the_dead_too(begun_with: ClusterState) -
     assert refused(dead, finish(dead)) == "gate_not_met"
 
 
-def test_nothing_is_cut_that_moves(begun_with: ClusterState) -> None:
+def test_a_moving_tablet_is_not_split(begun_with: ClusterState) -> None:
     state = begun(applied(begun_with, DecideResize(TABLE, "split", 1)), migration(begun_with))
     assert refused(state, finish(state)) == "tablet_in_transition"
     assert refused(settled(state), finish(settled(state))) == "applied"
@@ -366,7 +366,7 @@ def test_a_decision_has_the_next_number(begun_with: ClusterState) -> None:
     assert refused(state, finish(state, 1)) == "no_resize"
 
 
-def test_a_table_is_cut_within_bounds(begun_with: ClusterState) -> None:
+def test_the_tablet_count_is_bounded(begun_with: ClusterState) -> None:
     tight = applied(begun_with, ChangeSettings((("tablets_per_table_max", 11),)))
     assert refused(tight, DecideResize(TABLE, "split", 1)) == "resize_bounds"
     single = lives.with_table(lives.three_racks(), lives.factor(3), 1)

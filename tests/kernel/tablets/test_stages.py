@@ -1,4 +1,4 @@
-"""The stages of transitions, written down a second time from the stage table of ScyllaDB's topology coordinator."""
+"""The stages of transitions, compared with a second copy of the stage table of ScyllaDB's topology coordinator."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_table_of_stages() -> None:
     assert {row.name: (row.reads.value, row.writes.value, row.back) for row in STAGES.values()} == TABLE
 
 
-def test_who_reads_and_writes_in_each_stage() -> None:
+def test_readers_and_writers_by_stage() -> None:
     sides = {"prev": {"a", "b"}, "next": {"c", "b"}, "both": {"a", "b", "c"}}
     for name, (reads, writes, _) in TABLE.items():
         tablet = in_stage("migration", name)
@@ -66,7 +66,7 @@ def test_stages_follow_each_other(kind: str, names: str) -> None:
     assert walked == wanted
 
 
-def test_the_way_back_is_the_same_for_all_kinds() -> None:
+def test_all_kinds_revert_alike() -> None:
     for kind in KINDS:
         for stage, then in (
             ("write_both_read_old_fallback_cleanup", "cleanup_target"),
@@ -76,7 +76,7 @@ def test_the_way_back_is_the_same_for_all_kinds() -> None:
             assert next_stage(Transition(0, kind, stage, 3, 2, NEW)) == then
 
 
-def test_who_leaves_and_who_is_to_come() -> None:
+def test_leaving_and_pending_replicas() -> None:
     tablet = in_stage("migration", "streaming")
     assert (stages.leaving(tablet), stages.pending(tablet)) == (OLD[0], NEW[0])
     within = Tablet(0, -1, 1, OLD, 1, Transition(0, "intranode_migration", "streaming", 3, 2, (OLD[0], NEW[0])))

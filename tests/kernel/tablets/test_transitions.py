@@ -1,4 +1,4 @@
-"""A tablet's life, stage by stage, with what must be refused in each; the worked examples of the seed."""
+"""The stages of a tablet's transitions with the rejections in each, and the documented examples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def revert(index: int = 0) -> RevertTablets:
     return RevertTablets((TabletRevert(TABLE, index, "lost its disk"),))
 
 
-def test_a_migration_ends_with_the_new_replica_in_the_place_of_the_old(start: ClusterState) -> None:
+def test_a_migration_replaces_the_old_replica(start: ClusterState) -> None:
     one = migration(start)
     assert one.from_ is not None
     assert one.to is not None
@@ -66,7 +66,7 @@ def test_readers_and_writers_of_each_stage(start: ClusterState) -> None:
 
 
 @pytest.mark.parametrize("stage", KINDS["migration"].stages)
-def test_no_stage_is_left_without_its_witnesses(start: ClusterState, stage: str) -> None:
+def test_each_stage_needs_its_acknowledgements(start: ClusterState, stage: str) -> None:
     one = migration(start)
     assert one.to is not None
     state = begun(start, one, stage)
@@ -83,8 +83,8 @@ def test_no_stage_is_left_without_its_witnesses(start: ClusterState, stage: str)
     assert refused(state, command) == "applied"
 
 
-def test_a_report_of_another_session_moves_nothing(start: ClusterState) -> None:
-    """The tablet streamed before, was turned back, and streams again."""
+def test_a_report_of_another_session_is_ignored(start: ClusterState) -> None:
+    """The tablet streamed, was reverted, and streams again."""
     one = migration(start)
     first = begun(start, one, "streaming")
     late = step(first).tablets[0].reports
@@ -95,7 +95,7 @@ def test_a_report_of_another_session_moves_nothing(start: ClusterState) -> None:
 
 
 @pytest.mark.parametrize("stage", ["allow_write_both_read_old", "write_both_read_old", "streaming"])
-def test_a_tablet_that_turns_back_is_as_it_was(start: ClusterState, stage: str) -> None:
+def test_a_reverted_tablet_is_unchanged(start: ClusterState, stage: str) -> None:
     one = migration(start)
     state = begun(start, one, stage)
     state = applied(state, revert())
@@ -107,7 +107,7 @@ def test_a_tablet_that_turns_back_is_as_it_was(start: ClusterState, stage: str) 
     assert state.tablets[TABLE].held[: len(start.tablets[TABLE].held)] == start.tablets[TABLE].held
 
 
-def test_reads_turn_back_only_for_the_sake_of_the_dead(start: ClusterState) -> None:
+def test_reads_revert_only_with_a_dead_node(start: ClusterState) -> None:
     one = migration(start)
     assert one.to is not None
     state = begun(start, one, "write_both_read_new")
@@ -121,13 +121,13 @@ def test_reads_turn_back_only_for_the_sake_of_the_dead(start: ClusterState) -> N
 
 
 @pytest.mark.parametrize("stage", ["use_new", "cleanup", "end_migration"])
-def test_there_is_no_way_back_from_the_new_replicas(start: ClusterState, stage: str) -> None:
+def test_a_revert_after_the_switch_of_reads_is_rejected(start: ClusterState, stage: str) -> None:
     state = begun(start, migration(start), stage)
     assert refused(state, revert()) == "past_point_of_no_return"
 
 
 @pytest.mark.parametrize("stage", ["use_new", "cleanup", "end_migration"])
-def test_a_dead_leaver_is_not_waited_for(start: ClusterState, stage: str) -> None:
+def test_a_dead_leaving_replica_is_ignored(start: ClusterState, stage: str) -> None:
     one = migration(start)
     assert one.from_ is not None
     state = begun(start, one, stage)
@@ -135,7 +135,7 @@ def test_a_dead_leaver_is_not_waited_for(start: ClusterState, stage: str) -> Non
     assert one.from_.node not in [node for node, _ in places(tablet(state))]
 
 
-def test_within_a_node_only_the_shard_changes(start: ClusterState) -> None:
+def test_an_intranode_migration_changes_only_the_shard(start: ClusterState) -> None:
     node, shard = places(tablet(start))[0]
     one = TabletMigration(TABLE, 0, "intranode_migration", Shard(node, shard), Shard(node, 1 - shard))
     state = begun(start, one, "write_both_read_new")
@@ -148,7 +148,7 @@ def test_within_a_node_only_the_shard_changes(start: ClusterState) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rebuild", "rebuild_v2"])
-def test_a_lost_replica_is_made_anew(start: ClusterState, kind: str) -> None:
+def test_a_lost_replica_is_rebuilt(start: ClusterState, kind: str) -> None:
     one = replace(migration(start), kind=kind)
     assert one.from_ is not None
     assert one.to is not None
@@ -159,7 +159,7 @@ def test_a_lost_replica_is_made_anew(start: ClusterState, kind: str) -> None:
     assert places(tablet(state))[0] == (one.to.node, one.to.shard)
 
 
-def test_too_few_survivors_know_not_every_row(start: ClusterState) -> None:
+def test_too_few_survivors_cannot_rebuild(start: ClusterState) -> None:
     one = replace(migration(start), kind="rebuild")
     dead = start
     for node, _ in places(tablet(start))[:2]:
@@ -168,13 +168,13 @@ def test_too_few_survivors_know_not_every_row(start: ClusterState) -> None:
 
 
 @pytest.mark.parametrize("lost", [2, 3])
-def test_of_those_who_have_left_nothing_more_will_come(start: ClusterState, lost: int) -> None:
-    """All who are left are merged; where nobody is, the new replica begins with nothing."""
+def test_a_rebuild_ignores_departed_nodes(start: ClusterState, lost: int) -> None:
+    """The remaining replicas merge. Without any, the new replica starts empty."""
     one = replace(migration(start), kind="rebuild")
     assert one.to is not None
     state, there = start, [node for node, _ in places(tablet(start))]
     state = applied(state, *(DeclareDown(node, "burnt") for node in there[:lost]), Assassinate(there[0]))
-    assert refused(state, MigrateTablets((one,))) == "too_few_replicas", "the others may come back"
+    assert refused(state, MigrateTablets((one,))) == "too_few_replicas", "the others may return"
     state = applied(state, *(Assassinate(node) for node in there[1:lost]))
     state = begun(state, one, "streaming")
     expected = [(node, one.to.node) for node in there[lost:] or [one.to.node]]
@@ -193,7 +193,7 @@ def test_a_repair_ends_settled_and_a_failed_one_says_why(start: ClusterState) ->
     assert tablet(settled(failed, 3), 3) == tablet(start, 3)
 
 
-def test_many_tablets_move_with_one_entry_each_by_itself(start: ClusterState) -> None:
+def test_one_entry_advances_many_tablets_independently(start: ClusterState) -> None:
     state = applied(start, MigrateTablets((migration(start, 0), migration(start, 1, 1))))
     state = applied(state, step(state, 1))
     stages = [found.stage for found in (tablet(state, i).transition for i in (0, 1)) if found is not None]
@@ -218,8 +218,8 @@ def test_a_refused_tablet_refuses_the_entry(start: ClusterState) -> None:
     assert refused(state, AdvanceTablets((), witnesses(state))) == "bad_field"
 
 
-def test_a_settled_tablet_is_found_as_any_other(start: ClusterState) -> None:
+def test_a_settled_tablet_is_found(start: ClusterState) -> None:
     state = settled(begun(start, migration(start)))
     for one in state.tablets[TABLE]:
         assert serving(state, "ks", "t", one.end) == (group_of(one), ())
-    assert len({group_of(one).changed for one in state.tablets[TABLE]}) == 2, "one has moved"
+    assert len({group_of(one).changed for one in state.tablets[TABLE]}) == 2, "one tablet has moved"
