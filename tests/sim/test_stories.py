@@ -93,9 +93,9 @@ STORIES: dict[str, Story] = {
     "zone_mode_is_no_change": _told(zones.test_another_capacity_and_another_mode_are_changes_of_a_zone),
     "pruned_before_a_node_validated": _behind,
     "pruned_while_records_are_there": _pruned(prunings.test_what_counts_for_records_that_are_there_is_kept),
-    "pruned_before_the_first_writer": _told(forgettings.test_the_first_writer_of_a_log_may_still_come),
-    "pruned_before_a_successor": _told(forgettings.test_what_a_fenced_writer_left_is_for_its_successor),
-    "pruned_before_a_writer": _told(forgettings.test_what_a_fenced_writer_left_is_for_its_successor),
+    "pruned_before_the_first_writer": _told(forgettings.test_pruning_waits_for_the_first_writer),
+    "pruned_before_a_successor": _told(forgettings.test_pruning_waits_for_the_successor_of_a_fenced_writer),
+    "pruned_before_a_writer": _told(forgettings.test_pruning_waits_for_the_successor_of_a_fenced_writer),
     "log_of_another_file": disks.test_an_old_file_with_a_newer_log_is_rejected,
 }
 

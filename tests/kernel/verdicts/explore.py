@@ -1,7 +1,7 @@
-"""The rule of one verdict, every log of a few entries; then without each part of it.
+"""Explore the validation rule for writes on each log of a few entries, then again without each part of the rule.
 
-``python -m tests.kernel.verdicts.explore`` prints two Markdown tables (``make explore``); the status is 1 if a promise
-is broken with the whole rule, or none is without one of its parts.
+``python -m tests.kernel.verdicts.explore`` prints two Markdown tables (``make explore``). The exit status is 1 if an
+invariant fails with the whole rule, or if none fails without one of its parts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ TIMES = range(1, 4)
 
 
 def plain(columns: str = "ab") -> Iterator[Write]:
-    """Writes whose authors name nothing."""
+    """Yield writes that name no table, version or epoch."""
     yield from (Write(at, at, column) for at in TIMES for column in columns)
 
 
 def naming() -> Iterator[Write]:
-    """Writes whose authors name a table's id, a version of it, or an epoch: also such as never are."""
+    """Yield writes that name a table id, a table version or an epoch, including nonexistent ones."""
     for at in TIMES:
         yield from (Write(at, at, "a", table=table) for table in "xyz")
         yield from (Write(at, at, column, "x", version) for version in (1, 2, 3, 7) for column in "ab")
@@ -32,19 +32,19 @@ def naming() -> Iterator[Write]:
 
 
 def stamped() -> Iterator[Write]:
-    """Writes with timestamps of their own."""
+    """Yield writes with timestamps that differ from their append times."""
     yield from (Write(at, timestamp, "a") for at in TIMES for timestamp in range(5))
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a log may have in it, and which writes are judged."""
+    """Possible entries of a log, and the writes to validate."""
 
     name: str
     what: MappingProxyType[str, Any]
 
     def explorer(self, without: str | None = None) -> Explorer:
-        """A fresh one."""
+        """Return a new explorer."""
         return Explorer(without, **self.what)
 
 
@@ -115,11 +115,11 @@ OFF = (
     (LOWERING, model.LOWERED_ABOVE_FORGOTTEN, "it sinks below what is forgotten", model.LOST),
     (LOWERING, model.LOWERED_CUTS, "a table waits for the time that was taken back", model.LATE),
 )
-"""(scenario, what is left out, what it is like then, the promise that is broken)."""
+"""(scenario, disabled part, consequence, violated invariant)."""
 
 
 def main() -> int:
-    """Print both tables; the exit status."""
+    """Print both tables and return the exit status."""
     is_fine = True
     print("| scenario | logs | broken |\n|---|---|---|")
     for scenario in SCENARIOS:

@@ -1,9 +1,9 @@
-"""Random logs of what changes verdicts, decided by the kernel; and all readers of them compared.
+"""Random logs of commands that affect validation, decided by the kernel, and a comparison of all their readers.
 
-A reader is a prefix of the log, as in ``model``. Where the settled time is lowered a write that uses a time above it is
-appended later, and only prefixes from there on judge it. Times are a few multiples of ``UNIT``, of which two are as
-long as a replaced version may be named, so that logs of twenty entries meet every rule. What prints of a disagreement
-is the seed of its log.
+A reader is a prefix of the log, as in ``model``. If a log lowers the validation watermark, a write that uses a later
+time is appended afterwards, and only later prefixes validate it. Times are small multiples of ``UNIT``. A replaced
+version can be named for two units, so logs of twenty entries cover all rules. A disagreement prints the seed of its
+log.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WRITERS = ("w",)
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Two readers of one write."""
+    """Two readers that disagree about one write."""
 
     write: Mutation
     appended: int
@@ -50,7 +50,7 @@ class Disagreement:
 
 
 def start() -> ClusterState:
-    """A keyspace, a CDC writer, a generation that operates from the beginning; nothing is promised yet."""
+    """Return a state with a keyspace, a CDC writer and an active generation, without a validation watermark."""
     state = founded_with(WRITERS, 1)
     for command in (CreateKeyspace(TABLE.keyspace, Replication("simple", 1)), CreateType("ks", "u", (field(0),))):
         after = decided(state, command)
@@ -60,18 +60,18 @@ def start() -> ClusterState:
 
 
 def field(number: int) -> TypeField:
-    """A field of the user type."""
+    """Return a field of the user type."""
     return TypeField(f"f{number}", "int")
 
 
 def decided(state: ClusterState, command: Command) -> ClusterState | None:
-    """The next state; None if the command is refused."""
+    """Return the next state, or None for a rejected command."""
     decision = decide(state, command, EntryContext(state.epoch + 1, uuid(state.epoch + 1), 0))
     return replace(decision.state, epoch=state.epoch + 1) if isinstance(decision, Accepted) else None
 
 
 def random_step(draw: random.Random, state: ClusterState, kinds: int) -> ClusterState | None:
-    """The state after one more entry of some kind; None if it is refused."""
+    """Return the state after a random entry, or None for a rejected one."""
     time = max(1, state.settled.until // UNIT + draw.randrange(-1, 3)) * UNIT
     table = state.tables.get(NAME)
     match draw.randrange(kinds):
@@ -121,7 +121,7 @@ def _committed(state: ClusterState, timestamp: int) -> ClusterState | None:
 
 
 def random_log(seed: int, lowers: bool = False) -> list[ClusterState]:
-    """The states of a log, the first one included; ``lowers``: its settled time may be lowered."""
+    """Return the states of a log, including the first. With ``lowers``, the validation watermark may decrease."""
     draw = random.Random(seed)
     states = [start()]
     for _ in range(LENGTH):
@@ -132,7 +132,7 @@ def random_log(seed: int, lowers: bool = False) -> list[ClusterState]:
 
 
 def writes(states: list[ClusterState]) -> Iterator[tuple[Mutation, int]]:
-    """Writes and their append times: of authors who name nothing, and who name what there was, or was never."""
+    """Yield writes with append times. They name no table, existing tables and versions, or nonexistent ones."""
     base = Mutation(None, None, "ks", "t", 0, None, "UPDATE", (b"a",), (b"\0\0\0\1",), ())
     cell = Cell("v4", b"\0\0\0\1")
     versions = sorted({(found.id, found.version, found.changed) for state in states for found in state.tables.values()})
@@ -150,7 +150,7 @@ def writes(states: list[ClusterState]) -> Iterator[tuple[Mutation, int]]:
 
 
 def disagreement(states: list[ClusterState]) -> Disagreement | None:
-    """The first write on which two readers of the log do not agree."""
+    """Return the first write with different decisions by two readers."""
     begun = next((index for index, state in enumerate(states) if state.settled.until), len(states))
     rules = [rules_of(state) for state in states[begun:]]
     lowered = [

@@ -1,25 +1,26 @@
-"""One verdict on each write: the rule as a model small enough to explore to its end.
+"""A model of the validation rule for writes, small enough for a full exploration.
 
-The log holds schema changes, changes of the leeway, generations, and entries that raise its *settled time*: the
-promise that nothing which is decided later changes a verdict on a write appended below it. A write has an append time,
-which any broker's clock may have given it (late, early, going back), a timestamp, a column, and what its author names:
-nothing, an epoch, a table's id, or a table's id and version. All of that is free: no clock is modelled, so no clock is
-trusted. Every write is there from the beginning, unless the log may have its settled time *lowered*: then writes are
-appended one after the other, and a reader judges what is there when it reads.
+The log contains schema changes, changes of the allowed lateness, generations, and entries that raise its *validation
+watermark*. No later entry changes a decision on a write appended below the watermark. A write has an append time, a
+timestamp, a column, and the reference of its author: none, an epoch, a table id, or a table id and version. The append
+time comes from any broker's clock, so it may be late, early or decreasing. The model trusts no clock.
 
-A reader is a prefix of the log. One that is slow, one that was started again, a job that goes on from a checkpoint and
-a node that replays after a week are all prefixes, of different length. So the promise is: **two prefixes of one log
-never give two verdicts on one write**. A prefix may also say that it is too early to judge (``None``), and that the
-write is older than anything it has kept (``GONE``, only of writes that could be judged before); neither is a verdict.
-Three more promises keep the rule useful: a write that names a table's id never lands in another table; one that names
-what counts at its append time is read by it; and for every write the log can be brought to a state that judges it, so
-that no write stops a reader. Where the settled time is lowered one more: what the log says by now counts from the
-settled time on.
+All writes exist from the start, unless the log may lower its watermark. In that case writes are appended one after the
+other, and a reader validates the existing writes when it reads.
 
-A node folds the log once it has read a write, so a prefix judges only what was appended before the entry that follows
-it. A CDC writer does not: below the horizon that a prefix gives it, it judges by that prefix whatever comes later.
+A reader is a prefix of the log. Slow readers, restarted readers, jobs that continue from a checkpoint and nodes that
+replay a week are prefixes of different length. The invariant is: **two prefixes of a log never make two decisions on
+one write**. A prefix may answer that it is too early (``None``), or that the write is older than its stored versions
+(``GONE``, only for writes that were decidable before). Neither is a decision.
 
-Invariant of the exploration: ``said`` has the verdict of every write that some prefix of this log has judged.
+Three further invariants make the rule useful. A write with a table id never enters another table. A write with a valid
+reference at its append time is read by that version. For each write, some extension of the log decides it, so no write
+blocks a reader. For a lowered watermark there is one more: the current content of the log counts from the watermark on.
+
+A node applies the log after it has read a write, so a prefix validates only the writes appended before its next entry.
+A CDC writer validates all writes below its lease by the prefix that granted the lease.
+
+Invariant of the exploration: ``said`` contains the decision on each write that a prefix of this log has decided.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 NEVER = 99
-"""Later than every time of the model."""
+"""Later than all times of the model."""
 
 SETTLED_FIRST = "judged only below the settled time"
 SINCE_SETTLED = "a change counts from the settled time on"
@@ -94,12 +95,12 @@ STOPPED = "a write can never be judged"
 LATE = "what the log says does not count from the settled time on"
 
 GRACE = 1
-"""How long after its end a version may be named."""
+"""The time for which a version can be named after its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A table's columns as of ``epoch``; for writes it counts from ``since``, and may be named until ``end``."""
+    """The columns of a table at ``epoch``. Writes use them from ``since``, and may name them until ``end``."""
 
     number: int
     epoch: int
@@ -110,7 +111,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A table, from its CREATE to its DROP. All have the same name; ``until``: from then on it takes no writes."""
+    """A table from CREATE to DROP. All have the same name. From ``until`` on, the table accepts no writes."""
 
     id: str
     epoch: int
@@ -122,8 +123,9 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a prefix of the log says; ``horizon``: the CDC writer's. Where it matters, ``topic``: the writes that were
-    appended by then, and ``past``: the shorter prefixes.
+    """The content of a prefix of the log. ``horizon`` is the lease of the CDC writer.
+
+    With a lowered watermark, ``topic`` contains the writes appended so far, and ``past`` the shorter prefixes.
     """
 
     epoch: int = 1
@@ -138,13 +140,13 @@ class State:
 
     @property
     def table(self) -> Life | None:
-        """The one that has the name at this epoch."""
+        """Return the table with the name at this epoch."""
         return self.lifetimes[-1] if self.lifetimes and not self.lifetimes[-1].is_dropped else None
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write of one cell. ``epoch`` 0, ``table`` empty, ``version`` 0: its author names none."""
+    """A write of one cell. An epoch of 0, an empty table and a version of 0 mean no reference."""
 
     appended: int
     timestamp: int
@@ -156,9 +158,12 @@ class Write:
 
 @dataclass(slots=True)
 class Explorer:
-    """Breadth first over all logs of ``length`` entries of ``kinds``; ``without``: what is left out of ``ALL``.
+    """Breadth-first exploration of all logs of ``length`` entries of ``kinds``.
 
-    Times are at most ``last``. ``start``: the state that every log begins with.
+    Args:
+        without: the part of ``ALL`` to disable.
+        last: the greatest time.
+        start: the first state of each log.
     """
 
     without: str | None = None
@@ -171,7 +176,7 @@ class Explorer:
     found: tuple[str, ...] = ()
 
     def explore(self) -> str | None:
-        """The first broken promise, None if no log breaks one. ``found``: the entries of the log that does."""
+        """Return the first violated invariant, or None. ``found`` then contains the entries of the log."""
         assert self.without is None or self.without in ALL, self.without
         said = self._said(self.start, MappingProxyType({}))
         if isinstance(said, str):
@@ -197,10 +202,10 @@ class Explorer:
     def _on(self, rule: str) -> bool:
         return rule != self.without
 
-    # ------------------------------------------------------------------------------------------------ promises
+    # Invariants
 
     def _said(self, state: State, said: Mapping[Write, str]) -> Mapping[Write, str] | str:
-        """The verdicts with those of one more reader, or the promise that this reader breaks."""
+        """Return the decisions extended by one more reader, or the invariant that this reader violates."""
         after = dict(said)
         if "lower" in self.kinds and not self._counts_by_now(state):
             return LATE
@@ -222,7 +227,7 @@ class Explorer:
         return after
 
     def _judged(self, state: State) -> Iterator[tuple[State, Write]]:
-        """What is judged now, and by which prefix."""
+        """Yield the pairs of reader and write to validate in this state."""
         if "append" not in self.kinds:
             yield from ((state, write) for write in self.writes)
             return
@@ -241,11 +246,11 @@ class Explorer:
         return True
 
     def _is_stuck(self, state: State, write: Write) -> bool:
-        """True if not even a settled time above everything lets a reader judge."""
+        """Return True if no watermark lets a reader decide."""
         return self.verdict(replace(state, settled=NEVER), write) is None
 
     def _must_be_read(self, state: State, write: Write) -> bool:
-        """True if the write names a version of a table that takes writes, replaced since then or not, and fits it."""
+        """Return True if the write fits a version that it names, of a table that accepts writes."""
         return any(
             lifetime.id == write.table
             and version.number == write.version
@@ -256,10 +261,12 @@ class Explorer:
             for version in lifetime.versions
         )
 
-    # ------------------------------------------------------------------------------------------------- the rule
+    # Rule
 
     def verdict(self, state: State, write: Write) -> str | None:
-        """What a reader with this prefix says: ``row``, table and version, or a code; None: it is too early."""
+        """Return the decision of a reader with this prefix: ``row`` with table and version, or a code. Return None if
+        it is too early.
+        """
         at = write.appended
         if not self._on(NO_WAIT) and write.epoch > state.epoch:
             return None
@@ -278,7 +285,7 @@ class Explorer:
         return self._window(state, write) or f"row {lifetime.id} {read_by.number}"
 
     def _version(self, state: State, write: Write) -> tuple[Life, Version] | str:
-        """The table and the version by which the write is read, or the code of its refusal."""
+        """Return the table and version that read the write, or the rejection code."""
         at = write.appended
         if not self._on(ONE_CODE) and write.table and all(lifetime.id != write.table for lifetime in state.lifetimes):
             return "never_heard_of_table"
@@ -311,10 +318,10 @@ class Explorer:
             return "no_generation"
         return "timestamp_too_old" if own < now and write.timestamp <= write.appended - leeway else ""
 
-    # ------------------------------------------------------------------------------------------------ the log
+    # Log
 
     def _entries(self, state: State) -> Iterator[tuple[str, State]]:
-        """Every entry that may follow, and every write that may be appended."""
+        """Yield each possible next entry and each possible append of a write."""
         after = replace(state, epoch=state.epoch + 1)
         if "append" in self.kinds:
             yield from self._appended(state)
@@ -359,14 +366,14 @@ class Explorer:
                     yield f"lower {time}", self._lowered(after, time)
 
     def _appended(self, state: State) -> Iterator[tuple[str, State]]:
-        """Nothing comes below what is forgotten, which a right clock has passed; a wrong one's may be above all."""
+        """Yield appends. A correct clock is above the pruned times, and a wrong clock may be above all times."""
         for write in self.writes:
             if write not in state.topic and write.appended >= min(state.forgotten, state.settled):
                 name = f"append {write.appended}" + (f" of {write.timestamp}" if write.timestamp else "")
                 yield name, replace(state, topic=(*state.topic, write))
 
     def _lowest(self, state: State) -> int:
-        """How far the settled time may sink."""
+        """Return the lowest value of a lowered watermark."""
         rules = (
             (LOWERED_ABOVE_USED, max((write.appended + 1 for write in state.topic), default=1)),
             (LOWERED_STAMPS_TOO, max((write.timestamp + 1 for write in state.topic), default=1)),
@@ -393,7 +400,7 @@ class Explorer:
         return replace(state, settled=settled, lifetimes=tuple(lifetimes), leeways=leeways)
 
     def _altered(self, table: Life, epoch: int, since: int) -> Life:
-        """The table after an ALTER: the second version has other columns, the third has both."""
+        """Return the table after an ALTER. The second version has other columns, the third has both."""
         last = table.versions[-1]
         new = Version(last.number + 1, epoch, since, ("ab", "b")[last.number - 1])
         if not self._on(KEPT):
@@ -405,7 +412,7 @@ class Explorer:
         return replace(state, lifetimes=(*state.lifetimes[:-1], lifetime))
 
     def _forgotten(self, state: State, below: int) -> State:
-        """The state without the versions and tables that no write from ``below`` on can be read by."""
+        """Return the state without the versions and tables that no write from ``below`` on can use."""
 
         def is_needed(lifetime: Life, index: int) -> bool:
             if index == len(lifetime.versions) - 1:
@@ -426,5 +433,5 @@ class Explorer:
 
 
 def _uses(write: Write) -> int:
-    """The greatest time that its verdict depends on."""
+    """Return the greatest time that the decision depends on."""
     return max(write.appended, write.timestamp)

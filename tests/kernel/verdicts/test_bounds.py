@@ -1,4 +1,4 @@
-"""What is kept for verdicts has a bound: one more change is refused, and what is forgotten makes room again."""
+"""The versions stored for validation have a bound: one more change is rejected, and pruning makes room."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERSIONS_MAX = 60
 
 @pytest.fixture(autouse=True)
 def _few_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bound that a test reaches soon."""
+    """Set a low bound for the tests."""
     assert lifetimes.VERSIONS_MAX > VERSIONS_MAX
     monkeypatch.setattr(lifetimes, "VERSIONS_MAX", VERSIONS_MAX)
 
@@ -35,13 +35,13 @@ def settled() -> ClusterState:
 
 
 def on(state: ClusterState, command: Command) -> ClusterState:
-    """The change, and a later settled time: the next change is one for other writes."""
+    """Apply the change and a later watermark, so that the next change concerns other writes."""
     changed = applied(state, command)
     return applied(changed, SettleVerdicts(changed.settled.until + SECOND))
 
 
 def forgetting(state: ClusterState) -> ClusterState:
-    """Nobody will judge what was appended while a version of before could still be named."""
+    """Prune the versions that no reader can need."""
     until = state.settled.until + 2 * NAMED_US
     return applied(state, SettleVerdicts(until + SECOND), SettleVerdicts(until + 2 * SECOND, until))
 
@@ -51,7 +51,7 @@ def refused(state: ClusterState, command: Command) -> None:
     assert outcome.code == "too_many_versions", outcome
 
 
-def test_versions_of_a_table_are_bounded_and_forgotten() -> None:
+def test_versions_of_a_table_are_bounded_and_pruned() -> None:
     state = settled()
     for number in range(VERSIONS_MAX - 1):
         one = AlterTable("shop", "orders", add_columns=(Column("c", "text"),))
@@ -61,14 +61,14 @@ def test_versions_of_a_table_are_bounded_and_forgotten() -> None:
     refused(state, one_more)
     before = state.settled.until - 1
     state = forgetting(state)
-    assert not state.table_lives, "the table is as it is, for all that is still to be judged"
+    assert not state.table_lives, "the table is unchanged for all undecided writes"
     assert applied(state, one_more).tables[TABLE].columns[-1].name == "more"
     found = verdict(rules_of(state), write("ann", 1), before)
     assert found is not None
     assert found.code == FORGOTTEN
 
 
-def test_tables_of_one_name_are_bounded_and_forgotten() -> None:
+def test_tables_of_one_name_are_bounded_and_pruned() -> None:
     state, columns = settled(), (Column("k", "blob"), Column("v", "blob"))
 
     def made(number: int) -> CreateTable:
@@ -82,7 +82,7 @@ def test_tables_of_one_name_are_bounded_and_forgotten() -> None:
     applied(state, made(VERSIONS_MAX))
 
 
-def test_leeways_are_bounded_and_forgotten() -> None:
+def test_lateness_settings_are_bounded_and_pruned() -> None:
     state = settled()
     for number in range(LEEWAYS_MAX):
         state = on(state, ChangeSettings((("cdc_leeway_us", (5 + number % 2) * SECOND + 1),)))

@@ -1,4 +1,4 @@
-"""Nothing is forgotten by which a write may still be validated: not for a CDC writer to come, nor by force."""
+"""Versions that may still validate a write are not pruned: neither before a future CDC writer nor by a forced state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def outcome(state: ClusterState, command: Command) -> Outcome:
 
 
 def logging() -> ClusterState:
-    """A table with a CDC log, and an hour in which nodes have validated writes."""
+    """Return a table with CDC, and an hour of writes validated by nodes."""
     return applied(cluster((0,), factor=1, cdc=True), SettleVerdicts(APPENDED + HOUR))
 
 
@@ -42,38 +42,38 @@ def durable(state: ClusterState, name: str, incarnation: str, until: int) -> Clu
     return applied(state, AdvanceCdcWriter(name, incarnation, until, until))
 
 
-def test_the_first_writer_of_a_log_may_still_come() -> None:
+def test_pruning_waits_for_the_first_writer() -> None:
     state = logging()
     assert state.generations[0].timestamp < FORGET.forget_below
     assert outcome(state, FORGET).code == "verdicts_needed"
 
 
-def test_without_a_log_nobody_comes() -> None:
+def test_pruning_without_cdc_waits_for_no_writer() -> None:
     state = applied(cluster((0,), factor=1), SettleVerdicts(APPENDED + HOUR))
     assert outcome(state, FORGET).code == ""
 
 
-def test_what_a_fenced_writer_left_is_for_its_successor() -> None:
+def test_pruning_waits_for_the_successor_of_a_fenced_writer() -> None:
     state = applied(logging(), RegisterCdcWriter("w", ONE, "mutations"))
     state = applied(state, FenceCdcWriter("w", ONE, (), "gone"))
     refused = outcome(state, FORGET)
     assert (refused.code, "fenced writer w" in refused.detail) == ("verdicts_needed", True)
     state = applied(state, RegisterCdcWriter("other", OTHER, "mutations"))
-    assert "writer other" in outcome(state, FORGET).detail, "another one has taken its place"
+    assert "writer other" in outcome(state, FORGET).detail, "another writer has replaced it"
     assert outcome(durable(state, "other", OTHER, APPENDED + HOUR), FORGET).code == ""
 
 
-def test_what_a_fenced_writer_had_durable_is_needed_no_more() -> None:
+def test_durable_rows_of_a_fenced_writer_permit_pruning() -> None:
     state = applied(logging(), RegisterCdcWriter("w", ONE, "mutations"))
     state = applied(durable(state, "w", ONE, APPENDED + HOUR), FenceCdcWriter("w", ONE, (), "gone"))
     assert outcome(state, FORGET).code == ""
 
 
-# ---------------------------------------------------------------------------------------------------------- by force
+# Forced states
 
 
 def altered() -> ClusterState:
-    """A table that has lost a column for writes appended from the settled time on; in a recovery."""
+    """Return a recovery state with a table that lost a column for writes above the watermark."""
     state = applied(with_table(joined(2), 1), SettleVerdicts(APPENDED + 1_000))
     state = applied(state, AlterTable("shop", "orders", drop_columns=("note",)), SettleVerdicts(APPENDED + 100_000))
     return applied(state, EnterRecovery("r", "op"))
@@ -102,12 +102,12 @@ def test_force_changes_no_version_for_validated_writes(change: str) -> None:
     assert (refused.code, "past_versions" in refused.detail) == ("state_unsound", True)
 
 
-def test_force_leaves_the_time_that_readers_go_by() -> None:
+def test_force_keeps_the_validation_watermark() -> None:
     assert "settled" not in FORCEABLE
 
 
-def test_what_changes_from_the_settled_time_on_is_sound() -> None:
-    """And so is what is forgotten: every step of this history."""
+def test_changes_above_the_watermark_are_valid() -> None:
+    """The same holds for pruning, in each step of this history."""
     state = altered()
     assert not violations(state)
     before = applied(with_table(joined(2), 1), SettleVerdicts(APPENDED + 1_000))

@@ -1,4 +1,4 @@
-"""The kernel's verdicts: all readers of random logs agree, and would not without each part of the rule."""
+"""Validation by the kernel: all readers of random logs agree, and disagree without a part of the rule."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def _assert_sound(states: list[ClusterState], seed: int) -> None:
     rules = admission.rules_of(states[0])
     for before, after in pairwise(states):
         rules = admission.rules_of(after, (before, rules))
-        assert rules == admission.rules_of(after), f"log {seed}: rules that follow are not those made anew"
+        assert rules == admission.rules_of(after), f"log {seed}: incremental rules differ from the full ones"
         assert not [found for found in violations(after, before) if found.invariant in MINE], f"log {seed}"
         assert not [found for found in violations(after) if found.invariant in MINE], f"log {seed}"
 
 
-def test_all_readers_agree_where_the_settled_time_is_lowered() -> None:
-    """And where what was appended before is judged anew, nothing but the operator's word keeps them together."""
+def test_all_readers_agree_with_a_lowered_watermark() -> None:
+    """The readers disagree on earlier writes that are validated again, which the operator accepts."""
     times, apart = 0, 0
     for seed in range(LOWERED_LOGS):
         states = random_log(seed, lowers=True)
@@ -67,7 +67,7 @@ def _unsettled(real: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _from_the_beginning(real: Callable[..., Any]) -> Callable[..., Any]:
-    """A schema change counts for every write."""
+    """Plant a bug: a schema change applies to each write."""
 
     def changed(state: ClusterState, before: Any, after: Any) -> Any:
         known = replace(state, settled=Settled(1)) if state.settled.until else state
@@ -77,7 +77,7 @@ def _from_the_beginning(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _forgetful(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Only the newest version is kept."""
+    """Plant a bug: only the newest version is kept."""
 
     def changed(state: ClusterState, before: Any, after: Any) -> Any:
         found = real(state, before, after)
@@ -96,12 +96,12 @@ def _not_raised(real: Callable[..., Settled]) -> Callable[..., Settled]:
 
 
 def _unaware(real: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule that does not know the settled time."""
+    """Plant a bug: a rule ignores the validation watermark."""
     return lambda state, *arguments: real(replace(state, settled=Settled()), *arguments)
 
 
 def _too_much(real: Callable[..., Any]) -> Callable[..., Any]:
-    """What a replaced version's name still reaches is forgotten."""
+    """Plant a bug: versions are pruned while writes may still name them."""
     return lambda known, below: real(known, below + lifetimes.NAMED_US)
 
 
@@ -135,21 +135,21 @@ def test_a_planted_defect_is_found(
     ],
 )
 def test_a_wrong_lowering_is_found(name: str, plant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was to count from above the lowered time; and that it was lowered at all, with its leeways."""
+    """The plants drop the repair of entries above the lowered watermark, or its record."""
     monkeypatch.setattr(cdc_clock, name, plant)
     logs = (random_log(seed, lowers=True) for seed in range(LOWERED_LOGS))
     pairs = (pair for log in logs for pair in pairwise(log))
     assert any(one.invariant in MINE for before, after in pairs for one in violations(after, before)), name
 
 
-def test_a_horizon_raises_the_settled_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a writer would route where what is decided later counts: the invariant tells."""
+def test_a_lease_raises_the_validation_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a writer would route writes that later decisions affect. The invariant detects it."""
     monkeypatch.setattr(cdc_writers, "raised", _not_raised(cdc_writers.raised))
     logs = (random_log(seed) for seed in range(LOGS))
     assert any(found.invariant == "settled" for log in logs for state in log for found in violations(state))
 
 
-# Every log of the small model of verdicts: all readers agree, and each part of the rule is needed.
+# Full exploration of the small model: all readers agree, and each part of the rule is needed.
 
 
 SEEN_MIN = 50
@@ -159,23 +159,23 @@ SEEN_MIN = 50
 def test_all_readers_agree(scenario: Scenario) -> None:
     explorer = scenario.explorer()
     assert explorer.explore() is None, explorer.found
-    assert explorer.seen > SEEN_MIN, "the model has shrunk to nothing"
+    assert explorer.seen > SEEN_MIN, "the exploration visits too few logs"
 
 
 @pytest.mark.parametrize(
     ("scenario", "rule", "words", "promise"), OFF, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_each_part_is_needed(scenario: Scenario, rule: str, words: str, promise: str) -> None:
-    """Without it the explorer finds a log in which a promise is broken, and it is that one."""
+    """Without the part, the explorer finds a log that violates exactly this invariant."""
     assert scenario.explorer(rule).explore() == promise, words
 
 
-def test_every_part_of_the_rule_is_left_out_once() -> None:
+def test_each_part_of_the_rule_is_tested() -> None:
     assert {rule for _, rule, _, _ in OFF} == ALL
 
 
-def test_the_model_is_about_more_than_refusals() -> None:
-    """Writes of each kind land in both tables, by each version that there is."""
+def test_the_model_accepts_writes_of_each_kind() -> None:
+    """Writes of each kind enter both tables, by each existing version."""
     rows: set[str] = set()
 
     class Watching(Explorer):

@@ -1,17 +1,17 @@
-"""A partition, its group and what is on its way between them: every order of events; then without each rule.
+"""Explore a partition, its group and their messages in each order of events, then again without each rule.
 
-``python -m tests.kernel.zones.explore`` prints a Markdown table (``make explore``); the status is 1 if a promise is
-broken with all rules, or none is without one of them.
+``python -m tests.kernel.zones.explore`` prints a Markdown table (``make explore``). The exit status is 1 if an
+invariant fails with all rules, or if none fails without one of them.
 
-The world has one partition of the log, decided by the kernel's own functions, and a group with a configuration, perhaps
-a step that it is applying. The leader sends what the log has: the step that is pending, or its cancel. Each message
-may come late, again, or never. Promises:
+The world has one partition of the log, decided by the kernel's functions, and a group with a configuration, possibly
+with a step in progress. The leader sends the pending step of the log, or its cancel. Each message may be late, repeated
+or lost. Invariants:
 
-- what the log records as reached is what the group has at that moment;
-- nothing is planned where nothing is pending;
-- a group begins what is pending, also where it is what was cancelled before;
-- a cancel undoes what was meant, and nothing that came later; what was undone is not begun again by the same cause;
-- where nothing is pending the partition is where the last trigger that was accepted wanted it, unless a cancel came.
+- a configuration recorded as reached is the group's configuration at that time;
+- a planned step requires a pending step;
+- a group starts the pending step, even if the same step was cancelled before;
+- a cancel reverts only its own step, and the same cause does not start that step again;
+- without a pending step, the partition is at the target of the last accepted trigger, unless a cancel followed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RULES = {
     "anew": "what is begun again after a cancel has a revision of its own",
     "mark": "a trigger that takes a plan away is acted on, too",
 }
-"""The rules that can be left out."""
+"""Rules that can be disabled."""
 
 A, B = ZoneStep(("a",)), ZoneStep(("b",))
 Follow = Callable[[], "World"]
@@ -57,8 +57,9 @@ Message = tuple[str, int, ZoneStep | None, str]
 
 @dataclass(frozen=True)
 class World:
-    """The log's partition, the group, the messages that may come, and what is owed. ``heard``: the cause of the last
-    trigger that was accepted; ``undone``: of the one before the last cancel.
+    """The log's partition, the group, the possible messages, and the expected target.
+
+    ``heard`` is the cause of the last accepted trigger, ``undone`` that of the trigger before the last cancel.
     """
 
     partition: ZonePartition
@@ -76,11 +77,11 @@ class World:
 
 
 class Broken(Exception):
-    """A promise that is broken."""
+    """A violated invariant."""
 
 
 class Explorer:
-    """All worlds that follow from the first one; without the rules ``left_out``."""
+    """All worlds reachable from the first, without the rules ``left_out``."""
 
     def __init__(self, left_out: str = "", *, changes: int = 2, cancels: int = 1) -> None:
         self.left_out = left_out
@@ -89,7 +90,7 @@ class Explorer:
         self.seen = 0
 
     def explore(self) -> tuple[str, ...] | None:
-        """The events that break a promise, the shortest way, and the promise; None if nothing breaks one."""
+        """Return the shortest sequence of events that violates an invariant, and the invariant, or None."""
         came: dict[World, tuple[World, str] | None] = {self.first: None}
         waiting = deque([self.first])
         while waiting:
@@ -110,7 +111,7 @@ class Explorer:
         return self.left_out != rule
 
     def events(self, world: World) -> Iterator[tuple[str, Follow]]:
-        """What may happen next."""
+        """Yield the possible next events."""
         one = world.partition
         if world.changes:
             yield "the nodes change", lambda: self.changed(world)
@@ -146,7 +147,7 @@ class Explorer:
             return self.intent(world, number)
         return self.answer(world, number, result)
 
-    # -------------------------------------------------------------------------------------------- the log
+    # Log
 
     def trigger(self, world: World, cause: int) -> World:
         one, epoch = world.partition, world.epoch + 1
@@ -192,7 +193,7 @@ class Explorer:
             after = replace(after, revisions=replace(after.revisions, pending=one.revisions.pending))
         return _recorded(replace(world, partition=after, epoch=epoch))
 
-    # ------------------------------------------------------------------------------------------ the group
+    # Group
 
     def rebalance(self, world: World, step: ZoneStep, revision: int) -> World:
         if (revision, 0) < (world.seen if self.has("wins") else (world.seen[0], 0)):
@@ -214,14 +215,14 @@ class Explorer:
 
 
 def applied(world: World) -> World:
-    """The group has its step, and reports it."""
+    """Return the world after the group has applied its step and reported it."""
     assert world.applying is not None
     step, revision = world.applying
     return _with(replace(world, conf=step, applying=None), ("applied", revision, step, ""))
 
 
 def promised(world: World) -> None:
-    """Raises Broken."""
+    """Raise ``Broken`` for a violated invariant."""
     one = world.partition
     if one.planned is not None and not one.pending:
         raise Broken("a plan with nothing before it")
@@ -256,7 +257,7 @@ def _way(came: dict[World, tuple[World, str] | None], world: World) -> list[str]
 
 
 def main() -> int:
-    """The table; 1 if it is not as promised."""
+    """Print the table and return the exit status."""
     print("| without the rule | states | shortest counterexample |\n|---|---|---|")
     wrong = False
     for rule in ("", *RULES):

@@ -1,4 +1,4 @@
-"""Zones that place a keyspace, for tests: nodes by letters, all normal; and a driver that leads zone and tablets on."""
+"""Zones that place a keyspace, on normal nodes named by letters, and a driver that advances zone and tablets."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ def create_table(
 
 
 def zone_only(letters: str, outside: str = "", **values: object) -> ClusterState:
-    """Zone ``z`` on normal nodes; those ``outside`` are no data nodes of it."""
+    """Return zone ``z`` on normal nodes. Nodes in ``outside`` are not data nodes."""
     state = normal(founded(), *(letter(name) for name in letters + outside))
     return done(state, CreateZone("z", ids(letters), **{"partitions": 2, "scale_up": 2**31 - 1, **values}))  # type: ignore[arg-type]
 
 
 def with_data(letters: str, outside: str = "", **values: object) -> ClusterState:
-    """The same with keyspace ``ks``, and a table in it."""
+    """Return the same with keyspace ``ks`` and a table."""
     keyspace = CreateKeyspace("ks", in_zone("z"))
     return done(zone_only(letters, outside, **values), keyspace, create_table())
 
 
 def on(state: ClusterState, number: int = 0, table: str = TABLE) -> str:
-    """The letters of the nodes that have a tablet."""
+    """Return the letters of the nodes with a replica of the tablet."""
     return "".join(sorted(chr(int(one.node[:8], 16) + 64) for one in state.tablets[table].replicas(number)))
 
 
 def stage(state: ClusterState) -> str:
-    """The stage of the first tablet that is on its way; empty if none is."""
+    """Return the stage of the first migrating tablet, or an empty text."""
     return next((one.stage for _, one in transitions(state)), "")
 
 
 def migration(
     state: ClusterState, source: str, target: str, number: int = 0, kind: str = "migration"
 ) -> MigrateTablets:
-    """A replica moves, or (an empty letter) comes or goes alone."""
+    """Move a replica, or with an empty letter add or remove one."""
     shards = {one.node: one.shard for one in state.tablets[TABLE].replicas(number)}
     ends = [Shard(ids(source)[0], shards.get(ids(source)[0], 0)) if source else None]
     ends += [Shard(ids(target)[0], 0) if target else None]
@@ -69,7 +69,7 @@ def alive(state: ClusterState) -> list[str]:
 
 
 def said(state: ClusterState, silent: Collection[str] = ()) -> SessionReports:
-    """What the nodes that are alive say of their partitions."""
+    """Return the reports of the live nodes about their partitions."""
     found: dict[str, dict[str, object]] = {}
     for node in alive(state):
         for report in Member(node, NoRows()).reports(state, state.epoch) if node not in silent else ():
@@ -79,7 +79,7 @@ def said(state: ClusterState, silent: Collection[str] = ()) -> SessionReports:
 
 
 def of_coordinator(state: ClusterState, silent: Collection[str] = ()) -> Iterator[Command]:
-    """What the coordinator may ask for of tablets, as everybody who is alive acknowledges and reports."""
+    """Yield the possible tablet commands of the coordinator, with acknowledgements and reports of all live nodes."""
     living = [node for node in alive(state) if node not in silent]
     witnesses = [Witness(node, state.epoch, state.epoch) for node in living]
     reports = [report for node in living for report in tablet_reports(state, node)]
@@ -91,7 +91,7 @@ def of_rebalancer(state: ClusterState, silent: Collection[str] = ()) -> Iterator
 
 
 def led(state: ClusterState, rounds: int = 400) -> tuple[ClusterState, list[str]]:
-    """The state when nobody asks for anything more, and what was asked for. Each state is sound."""
+    """Apply commands until none is proposed. Return the state and the commands, and check each state."""
     asked: list[str] = []
     for _ in range(rounds):
         for command in (*of_coordinator(state), *of_rebalancer(state)):

@@ -1,12 +1,12 @@
-"""Two primaries: a partition of the log, its nodes, each of which knows a beginning of the log, and what they said.
+"""Explores a partition for two primaries: its log, its nodes with prefixes of the log, and their reports.
 
-Decisions are the kernel's own functions; a step counts by ``protocol.rebalancer.zone_groups``, words are those of
-``node.protocol.groups``. A node hears of one entry after the other, says what it has to say when that is on its disk,
-and forgets the rest when it crashes. It acts under what it knows: with a step before it that is the voters before the
-step and those after it. A primary is confirmed if majorities of each of these know the same as it does.
+Decisions are the kernel's functions. ``protocol.rebalancer.zone_groups`` counts the reports for a step, and
+``node.protocol.groups`` creates them. A node applies entries in order, reports after they are on its disk, and loses
+the others in a crash. During a step it acts for the voters before and after the step. A primary is confirmed if
+majorities of both know the same log as the node.
 
-Promise: of what nodes know at one moment, one thing at most has a confirmed primary. Without a rule some order of
-events breaks it.
+Invariant: at each time, at most one revision has a confirmed primary. Without one of the rules, some order of events
+violates it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,20 @@ RULES = {
     "revision": "a word counts for one revision",
     "joint": "a node acts under the voters before a step and after it until the step counts",
 }
-"""The rules that can be left out."""
+"""Rules that can be disabled."""
 
 Groups = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
 class World:
-    """``log``: the partition at each epoch. ``knows``, ``kept``: how much of it each node knows, and has on its disk;
-    ``goals``: where the partition is to go yet; ``cancels``: how many may come.
+    """One situation.
+
+    Attributes:
+        log: the partition at each epoch.
+        knows, kept: the entries that each node has applied, and has on disk.
+        goals: further targets of the partition.
+        cancels: number of cancels left.
     """
 
     log: tuple[ZonePartition, ...]
@@ -48,7 +53,7 @@ class World:
 
 
 def beginning(nodes: int, goals: tuple[str, ...], cancels: int = 1) -> World:
-    """All nodes know that the first goal is where the partition is; each letter is a node."""
+    """Return the world in which all nodes know the partition at the first goal. Each letter is a node."""
     first = ZoneStep(tuple(goals[0]))
     one = ZonePartition("z", 0, first, first, revisions=ZoneRevisions(stable=1))
     return World((one, one), (1,) * nodes, (1,) * nodes, tuple(tuple(goal) for goal in goals[1:]), cancels)
@@ -59,7 +64,7 @@ def name(number: int) -> str:
 
 
 class Primaries:
-    """What may happen; without the rule ``left_out``."""
+    """Possible events, without the rule ``left_out``."""
 
     def __init__(self, left_out: str = "", crashes: bool = True) -> None:
         self.left_out = left_out
@@ -99,7 +104,7 @@ class Primaries:
             yield "it is undone", _appended(world, cancel_finished(one, ROLLED_BACK, None, epoch))
 
     def words(self, world: World) -> SessionReports:
-        """What nodes have said last."""
+        """Return the last reports of the nodes."""
         said: dict[str, dict[str, StreamReport]] = {}
         heard = world.knows if self.left_out == "disk" else world.kept
         for number, at in enumerate(heard):
@@ -118,13 +123,13 @@ class Primaries:
         return not added_nodes(one) <= set(having) or not _most(one.pending[0].peers, having)
 
     def acting(self, one: ZonePartition) -> Groups:
-        """The voters of which majorities are needed by who knows this."""
+        """Return the groups of voters that a node with this entry needs majorities of."""
         new = (one.pending[0].peers,) if one.pending else ()
         old = () if one.reached is None or (new and self.left_out == "joint") else (one.reached.peers,)
         return (*old, *new)
 
     def confirmed(self, world: World) -> list[int]:
-        """The epochs of log entries that say what majorities act under, each of another revision."""
+        """Return the epochs of entries, one for each revision, with the majorities of its groups."""
         views: dict[tuple[int, int], list[int]] = {}
         for number, at in enumerate(world.knows):
             revisions = world.log[at].revisions
@@ -137,7 +142,7 @@ class Primaries:
         return found
 
     def explore(self, first: World) -> tuple[str, ...] | None:
-        """The shortest way to two primaries; None if there is none."""
+        """Return the shortest sequence of events to two primaries, or None."""
         came: dict[World, tuple[World, str] | None] = {first: None}
         waiting = deque([first])
         while waiting:

@@ -1,4 +1,4 @@
-"""Zones for tests: nodes by letters, partitions of a zone, and what groups and operators ask for."""
+"""Zones for tests: nodes named by letters, partitions of a zone, and commands of groups and operators."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ from tests.kernel.tablets.lives import normal
 
 
 class NoRows:
-    """Replicas without data, for tests of what a node says by theirs: they follow as soon as they are asked."""
+    """Replicas without data, for tests of node reports. They follow each request immediately."""
 
     def has_caught_up(self, partition: ZonePartition) -> bool:
-        """At once."""
+        """Return True."""
         return True
 
     def failure(self) -> int | None:
-        """None."""
+        """Return None."""
         return None
 
     def log_length(self, partition: ZonePartition) -> int:
-        """Of nothing."""
+        """Return 0."""
         return 0
 
     def retain_steps(self, steps: Collection[Step]) -> None:
-        """Nothing runs."""
+        """Do nothing, because no step runs."""
 
 
 def letter(name: str, **changes: Any) -> RegisterNode:
-    """The registration of node A, B, …, each in a rack of its own."""
+    """Return the registration of node A, B, …, each in its own rack."""
     return replace(node(ord(name) - 64), name=name, rack=f"r{name}", **changes)
 
 
 def joined(state: ClusterState, letters: str, **changes: Any) -> ClusterState:
-    """More nodes, which have joined."""
+    """Return the state with further joined nodes."""
     return normal(state, *(letter(name, **changes) for name in letters))
 
 
 def left(state: ClusterState, letters: str) -> ClusterState:
-    """These nodes have left for good, whatever they had."""
+    """Return the state with these nodes removed permanently."""
     nodes = {node: replace(state.nodes[node], state="left", tokens=()) for node in ids(letters)}
     owners = {token: node for token, node in state.token_owners.items() if node not in nodes}
     return advance(state, state.epoch, nodes=state.nodes.update(nodes), token_owners=type(state.token_owners)(owners))
 
 
 def ids(letters: str) -> tuple[str, ...]:
-    """Ids of nodes, which ascend as their letters do."""
+    """Return node ids in the order of their letters."""
     return tuple(letter(name).id for name in letters)
 
 
@@ -74,7 +74,7 @@ def step(peers: str, learners: str = "", **marks: bool) -> ZoneStep:
 
 
 def with_zone(letters: str, **values: Any) -> ClusterState:
-    """Zone ``z`` on these nodes, with one partition if nothing else is said."""
+    """Return zone ``z`` on these nodes, with one partition by default."""
     state = joined(founded(), letters)
     return applied(state, CreateZone("z", ids(letters), **{"partitions": 1, **values}))
 
@@ -84,7 +84,7 @@ def partition(state: ClusterState, number: int = 0) -> ZonePartition:
 
 
 def shown(step: ZoneStep | None) -> str:
-    """``ABC/D``: peers, and learners."""
+    """Return a step as ``ABC/D``: peers and learners."""
     if step is None:
         return "-"
     letters = ["".join(chr(int(name[:8], 16) + 64) for name in group) for group in (step.peers, step.learners)]
@@ -92,18 +92,18 @@ def shown(step: ZoneStep | None) -> str:
 
 
 def tried(state: ClusterState, command: Command) -> tuple[ClusterState, str]:
-    """The state after a command, and the code of its refusal; a state that follows is sound."""
+    """Return the state after a command and the code of its rejection. Check the next state."""
     folded = fold(state, entry(state, command))
     assert folded.outcome.kind in (OutcomeKind.APPLIED, OutcomeKind.REFUSED), folded.outcome
     assert folded.outcome.code != "broken_rule", folded.outcome
     assert violations(folded.state, state) == ()
     if folded.outcome.kind is OutcomeKind.REFUSED:
-        assert folded.state is state, "nothing has changed"
+        assert folded.state is state, "the state is unchanged"
     return folded.state, folded.outcome.code
 
 
 def done(state: ClusterState, *commands: Command) -> ClusterState:
-    """The same of commands that must apply."""
+    """Return the state after commands, and assert that each one applies."""
     for command in commands:
         state, code = tried(state, command)
         assert code == "", code
@@ -115,14 +115,14 @@ def trigger(state: ClusterState, cause: int | None = None) -> TriggerRebalance:
 
 
 def moved(state: ClusterState, letters: str) -> ClusterState:
-    """Other data nodes, registered where they are new, and a trigger."""
+    """Return the state after a change of the data nodes and a trigger. New nodes join first."""
     state = joined(state, "".join(name for name in letters if name not in state.node_names))
     state = done(state, SetDataNodes("z", ids(letters), state.epoch))
     return done(state, trigger(state))
 
 
 def switch(state: ClusterState, number: int = 0, **changes: Any) -> SwitchStable:
-    """What the group of a partition reports when it has applied the next step."""
+    """Return the report of a group that has applied its next step."""
     one = partition(state, number)
     head = one.pending[0] if one.pending else one.stable
     assert head is not None
@@ -130,7 +130,7 @@ def switch(state: ClusterState, number: int = 0, **changes: Any) -> SwitchStable
 
 
 def settled(state: ClusterState, number: int = 0) -> tuple[ClusterState, list[str]]:
-    """The state when nothing is pending, and what became stable or was reached on the way."""
+    """Apply steps until none is pending. Return the state and the reached configurations."""
     seen = []
     while partition(state, number).pending:
         state = done(state, switch(state, number))
@@ -151,17 +151,17 @@ def down(letters: str) -> list[Command]:
 
 
 def reset(state: ClusterState, logs: dict[str, int], mode: str = "manual", **changes: Any) -> ResetPartitions:
-    """A reset of partition 0, of which these nodes have logs of that length."""
+    """Return a reset of partition 0, with the log lengths of these nodes."""
     copies = tuple(ZoneCopy(0, ids(name)[0], length) for name, length in sorted(logs.items()))
     return replace(ResetPartitions("z", (0,), mode, state.epoch, copies), **changes)
 
 
 def restart(state: ClusterState, letters: str) -> RestartReplicas:
-    """Replicas of partition 0 are to be made anew."""
+    """Return a restart of these replicas of partition 0."""
     return RestartReplicas("z", 0, ids(letters), state.epoch)
 
 
 def to(state: ClusterState, letters: str) -> ClusterState:
-    """Other data nodes, and the partitions on their way to them."""
+    """Return the state after a change of the data nodes and a trigger."""
     state = done(state, SetDataNodes("z", ids(letters), state.epoch))
     return done(state, trigger(state))

@@ -1,4 +1,4 @@
-"""The pure decisions about one partition: the reference's tables, row by row."""
+"""The pure functions that decide about one partition, compared with the tables of the reference."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_the_truth_table_of_a_trigger(
     assert (found.change, found.status) == (1_000, status)
 
 
-def test_an_event_that_is_not_newer_writes_nothing() -> None:
+def test_an_old_event_changes_nothing() -> None:
     for cause in (0, 1):
         assert triggered(of(A2), A1, cause, 7) is None
 
 
-def test_a_target_that_is_pending_already_takes_the_plan_away() -> None:
+def test_a_pending_target_removes_the_plan() -> None:
     found = triggered(of(A2, A1, planned=A3), A1, 9, 7)
     assert found is not None
     assert (found.pending, found.planned, found.status) == ((A1,), None, PLANNED_REMOVED)
@@ -95,7 +95,7 @@ def test_queues(have: ZoneStep | None, target: ZoneStep, steps: list[str]) -> No
     assert [shown(one) for one in steps_between(have, target)] == steps
 
 
-def test_a_node_that_is_taken_out_comes_back() -> None:
+def test_a_removed_node_returns() -> None:
     full, less = step("ABC"), step("AB")
     before = of(full, less, reduce=ids("C"))
     found = switched(before, full, 9)
@@ -105,7 +105,7 @@ def test_a_node_that_is_taken_out_comes_back() -> None:
     assert (shown(again.stable), again.pending, again.append, again.status) == ("ABC", (), (), IDLE)
 
 
-def test_a_node_to_be_taken_out_goes_before_what_is_planned() -> None:
+def test_a_removal_precedes_the_planned_step() -> None:
     full = step("ABC")
     found = switched(of(step("ABD"), full, planned=step("DEF"), reduce=ids("C")), full, 9)
     assert ([shown(one) for one in found.pending], found.reduce, found.status) == (["AB"], ids("C"), REDUCE)
@@ -116,7 +116,7 @@ def test_a_node_to_be_taken_out_goes_before_what_is_planned() -> None:
     assert (then.status, [shown(one) for one in then.pending], then.planned) == (PLANNED, ["DEF"], None)
 
 
-def test_chains_remember_who_had_it_before_what_was_forced() -> None:
+def test_chains_contain_the_nodes_before_a_reset() -> None:
     everybody = step("ABCDEFG")
     before = of(everybody, chain=(ZoneLink(everybody.nodes, 1),))
     links = ["ABCDEFG"]

@@ -1,4 +1,4 @@
-"""Keyspaces that are placed by a zone: tables have a tablet for each partition, and data follow their partitions."""
+"""Keyspaces placed by a zone: a table has a tablet for each partition, and data moves with the partition."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ IN_DC1 = (DatacenterReplication("dc1", 1),)
 
 
 def waits(state: ClusterState) -> str | None:
-    """What ``ringlog zone show`` says that the first partition waits for."""
+    """Return the wait reason of the first partition in ``ringlog zone show``."""
     found: str | None = full_view(state, state.zones["z"], said(state))["partitions"][0]["waits"]
     return found
 
 
 def some_steps(state: ClusterState, count: int, table: str = TABLE) -> ClusterState:
-    """Tablets begin to move, and get that number of stages on."""
+    """Start tablet moves and advance them by ``count`` stages."""
     moves = migrations(state)
     assert moves is not None
     state = done(state, moves)
@@ -82,12 +82,12 @@ def some_steps(state: ClusterState, count: int, table: str = TABLE) -> ClusterSt
     return state
 
 
-def test_a_replication_without_a_zone_has_the_bytes_that_it_had() -> None:
+def test_a_replication_without_a_zone_keeps_its_bytes() -> None:
     assert b"zone" not in encode(Replication("tablets", 2))
     assert b"zone" in encode(REPLICATION)
 
 
-def test_a_table_has_a_tablet_for_each_partition_where_the_partition_is() -> None:
+def test_a_table_has_a_tablet_for_each_partition() -> None:
     state = with_data("ABCD", partitions=3, replicas=2)
     tablets = state.tablets[TABLE]
     assert tablets.ends == uniform_ends(3)
@@ -97,10 +97,10 @@ def test_a_table_has_a_tablet_for_each_partition_where_the_partition_is() -> Non
     assert group is not None
     assert len(group[0].read) == 2
     shards = [one.shard for number in range(3) for one in tablets.replicas(number)]
-    assert set(shards) == {0, 1}, "shards of a node take turns"
+    assert set(shards) == {0, 1}, "shards of a node alternate"
 
 
-def test_a_second_table_goes_to_the_same_nodes_and_one_may_share_tablets() -> None:
+def test_a_second_table_uses_the_same_nodes() -> None:
     state = done(with_data("ABC", replicas=2), create_table("u", 2), create_table("v", 3, TabletOptions(base="u")))
     assert [on(state, number, "ks.u") for number in (0, 1)] == [on(state, number) for number in (0, 1)]
     assert "ks.v" not in state.tablets
@@ -126,17 +126,17 @@ def test_a_second_table_goes_to_the_same_nodes_and_one_may_share_tablets() -> No
         (AlterTable("ks", "t", tablets=TabletOptions(min_count=2)), "bad_tablets"),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_code(command: Command, code: str) -> None:
+def test_invalid_commands_are_rejected(command: Command, code: str) -> None:
     state = with_data("ABC", replicas=2)
     assert tried(state, command)[1] == code
 
 
-def test_a_zone_of_either_mode_places_keyspaces_and_no_partition_of_it_may_be_nowhere() -> None:
+def test_each_partition_of_a_zone_needs_a_node() -> None:
     assert on(with_data("ABC", replicas=2, mode="high_availability")) != ""
     state = done(with_data("ABC", replicas=2), AlterZone("z", mode="high_availability"), AlterZone("z", mode="strong"))
     assert state.zones["z"].mode == "strong"
     state = done(zone_only("ABC", replicas=2), AlterZone("z", partitions=3))
-    assert tried(state, CreateKeyspace("ks", REPLICATION))[1] == "replication_impossible", "a partition is nowhere"
+    assert tried(state, CreateKeyspace("ks", REPLICATION))[1] == "replication_impossible", "a partition has no node"
 
 
 def test_a_zone_whose_nodes_have_not_joined_places_nothing() -> None:
@@ -144,7 +144,7 @@ def test_a_zone_whose_nodes_have_not_joined_places_nothing() -> None:
     gone = done(state, *down("AB"))
     assert tried(gone, CreateKeyspace("ks", REPLICATION))[1] == "replication_impossible"
     state = done(state, CreateKeyspace("ks", REPLICATION), *down("A"), create_table())
-    assert on(state) == "BC", "a majority is enough; who is down gets his later"
+    assert on(state) == "BC", "a majority is enough, and a dead node gets its replica later"
     state, _ = led(done(state, DeclareUp(ids("A")[0], "")))
     assert on(state) == "ABC"
 
@@ -157,13 +157,13 @@ def test_a_zone_without_keyspaces_may_be_dropped_again() -> None:
 
 
 def test_an_example_from_the_trigger_to_the_stable_configuration() -> None:
-    """Node C takes B's place: the words of the nodes come at once, the data one stage after the other."""
+    """Node C replaces B. The reports of the nodes arrive immediately, the data stage by stage."""
     state = to(with_data("AB", "C", partitions=1, replicas=2), "AC")
     assert (shown(partition(state).pending[0]), on(state)) == ("AC", "AB")
     assert tried(state, switch(state))[1] == "awaits_data"
     assert [type(one).__name__ for one in of_rebalancer(state)] == ["MigrateTablets"]
     state = some_steps(state, 3)
-    assert tried(state, switch(state))[1] == "awaits_data", "the tablet is on its way"
+    assert tried(state, switch(state))[1] == "awaits_data", "the tablet is migrating"
     assert waits(state) == "for its group to have A, C; for migrating tablet ks.t/0 (ringlog tablet explain)"
     state, asked = led(state)
     assert asked == [*["AdvanceTablets"] * 4, "SwitchStable"]
@@ -184,13 +184,13 @@ def test_an_example_from_the_trigger_to_the_stable_configuration() -> None:
         ("", "C", ""),
     ],
 )
-def test_a_tablet_moves_from_who_leaves_to_who_comes(source: str, target: str, code: str) -> None:
+def test_a_tablet_moves_from_leaving_to_new_nodes(source: str, target: str, code: str) -> None:
     state = to(with_data("AB", "CD", partitions=1, replicas=2), "AC")
     kind = "migration" if source and target else "rebuild"
     assert tried(state, migration(state, source, target, kind=kind))[1] == code
 
 
-def test_at_rest_no_tablet_leaves_its_partition_but_shards_may_change() -> None:
+def test_an_idle_tablet_changes_only_its_shard() -> None:
     state = with_data("AB", "C", partitions=1, replicas=2)
     assert tried(state, migration(state, "B", "C"))[1] == "outside_of_partition"
     shard = state.tablets[TABLE].replicas(0)[0].shard
@@ -208,7 +208,7 @@ def test_at_rest_no_tablet_leaves_its_partition_but_shards_may_change() -> None:
     )
 
 
-def test_more_and_fewer_replicas_and_tables_that_come_meanwhile() -> None:
+def test_replica_changes_include_new_tables() -> None:
     state = done(with_data("ABCD", partitions=2, replicas=1), AlterZone("z", replicas=3))
     state = done(state, trigger(state), create_table("u", 2))
     state, _ = led(state)
@@ -240,18 +240,18 @@ def test_a_node_whose_role_changes_keeps_its_tablets() -> None:
 
 
 @pytest.mark.parametrize("stages", [0, 2, 4, 6])
-def test_a_cancel_takes_the_data_back(stages: int) -> None:
+def test_a_cancel_reverts_the_data(stages: int) -> None:
     state = some_steps(to(with_data("AB", "C", partitions=1, replicas=2), "AC"), stages)
     state = done(state, cancel(state))
     assert tried(state, answer(state, "already_new"))[1] == "awaits_data"
     assert tried(state, answer(state, "rolled_back"))[1] == "awaits_data"
     state, asked = led(state)
     assert "FinishCancel" in asked
-    # The nodes say that they returned, so the answer is that; what had moved came back.
+    # The nodes report the revert, so the cancel ends as rolled back. The moved data has returned.
     assert (shown(partition(state).stable), on(state)) == ("AB", "AB")
 
 
-def test_a_cancel_after_the_data_came_may_count_as_done() -> None:
+def test_a_cancel_after_the_data_move_may_finish_the_step() -> None:
     state = to(with_data("AB", "C", partitions=1, replicas=2), "AC")
     state = some_steps(state, 7)
     state = done(state, cancel(state))
@@ -260,8 +260,8 @@ def test_a_cancel_after_the_data_came_may_count_as_done() -> None:
     assert (shown(partition(state).stable), on(state)) == ("AC", "AC")
 
 
-def test_on_the_way_back_the_dead_are_not_waited_for() -> None:
-    """B gives its tablet to D, then the step is cancelled, and B is dead."""
+def test_a_revert_ignores_dead_nodes() -> None:
+    """B gives its tablet to D. Then the step is cancelled, and B is dead."""
     state = to(with_data("ABC", "D", partitions=1, replicas=3), "ACD")
     state = some_steps(state, 7)
     state = done(state, *down("B"), cancel(state))
@@ -271,7 +271,7 @@ def test_on_the_way_back_the_dead_are_not_waited_for() -> None:
     assert on(state) == "ABC"
 
 
-def test_who_comes_dies_and_another_target_is_planned() -> None:
+def test_a_dead_new_node_is_replaced_by_another_target() -> None:
     state = done(with_data("ABC", "DE", partitions=1, replicas=3), create_table("u", 2))
     state = to(state, "ABD")
     state = done(state, *down("D"))
@@ -282,7 +282,7 @@ def test_who_comes_dies_and_another_target_is_planned() -> None:
     assert (on(state), on(state, 0, "ks.u"), shown(partition(state).stable)) == ("ABE", "ABE", "ABE")
 
 
-def test_replicas_are_made_anew_with_their_data() -> None:
+def test_restarted_replicas_get_their_data() -> None:
     state = with_data("ABC", partitions=1, replicas=3)
     before = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
     state, _ = led(done(state, restart(state, "B")))
@@ -292,14 +292,14 @@ def test_replicas_are_made_anew_with_their_data() -> None:
 
 
 def data_nodes(state: ClusterState) -> ClusterState:
-    """As the rebalancer sets them without waiting."""
+    """Set the data nodes as the rebalancer does without a delay."""
     for command in new_data_nodes(updated_timers(Timers(), state), state, 0):
         state = done(state, command)
     return state
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_a_node_that_leaves_is_emptied_first(replicas: int) -> None:
+def test_a_leaving_node_is_drained_first_in_a_zone(replicas: int) -> None:
     state = with_data("ABC", partitions=3, replicas=replicas, scale_up=0)
     state = data_nodes(done(state, Leave(ids("B")[0])))
     assert state.zones["z"].nodes == ids("AC")
@@ -308,7 +308,7 @@ def test_a_node_that_leaves_is_emptied_first(replicas: int) -> None:
     assert [one.stage for one in in_flight(state)] == ["requested"]
 
 
-def test_who_is_dead_is_removed_and_its_data_come_from_the_others() -> None:
+def test_data_of_a_removed_node_comes_from_the_others() -> None:
     state = with_data("ABC", "D", partitions=3, replicas=3, scale_up=0)
     state = done(state, *down("B"))
     assert data_nodes(state).zones["z"].nodes == ids("ABCD"), "scale_down is never"
@@ -321,7 +321,7 @@ def test_the_only_data_node_cannot_leave() -> None:
     assert tried(state, Leave(ids("A")[0]))[1] == "drain_impossible"
 
 
-def test_who_has_not_joined_is_no_data_node() -> None:
+def test_a_node_that_has_not_joined_is_not_a_data_node() -> None:
     state = with_data("AB", replicas=2, scale_up=0)
     state = done(state, letter("C"))
     assert data_nodes(state).zones["z"].nodes == ids("AB")
@@ -340,8 +340,8 @@ def test_a_table_with_a_log_has_streams_of_its_tablets() -> None:
     assert described.ends == state.tablets["ks.c"].ends
 
 
-def test_who_leaves_a_partition_that_was_turned_back_to_him_is_replaced() -> None:
-    """B was to go already, so nothing changes for the zone when he has left; but he never comes back."""
+def test_a_departed_node_of_a_reverted_partition_is_replaced() -> None:
+    """B was about to leave, so its departure does not change the zone. But it never returns."""
     state = to(with_data("ABC", "DE", partitions=1, replicas=3), "ACD")
     state = done(state, cancel(state))
     state, _ = led(state)
@@ -351,7 +351,7 @@ def test_who_leaves_a_partition_that_was_turned_back_to_him_is_replaced() -> Non
     assert (shown(partition(state).stable), on(state)) == ("ACD", "ACD")
 
 
-def test_a_partition_that_is_turned_back_to_who_has_left_says_so_and_how_it_goes_on() -> None:
+def test_a_revert_to_a_departed_node_shows_its_remedy() -> None:
     state = to(done(with_data("ABC", "DE", partitions=1, replicas=3), *down("B"), Assassinate(ids("B")[0])), "ACD")
     state, _ = led(done(state, cancel(state)))
     assert waits(state) == "stuck: it was reverted to B, which have left; ringlog zone rebalance z 0"
@@ -359,17 +359,17 @@ def test_a_partition_that_is_turned_back_to_who_has_left_says_so_and_how_it_goes
     assert (shown(partition(state).stable), on(state), waits(state)) == ("ACD", "ACD", None)
 
 
-def test_a_step_to_who_has_left_is_turned_back_although_nothing_is_planned() -> None:
-    """D was the only data node, so there is nowhere else to go."""
+def test_a_step_to_a_departed_node_is_reverted() -> None:
+    """D was the only data node, so no other target exists."""
     state = to(with_data("ABC", "D", partitions=1, replicas=3), "D")
     state = done(state, *down("D"))
-    assert led(state)[1] == [], "it may come back"
+    assert led(state)[1] == [], "it may return"
     state, _ = led(data_nodes(done(state, Assassinate(ids("D")[0]))))
     assert (shown(partition(state).stable), partition(state).pending, state.zones["z"].nodes) == ("ABC", (), ())
 
 
-def test_who_stays_in_a_smaller_group_and_leaves_for_good_is_not_waited_for() -> None:
-    """Of three replicas two stay, which merge what the third one may know; one of these is given up meanwhile."""
+def test_a_departed_node_of_a_smaller_group_is_ignored() -> None:
+    """Two of three replicas remain and merge the rows of the third one, which is removed meanwhile."""
     state = done(with_data("ABC", partitions=1, replicas=3), AlterZone("z", replicas=2))
     state = some_steps(done(state, trigger(state)), 2)
     assert [one.stage for _, one in transitions(state)] == ["streaming"]
@@ -380,8 +380,8 @@ def test_who_stays_in_a_smaller_group_and_leaves_for_good_is_not_waited_for() ->
 
 
 @pytest.mark.parametrize("moving", [False, True])
-def test_where_a_majority_is_gone_for_good_that_is_said_and_there_is_a_way_out(moving: bool) -> None:
-    """At rest, and with a step before it of which tablets are on their way."""
+def test_a_lost_majority_is_reported_with_its_remedy(moving: bool) -> None:
+    """Without a step, and during a step with migrating tablets."""
     state = with_data("ABC", "DE", partitions=1, replicas=3)
     if moving:
         state = some_steps(to(state, "ADE"), 2)
@@ -392,7 +392,7 @@ def test_where_a_majority_is_gone_for_good_that_is_said_and_there_is_a_way_out(m
     said_ = str(waits(state))
     assert said_.startswith("stuck: ")
     assert "for a quorum of its voters: B, C are down; " in said_
-    assert "ringlog zone cancel" not in said_, "nobody could say that they returned"
+    assert "ringlog zone cancel" not in said_, "no node could report the revert"
     state, _ = led(done(state, reset(state, {"A": 1}, admits_loss=True)))
     assert waits(state) is None
     assert "A" in shown(partition(state).stable)
@@ -400,7 +400,7 @@ def test_where_a_majority_is_gone_for_good_that_is_said_and_there_is_a_way_out(m
 
 
 def comes_to_rest(state: ClusterState) -> None:
-    """All that are alive are up again, and operators ask for nothing but what a partition says it waits for."""
+    """Declare the live nodes up. Operators do only what the wait reason of a partition suggests."""
     state = done(state, *(DeclareUp(one.id, "") for one in state.nodes.values() if one.down and one.state != "left"))
     state = done(state, *(CancelOperation(one.id, "") for one in in_flight(state)))
     while commands := new_data_nodes(updated_timers(Timers(), state), state, 0):
@@ -409,13 +409,13 @@ def comes_to_rest(state: ClusterState) -> None:
     words = said(state)
     for number in range(2):
         found = waits_of(state, partition(state, number), words)
-        assert all(one.is_stuck for one in found), "the rest comes by itself"
+        assert all(one.is_stuck for one in found), "all other steps are automatic"
         if {one.code for one in found} & {GONE, MISPLACED}:
             state, _ = led(done(state, TriggerRebalance("z", state.epoch, (number,))))
     for number in range(2):
         one = partition(state, number)
         if waits_of(state, one, said(state)):
-            assert not has_quorum(state, state.zones["z"], one), "nothing else is stuck"
+            assert not has_quorum(state, state.zones["z"], one), "no other partition is stuck"
             continue
         assert one.pending == ()
         for tablets in state.tablets.values():
@@ -425,9 +425,11 @@ def comes_to_rest(state: ClusterState) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_lives_come_to_rest_with_the_data_where_they_belong(seed: int) -> None:
-    """Data nodes change, nodes die, come back, are to leave or are given up, steps are cancelled, tables come and go:
-    each state is sound (the driver checks all invariants), and in the end each tablet is where its partition is.
+def test_random_histories_end_with_data_in_place(seed: int) -> None:
+    """Random events: data nodes change, nodes die, return, leave or are removed, steps are cancelled, tables come and
+    go.
+
+    The driver checks the invariants of each state. At the end each tablet is on the nodes of its partition.
     """
     random, rest = Random(seed), NO_IDLE_ZONES
     state = done(with_data("ABCD", "EF", partitions=2, replicas=3), create_table("u", 2))
@@ -461,8 +463,8 @@ def test_random_lives_come_to_rest_with_the_data_where_they_belong(seed: int) ->
             whole = RebalancerView(state, said(state))
             rest = idle_zones(replace(whole, idle=rest))
             asked = propose(replace(whole, idle=rest))
-            assert asked == propose(whole), "nothing is asked of zones that rest"
-            assert list(rejections(replace(whole, idle=rest))) == list(rejections(whole)), "nor is one of them stuck"
+            assert asked == propose(whole), "idle zones need no command"
+            assert list(rejections(replace(whole, idle=rest))) == list(rejections(whole)), "no zone is stuck"
             wanted = [*of_coordinator(state), *(one.command for one in asked)]
             random.shuffle(wanted)
         for command in wanted[: random.choice([1, 2, 9])]:

@@ -1,4 +1,4 @@
-"""Rendezvous hashing: sizes, even shares, weights, racks, and how little moves when a node comes."""
+"""Rendezvous hashing: sizes, even shares, weights, racks, and the few moves after a new node."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_sizes(nodes: int, replicas: int, racks: int) -> None:
 
 
 def defined(of: Zone, nodes: list[Node], numbers: range) -> list[list[str]]:
-    """``ranked`` by its definition: one replica after the other, by full sorting."""
+    """Return ``ranked`` by its definition: one replica after the other, with full sorting."""
     found = []
     for row in np.argsort(scores(of.name, nodes, numbers), axis=1, kind="stable").tolist():
         left, used = [nodes[place] for place in row], Counter[str]()
@@ -154,19 +154,19 @@ def test_scores_do_not_depend_on_others() -> None:
     )
 
 
-def test_the_first_scores_are_what_they_were() -> None:
-    """A log is folded the same by every release."""
+def test_scores_are_fixed() -> None:
+    """Each release must apply a log in the same way."""
     assert scores("z", [node(1), node(2, capacity=5)], [0, 1]).tolist() == PINNED
 
 
 @given(st.integers(1, 2**53 - 1), st.integers(1, 1_000))
-def test_the_logarithm_is_one(value: int, more: int) -> None:
+def test_the_logarithm_is_correct(value: int, more: int) -> None:
     low, high = _log2(np.array([value, min(value + more, 2**53 - 1)], np.uint64)).tolist()
     assert abs(low / 2**32 - math.log2(value)) < 2e-6
     assert low <= high
 
 
-# A zone knows no datacenters: wherever the replicas of a partition are, a quorum of them all is what counts.
+# A zone ignores datacenters: a quorum of all replicas of a partition counts.
 
 
 LAYOUTS = ("1111", "1231", "1232", "1233", "1234", "1112")
@@ -174,22 +174,22 @@ LAYOUTS = ("1111", "1231", "1232", "1233", "1234", "1112")
 
 
 def spread(layout: str, replication: Replication | None = None) -> ClusterState:
-    """A table on A, B and C; D is there, too."""
+    """Return a table on A, B and C, with a further node D."""
     names = (letter(name, datacenter=f"dc{where}") for name, where in zip("ABCD", layout, strict=True))
     state = done(normal(founded(), *names), CreateZone("z", ids("ABC"), 1, 3, scale_up=2**31 - 1))
     return done(state, CreateKeyspace("ks", replication or in_zone("z")), create_table())
 
 
 def towards(state: ClusterState, letters: str) -> ClusterState:
-    """The zone has these data nodes, and nobody asks for anything more."""
+    """Set the data nodes of the zone, and apply commands until none is proposed."""
     state = done(state, SetDataNodes("z", ids(letters), state.epoch))
     return led(done(state, TriggerRebalance("z", state.epoch)))[0]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("leaves", "BC")
-def test_a_dead_node_holds_up_no_move_whether_it_leaves_or_stays(layout: str, leaves: str) -> None:
-    """In most of the layouts it is the only replica of its datacenter."""
+def test_a_dead_node_does_not_block_a_move(layout: str, leaves: str) -> None:
+    """In most layouts it is the only replica of its datacenter."""
     goal = "ABCD".replace(leaves, "")
     state = towards(done(spread(layout), *down("C")), goal)
     assert (on(state), shown(partition(state).stable), partition(state).pending) == (goal, goal, ())
@@ -198,13 +198,13 @@ def test_a_dead_node_holds_up_no_move_whether_it_leaves_or_stays(layout: str, le
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_lost_majority_is_one_of_all_replicas(layout: str) -> None:
     state = towards(done(spread(layout), *down("BC")), "ABD")
-    assert on(state) == "ABC", "nobody knows every row"
+    assert on(state) == "ABC", "no node has all rows"
     row = full_view(state, state.zones["z"], said(state))["partitions"][0]
     assert row["stuck"]
     assert "B, C" in row["waits"]
 
 
-def test_where_a_replication_names_datacenters_each_of_them_counts() -> None:
+def test_each_named_datacenter_counts() -> None:
     each = tuple(DatacenterReplication(f"dc{number}", 1) for number in (1, 2, 3))
     state = done(spread("1231", Replication("tablets", 3, each)), *down("C"))
     assert not knows_every_row(state, TABLE, ids("ABC"))
@@ -212,12 +212,12 @@ def test_where_a_replication_names_datacenters_each_of_them_counts() -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 8))
-def test_who_is_asked_for_rows_meets_each_quorum_that_may_have_written_them(count: int) -> None:
+def test_row_sources_intersect_each_write_quorum(count: int) -> None:
     state = normal(founded(), *(letter(name, datacenter=f"dc{number % 3}") for number, name in enumerate("ABCDEFG")))
     group = ids("ABCDEFG")[:count]
     for dead in (set(some) for number in range(count) for some in combinations(group, number)):
         found = set(quorum_sources(state.nodes, group, dead, as_one=True))
-        assert bool(found) is (len(dead) < quorum(count)), "those who are dead may be all who know it"
+        assert bool(found) is (len(dead) < quorum(count)), "the dead nodes may be the only ones with the rows"
         assert not found & dead
         for writers in combinations(group, quorum(count)) if found else ():
             assert found.intersection(writers), (found, writers)

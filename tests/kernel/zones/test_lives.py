@@ -1,7 +1,7 @@
-"""Random lives of a zone on the log: requests come late, again, for something else; each state is sound.
+"""Random histories of a zone: requests are late, repeated or for another target, and each state is valid.
 
-At the end everything that is pending is applied: then each partition is where the last trigger that was accepted wanted
-it, unless a cancel or a reset came after it.
+At the end all pending steps are applied. Each partition is then at the target of the last accepted trigger, unless a
+cancel or reset followed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LETTERS = "ABCDE"
 
 
 class Lives(RuleBasedStateMachine):
-    """One partition; every request that was ever made may be made again."""
+    """One partition. Each earlier request may be repeated."""
 
     state: ClusterState
 
@@ -64,12 +64,12 @@ class Lives(RuleBasedStateMachine):
             self.owed = None
         elif isinstance(command, SwitchStable):
             assert after.reached is not None
-            assert is_same(after.reached, before.pending[0]), "what is recorded was pending"
+            assert is_same(after.reached, before.pending[0]), "the recorded step was pending"
         elif isinstance(command, FinishCancel):
             assert before.cancel is not None
             kept = before.cancel.new if command.result == "already_new" else before.cancel.old
-            assert is_same(after.stable, kept), "a cancel never undoes a finished step"
-            assert after.revisions.pending == self.state.epoch, "what follows is another step, even if it is the same"
+            assert is_same(after.stable, kept), "a cancel never reverts a finished step"
+            assert after.revisions.pending == self.state.epoch, "the next step is a new step, even if it is equal"
 
     @rule(letters=st.sets(st.sampled_from(LETTERS)).map(lambda found: "".join(sorted(found))), back=st.integers(0, 9))
     def data_nodes(self, letters: str, back: int) -> None:
@@ -124,9 +124,9 @@ class Lives(RuleBasedStateMachine):
                 self.ask(FinishCancel("z", 0, self.one.revisions.pending, "rolled_back"))
             elif self.one.pending:
                 self.ask(switch(self.state))
-        assert not self.one.pending, "everything that was begun ends"
+        assert not self.one.pending, "each started step ends"
         if self.owed is not None:
-            assert is_same(self.one.stable, self.owed), "what was accepted is stable, or superseded"
+            assert is_same(self.one.stable, self.owed), "each accepted target is stable, or superseded"
 
 
 TestLives = Lives.TestCase

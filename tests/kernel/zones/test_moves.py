@@ -1,4 +1,4 @@
-"""Zones on a log: triggers, switches, cancels and resets as entries, and what speaks against them."""
+"""Zones on a log: triggers, switches, cancels and resets as entries, and their rejections."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from tests.kernel.zones.scenes import (
 )
 
 
-def test_a_cluster_without_zones_has_the_digest_that_it_had() -> None:
+def test_a_cluster_without_zones_keeps_its_digest() -> None:
     state = joined(founded(), "A")
     assert not {"zones", "zone_partitions"} & encoded_parts(state).keys()
     after = done(state, CreateZone("z", ids("A"), 1), DropZone("z"))
     assert not {"zones", "zone_partitions"} & encoded_parts(after).keys()
-    assert digest(after) != digest(state), "the marks of change stay"
+    assert digest(after) != digest(state), "the change revisions stay"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_bad_input_is_refused_and_changes_nothing(command: Command, code: str) -
 
 
 def test_only_nodes_that_have_joined_are_data_nodes() -> None:
-    """A node that only registered may never run: as a voter it would hold its partitions up."""
+    """A node that is only registered may never run. As a voter it would block its partitions."""
     state = applied(joined(founded(), "AB"), letter("C"), CreateZone("y", ids("AB"), 2))
     for command in (CreateZone("z", ids("ABC")), SetDataNodes("y", ids("ABC"), state.epoch)):
         assert tried(state, command)[1] == "wrong_node_state"
@@ -109,7 +109,7 @@ def test_only_nodes_that_have_joined_are_data_nodes() -> None:
 
 
 @pytest.mark.parametrize("has", ["data node", "partition"])
-def test_a_node_is_not_unregistered_while_a_zone_has_it(has: str) -> None:
+def test_a_node_of_a_zone_cannot_be_unregistered(has: str) -> None:
     """No rule leads to this state, but a recovery may."""
     state = with_zone("AB", replicas=2)
     node = state.nodes[ids("A")[0]]
@@ -120,7 +120,7 @@ def test_a_node_is_not_unregistered_while_a_zone_has_it(has: str) -> None:
 
 
 def test_partitions_times_data_nodes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each replica of the log scores every pair when it applies the entry."""
+    """Each replica of the log scores all pairs when it applies the entry."""
     state = applied(joined(founded(), "ABC"), CreateZone("y", ids("AB"), 2))
     monkeypatch.setattr(zones, "PLACEMENTS_MAX", 5)
     assert tried(state, SetDataNodes("y", ids("ABC"), state.epoch))[1] == "too_large"
@@ -129,20 +129,20 @@ def test_partitions_times_data_nodes_are_limited(monkeypatch: pytest.MonkeyPatch
     assert (told.subject, told.kind, told.code) == ("y", "SetDataNodes", "too_large")
 
 
-def test_replicas_one_two_three_and_back_end_as_asked() -> None:
+def test_replica_changes_end_at_the_target() -> None:
     state = with_zone("ABC")
     for replicas in (2, 3, 2):
         state = done(state, AlterZone("z", replicas=replicas))
         state = done(state, trigger(state))
     one = partition(state)
-    assert (len(one.pending), one.planned) == (1, None), "what was planned is not wanted any more"
+    assert (len(one.pending), one.planned) == (1, None), "the planned step is no longer wanted"
     state, seen = settled(state)
     assert [len(step) for step in seen] == [2]
     one = partition(state)
     assert (one.pending, one.planned, state.zones["z"].moving) == ((), None, 0)
 
 
-def test_the_last_of_several_numbers_of_replicas_counts_for_every_partition() -> None:
+def test_the_last_replica_count_applies_to_each_partition() -> None:
     state = with_zone("ABC", partitions=4)
     for replicas in (2, 3):
         state = done(state, AlterZone("z", replicas=replicas))
@@ -156,7 +156,7 @@ def test_the_last_of_several_numbers_of_replicas_counts_for_every_partition() ->
 @pytest.mark.parametrize(
     ("have", "goal", "steps"), [("AB", "AC", 1), ("AB/C", "ABC", 2), ("AB/C", "AC/B", 3), ("AB/CD", "ACE/BF", 3)]
 )
-def test_a_queue_is_as_many_events_of_pending_as_it_has_steps_and_one(have: str, goal: str, steps: int) -> None:
+def test_a_queue_has_a_pending_event_for_each_step(have: str, goal: str, steps: int) -> None:
     old, new = (step(*each.split("/")) for each in (have, goal))
     one = triggered(ZonePartition("z", 0, old, old), new, 5, 5)
     pending, stable = [], []
@@ -171,8 +171,8 @@ def test_a_queue_is_as_many_events_of_pending_as_it_has_steps_and_one(have: str,
     assert shown(one.stable if one else None) == goal
 
 
-def test_who_goes_and_comes_back_is_a_member_all_the_while() -> None:
-    """Its replica is neither stopped nor started: between the two moves there is no state without it."""
+def test_a_returning_node_stays_a_member() -> None:
+    """Its replica is neither stopped nor started: each state between the two moves contains it."""
     state = moved(with_zone("ABC", replicas=3), "AB")
     assert shown(partition(state).pending[-1]) == "AB"
     state = done(state, SetDataNodes("z", ids("ABC"), state.epoch))
@@ -183,7 +183,7 @@ def test_who_goes_and_comes_back_is_a_member_all_the_while() -> None:
     assert shown(partition(state).stable) == "ABC"
 
 
-def test_the_same_event_from_several_is_applied_once() -> None:
+def test_a_repeated_event_applies_once() -> None:
     state = with_zone("ABC")
     state = done(state, AlterZone("z", replicas=3))
     first = trigger(state)
@@ -208,7 +208,7 @@ def test_voters_and_learners_follow_replicas_and_quorum() -> None:
     assert counts == [(3, 0), (3, 1)]
 
 
-def test_a_learner_votes_when_a_voter_goes_and_a_queue_is_one_stable_event() -> None:
+def test_a_learner_replaces_a_departed_voter() -> None:
     state = with_zone("ABCD", replicas=4)
     stable = partition(state).stable
     assert stable is not None
@@ -217,12 +217,12 @@ def test_a_learner_votes_when_a_voter_goes_and_a_queue_is_one_stable_event() -> 
     assert len(partition(state).pending) == 2
     before = partition(state).revisions.stable
     state = done(state, switch(state))
-    assert partition(state).revisions.stable == before, "a step on the way is not stable"
+    assert partition(state).revisions.stable == before, "an intermediate step is not stable"
     state = done(state, switch(state))
     assert shown(partition(state).stable) == "ABCD".replace(gone, "")
 
 
-def test_a_switch_is_bound_to_what_was_seen_and_to_the_step() -> None:
+def test_a_switch_names_its_revisions_and_step() -> None:
     state = moved(with_zone("AB", replicas=2), "A")
     late = switch(state)
     state = done(state, SetDataNodes("z", ids("AB"), state.epoch))
@@ -236,7 +236,7 @@ def test_a_switch_is_bound_to_what_was_seen_and_to_the_step() -> None:
     assert tried(state, recorded)[1] == "outdated_revision"
     state = done(state, switch(state))
     again = done(state, switch(state, revisions=ZoneRevisions()))
-    assert again.zone_partitions is state.zone_partitions, "what is recorded already is answered positively"
+    assert again.zone_partitions is state.zone_partitions, "a repeated report is confirmed"
     assert tried(state, switch(state, applied=ids("A")))[1] == "nothing_pending"
 
 
@@ -246,19 +246,19 @@ def test_the_three_cases_of_a_cancel(result: str, stable: str) -> None:
     revision = partition(state).revisions.pending
     assert tried(state, cancel(state, revision - 1))[1] == "outdated_revision"
     state = done(state, cancel(state))
-    assert done(state, cancel(state)).zone_partitions is state.zone_partitions, "asked for twice"
+    assert done(state, cancel(state)).zone_partitions is state.zone_partitions, "requested twice"
     finish = answer(state, result)
     assert tried(state, replace(finish, pending_revision=revision - 1))[1] == "no_cancel"
     assert tried(state, replace(finish, result="done"))[1] == "bad_field"
     state = done(state, finish)
     one = partition(state)
     assert (shown(one.stable), one.pending, one.cancel) == (stable, (), None)
-    assert one.revisions.stable == state.epoch, "stable is written, so that who watches it hears of it"
+    assert one.revisions.stable == state.epoch, "stable is written, so that its watchers are notified"
     assert tried(state, finish)[1] == "no_cancel"
     assert tried(state, cancel(state, revision))[1] == "nothing_pending"
 
 
-def test_a_target_that_is_wanted_again_while_it_is_cancelled_is_begun_anew() -> None:
+def test_a_cancelled_target_can_start_again() -> None:
     state = moved(with_zone("AB", replicas=2), "BC")
     state = done(state, cancel(state))
     state = done(state, trigger(state))
@@ -267,8 +267,8 @@ def test_a_target_that_is_wanted_again_while_it_is_cancelled_is_begun_anew() -> 
     assert [shown(one) for one in partition(state).pending] == ["BC"]
 
 
-def test_what_is_begun_again_after_its_cancel_is_another_step() -> None:
-    """Nodes have said that they returned from the one that was cancelled; of this one they have not."""
+def test_a_step_after_its_cancel_is_a_new_step() -> None:
+    """Nodes have reported the revert of the cancelled step, but not of this one."""
     state = moved(with_zone("AB", replicas=2), "BC")
     first = partition(state).revisions.pending
     state = done(state, cancel(state), SetDataNodes("z", ids("AC"), state.epoch))
@@ -281,14 +281,14 @@ def test_what_is_begun_again_after_its_cancel_is_another_step() -> None:
     assert tried(state, replace(answer(state, "rolled_back"), pending_revision=first))[1] == "no_cancel"
 
 
-def test_a_switch_that_comes_before_the_cancel_is_answered_counts() -> None:
+def test_a_switch_before_the_end_of_a_cancel_counts() -> None:
     state = moved(with_zone("AB", replicas=2), "BC")
     state = done(state, cancel(state))
     state = done(state, switch(state))
     assert (shown(partition(state).stable), partition(state).cancel) == ("BC", None)
 
 
-def test_a_queue_is_cancelled_to_what_was_reached() -> None:
+def test_a_cancelled_queue_reverts_to_the_reached_step() -> None:
     state = with_zone("ABCD", replicas=4)
     stable = partition(state).stable
     assert stable is not None
@@ -300,7 +300,7 @@ def test_a_queue_is_cancelled_to_what_was_reached() -> None:
     assert partition(state).stable == reached != stable
 
 
-def test_no_data_nodes_no_move_and_new_partitions_get_their_first_nodes() -> None:
+def test_new_partitions_get_their_first_nodes() -> None:
     state = with_zone("AB", replicas=2)
     state = done(state, SetDataNodes("z", (), state.epoch))
     assert tried(state, trigger(state))[1] == "no_data_nodes"
@@ -315,7 +315,7 @@ def test_no_data_nodes_no_move_and_new_partitions_get_their_first_nodes() -> Non
     assert (set(state.zone_partitions), state.zones["z"].moving) == ({"z/0"}, 0)
 
 
-def test_a_node_that_went_comes_back() -> None:
+def test_a_removed_data_node_returns() -> None:
     state = with_zone("AB", replicas=2)
     state = joined(state, "C")
     for letters in ("BC", "AB"):
@@ -323,7 +323,7 @@ def test_a_node_that_went_comes_back() -> None:
         assert shown(partition(state).stable) == letters
 
 
-def test_moves_are_limited_and_the_same_trigger_reaches_the_others_later() -> None:
+def test_a_repeated_trigger_starts_the_remaining_moves() -> None:
     state = with_zone("AB", replicas=1, partitions=40)
     state = applied(state, ChangeSettings((("zone_moves_max", 3),)))
     state = done(state, AlterZone("z", replicas=2))
@@ -343,10 +343,10 @@ def test_moves_are_limited_and_the_same_trigger_reaches_the_others_later() -> No
     assert {len(partition(state, number).stable.nodes) for number in range(40)} == {2}  # type: ignore[union-attr]
 
 
-# ------------------------------------------------------------------------------------------------------- restart
+# Restart
 
 
-def test_a_replica_is_made_anew_while_the_others_go_on() -> None:
+def test_a_replica_restarts_without_stopping_the_others() -> None:
     state = done(with_zone("ABC", replicas=3), restart(with_zone("ABC", replicas=3), "C"))
     one = partition(state)
     assert ([shown(step) for step in one.pending], one.reduce, one.status) == (["AB"], ids("C"), "restart")
@@ -369,13 +369,13 @@ def test_a_replica_is_made_anew_while_the_others_go_on() -> None:
         ({"zone": "y"}, "unknown_zone"),
     ],
 )
-def test_a_restart_that_cannot_be_changes_nothing(change: dict[str, Any], code: str) -> None:
+def test_a_rejected_restart_changes_nothing(change: dict[str, Any], code: str) -> None:
     state = with_zone("ABCD", replicas=3, quorum=2, filter='$[?(@.name != "D")]')
     state, _ = settled(moved(state, "ABC"))
     assert tried(state, replace(restart(state, "A"), **change))[1] == code
 
 
-def test_who_is_down_counts_as_missing_and_a_highly_available_zone_needs_one_voter() -> None:
+def test_a_highly_available_zone_needs_one_live_voter() -> None:
     for mode, most in (("strong", 1), ("high_availability", 2)):
         state = with_zone("ABC", replicas=3, mode=mode)
         for letters in ("A", "AB", "ABC"):
@@ -383,7 +383,7 @@ def test_who_is_down_counts_as_missing_and_a_highly_available_zone_needs_one_vot
         assert tried(applied(state, *down("B")), restart(state, "A"))[1] == ("quorum_needed" if most == 1 else "")
 
 
-def test_a_restart_is_one_of_the_moves_and_ends_by_a_cancel_or_a_reset() -> None:
+def test_a_restart_ends_with_a_cancel_or_reset() -> None:
     state = with_zone("ABC", replicas=3, partitions=2)
     state = done(applied(state, ChangeSettings((("zone_moves_max", 1),))), restart(state, "C"))
     assert tried(state, replace(restart(state, "C"), partition=1))[1] == "moves_limit"
@@ -393,17 +393,17 @@ def test_a_restart_is_one_of_the_moves_and_ends_by_a_cancel_or_a_reset() -> None
     assert partition(done(lost, reset(lost, {"C": 1}))).reduce == ()
 
 
-def test_what_is_asked_for_during_a_restart_follows_it() -> None:
+def test_a_request_during_a_restart_follows_it() -> None:
     state = with_zone("ABC", replicas=3)
     state = moved(done(state, restart(state, "C")), "ABD")
     _, seen = settled(state)
-    assert seen == ["AB", "ABD"], "who belongs there no more is not put back"
+    assert seen == ["AB", "ABD"], "a node outside the target is not added again"
 
 
-# --------------------------------------------------------------------------------------------------------- reset
+# Reset
 
 
-def test_a_manual_reset_is_one_survivor_then_the_number_of_replicas() -> None:
+def test_a_manual_reset_starts_with_one_survivor() -> None:
     state = with_zone("ABC", replicas=3)
     state = done(joined(state, "DE"), SetDataNodes("z", ids("ABCDE"), 1))
     assert tried(state, reset(state, {"A": 1}))[1] == "partition_healthy"
@@ -421,7 +421,7 @@ def test_a_manual_reset_is_one_survivor_then_the_number_of_replicas() -> None:
     assert (stable.forced, stable.from_reset, partition(state).pending) == (False, False, ())
 
 
-def test_an_automatic_reset_keeps_who_is_left_and_invents_nothing() -> None:
+def test_an_automatic_reset_keeps_the_live_replicas() -> None:
     state = with_zone("ABC", replicas=3)
     assert tried(applied(state, *down("AB")), reset(state, {"C": 1}, "automatic"))[1] == "not_high_availability"
     state = done(state, AlterZone("z", mode="high_availability"))
@@ -434,10 +434,10 @@ def test_an_automatic_reset_keeps_who_is_left_and_invents_nothing() -> None:
     assert [len(link.nodes) for link in partition(state).chain] == [3, 1]
     state = applied(state, DeclareUp(ids("A")[0], ""))
     state, seen = settled(done(state, trigger(state)))
-    assert seen == ["AC"], "nodes come back one at a time"
+    assert seen == ["AC"], "nodes return one at a time"
 
 
-def test_the_last_link_of_a_chain_is_the_configuration_and_since_when() -> None:
+def test_the_last_link_of_a_chain_is_the_configuration() -> None:
     state = moved(with_zone("AB", replicas=2, mode="high_availability"), "BC")
     state, _ = settled(state)
     one = partition(state)
@@ -445,7 +445,7 @@ def test_the_last_link_of_a_chain_is_the_configuration_and_since_when() -> None:
     assert (one.chain[-1].nodes, one.chain[-1].epoch) == (one.stable.nodes, one.revisions.stable)
 
 
-def test_the_longest_log_survives_and_of_equal_ones_the_first_name() -> None:
+def test_the_replica_with_the_longest_log_survives() -> None:
     state = applied(with_zone("ABCDEFG", replicas=7), *down("ABCD"))
     for logs, survivor in (({"E": 1, "F": 3, "G": 2}, "F"), ({"E": 2, "F": 2, "G": 1}, "E"), ({"A": 9, "G": 1}, "G")):
         after = done(state, reset(state, logs))
@@ -457,14 +457,14 @@ def test_the_longest_log_survives_and_of_equal_ones_the_first_name() -> None:
     assert (tried(small, reset(small, {"E": 1}))[1] == "partition_healthy") is (alive >= 2)
 
 
-def test_what_a_pending_node_has_survives() -> None:
+def test_data_of_a_pending_node_survives() -> None:
     state = moved(joined(with_zone("AB", replicas=2), "C"), "BC")
     state = applied(state, *down("AB"))
     state = done(state, reset(state, {"C": 4}))
     assert shown(partition(state).pending[0]) == "C"
 
 
-def test_all_or_nothing_of_those_that_are_named() -> None:
+def test_a_reset_applies_to_all_named_partitions_or_none() -> None:
     state = applied(with_zone("ABC", replicas=1, partitions=12), *down("A"))
     whole = replace(reset(state, {}), partitions=())
     after = done(state, whole)
@@ -475,7 +475,7 @@ def test_all_or_nothing_of_those_that_are_named() -> None:
     assert tried(after, whole)[1] in ("outdated_cause", "partition_healthy")
 
 
-def test_a_trigger_or_a_second_reset_overwrites_the_second_phase() -> None:
+def test_a_trigger_or_reset_replaces_the_second_phase() -> None:
     state = applied(with_zone("ABC", replicas=3), *down("AB"))
     first = done(state, reset(state, {"C": 1}))
     state = done(joined(first, "D"), SetDataNodes("z", ids("CD"), first.epoch))

@@ -1,4 +1,6 @@
-"""Never two primaries: each order of events of small worlds, random ones of larger worlds; and what a rule is for."""
+"""A partition never has two primaries: full exploration of small worlds, random larger worlds, and the need of each
+rule.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,19 @@ GOALS = ("a", "b", "c")
 
 
 @pytest.mark.parametrize("goals", [GOALS, ("abc", "cd"), ("abc", "a", "bc")])
-def test_with_all_rules_no_order_of_events_has_two_primaries(goals: tuple[str, ...]) -> None:
+def test_no_order_of_events_has_two_primaries(goals: tuple[str, ...]) -> None:
     explorer = Primaries(crashes=len(goals) < 3 or goals == GOALS)
     assert explorer.explore(beginning(len(set("".join(goals))), goals)) is None
     assert explorer.seen > 1_000
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_without_a_rule_some_order_has(rule: str) -> None:
+def test_two_primaries_exist_without_a_rule(rule: str) -> None:
     assert Primaries(rule).explore(beginning(3, GOALS)) is not None
 
 
 class Groups(RuleBasedStateMachine):
-    """Five nodes, groups of any size; in the end everybody has heard of everything, and the last goal is reached."""
+    """Five nodes with groups of any size. At the end all nodes have all entries, and the last target is reached."""
 
     world: World
 
@@ -70,24 +72,24 @@ class Groups(RuleBasedStateMachine):
         assert (one.pending, one.planned, one.cancel, self.world.goals) == ((), None, None, ())
         assert one.stable is not None
         ended_by_cancel = any(old.cancel is not None for old in self.world.log)
-        assert ended_by_cancel or one.stable.peers == self.last, "what was asked for is stable"
+        assert ended_by_cancel or one.stable.peers == self.last, "the requested target is stable"
 
 
 TestGroups = Groups.TestCase
 TestGroups.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 
 
-# Every order of events keeps the promises; without a rule some order breaks one.
+# Each order of events satisfies the invariants. Without a rule, some order violates one.
 
 
-def test_with_all_rules_no_order_breaks_a_promise() -> None:
+def test_no_order_of_events_violates_a_zone_invariant() -> None:
     explorer = Explorer()
     assert explorer.explore() is None
     assert explorer.seen > 300
 
 
 @pytest.mark.parametrize("rule", EXPLORED_RULES)
-def test_without_a_rule_an_order_breaks_a_promise(rule: str) -> None:
+def test_a_zone_invariant_fails_without_a_rule(rule: str) -> None:
     found = Explorer(rule, changes=3, cancels=2).explore()
     assert found is not None
     assert found[-1].startswith("broken: ")

@@ -1,4 +1,4 @@
-"""Partitions with data that have lost their majority begin anew: what is left is merged into one survivor."""
+"""Reset of partitions with data after the loss of their majority: the remaining rows merge into one survivor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HIGH = "high_availability"
 
 
 def lost(letters: str = "BC", nodes: str = "ABC", outside: str = "", **values: Any) -> ClusterState:
-    """A zone of one partition with data on these nodes, of which some are down."""
+    """Return a zone of one partition with data on these nodes, some of them down."""
     values = {"partitions": 1, "replicas": len(nodes), **values}
     return done(with_data(nodes, outside, **values), *down(letters))
 
@@ -65,7 +65,7 @@ def codes(state: ClusterState) -> list[str]:
 
 
 def steps(state: ClusterState, count: int) -> ClusterState:
-    """After so many of the commands that somebody asks for."""
+    """Apply the next ``count`` proposed commands."""
     for _ in range(count):
         for command in (*of_coordinator(state), *of_rebalancer(state)):
             after, code = tried(state, command)
@@ -75,10 +75,10 @@ def steps(state: ClusterState, count: int) -> ClusterState:
     return state
 
 
-# ------------------------------------------------------------------------------------------------- what happens
+# Effects of a reset
 
 
-def test_a_highly_available_zone_goes_on_with_who_is_left_and_grows_again() -> None:
+def test_a_highly_available_zone_continues_with_the_live_nodes() -> None:
     state = with_data("ABC", partitions=1, replicas=3, mode=HIGH)
     state, asked = led(done(state, *down("BC")))
     assert asked == ["ResetPartitions", *["AdvanceTablets"] * 3, "SwitchStable", "TriggerRebalance"]
@@ -90,8 +90,8 @@ def test_a_highly_available_zone_goes_on_with_who_is_left_and_grows_again() -> N
     assert (shown(partition(state).stable), on(state), waits(state)) == ("ABC", "ABC", None)
 
 
-def test_nobody_reads_the_survivor_before_he_has_what_the_others_have_who_are_alive() -> None:
-    """Of five replicas two are alive, each of which may have writes that the other one lacks."""
+def test_the_survivor_is_read_after_the_merge_of_live_rows() -> None:
+    """Two of five replicas are alive. Each may have writes that the other lacks."""
     state = lost("BCE", "ABCDE", quorum=3)
     code, detail = refusal(state, reset(state, {"A": 3, "D": 7}))
     assert (code, "registers of which only B, C, E have the last write" in detail) == ("may_lose_data", True), detail
@@ -101,28 +101,28 @@ def test_nobody_reads_the_survivor_before_he_has_what_the_others_have_who_are_al
     assert [one.node for one in tablet.transition.next] == [survivor]  # type: ignore[union-attr]
     assert streams_of(tablet, state.nodes, anywhere=True) == ((other, survivor),)
     assert {one.source for work in works_for_node(state, survivor).values() for one in work.sources} == {other}
-    assert [one.node for one in group_of(tablet).read] == [one.node for one in tablet.replicas], "nobody new reads"
+    assert [one.node for one in group_of(tablet).read] == [one.node for one in tablet.replicas], "no new node is read"
     assert works_for_node(state, other) == {}, "only the survivor reports"
     state = steps(state, 1)
     group = group_of(state.tablets[TABLE].tablet(0))
     assert ([one.node for one in group.read], len(group.write)) == ([survivor], 5)
-    assert group.changed == state.epoch, "what was answered before counts no more"
+    assert group.changed == state.epoch, "an earlier answer does not count"
     state = steps(state, 1)
     group = group_of(state.tablets[TABLE].tablet(0))
     assert [one.node for one in group.read] == [one.node for one in group.write] == [survivor]
     state, _ = led(state)
-    assert (shown(partition(state).stable), on(state)) == ("AD", "AD"), "as many as are alive"
+    assert (shown(partition(state).stable), on(state)) == ("AD", "AD"), "all live nodes are replicas"
 
 
 def without_two_voters() -> tuple[ClusterState, str, str]:
-    """Five replicas of which three vote, and two of these are down: the state, these two, and the others."""
+    """Return a state of five replicas with two of three voters down, these two, and the others."""
     state = with_data("ABCDE", partitions=1, replicas=5, quorum=2)
     voters = shown(partition(state).stable).split("/")[0][:2]
     return done(state, *down(voters)), voters, "".join(sorted(set("ABCDE") - set(voters)))
 
 
-def test_who_comes_back_between_the_report_and_the_step_gives_too() -> None:
-    """Another one dies after the reset, and the survivor says that he has all that is left; then that one is back."""
+def test_a_node_that_returns_before_the_step_is_merged() -> None:
+    """Another node dies after the reset and returns after the survivor's report."""
     state, _, left = without_two_voters()
     state = done(state, reset(state, dict.fromkeys(left, 1), admits_loss=True))
     (survivor,) = [one.node for one in state.tablets[TABLE].tablet(0).transition.next]  # type: ignore[union-attr]
@@ -132,16 +132,16 @@ def test_who_comes_back_between_the_report_and_the_step_gives_too() -> None:
     assert tried(state, step)[1] == ""
     (early,) = works_for_node(state, survivor)
     state = done(state, DeclareUp(gone, ""))
-    assert tried(state, step)[1] in ("bad_field", "gate_not_met"), "it was reported without who is back"
+    assert tried(state, step)[1] in ("bad_field", "gate_not_met"), "the report is without the returned node"
     ((late, work),) = works_for_node(state, survivor).items()
     assert late != early
     assert {one.source for one in work.sources} == {gone, stays}
     state, _ = led(state)
-    assert codes(state) == ["misplaced"], "the dead are data nodes"
+    assert codes(state) == ["misplaced"], "the dead nodes are data nodes"
     assert {*ids(left)} <= {*ids(on(state))}
 
 
-def test_where_nobody_admits_a_loss_the_majority_that_was_merged_is_enough() -> None:
+def test_a_merged_majority_needs_no_consent_to_data_loss() -> None:
     state, lost_ones, left = without_two_voters()
     state = done(state, reset(state, dict.fromkeys(left, 1)))
     step = next(one for one in of_coordinator(state) if isinstance(one, AdvanceTablets))
@@ -149,7 +149,7 @@ def test_where_nobody_admits_a_loss_the_majority_that_was_merged_is_enough() -> 
     assert tried(state, step)[1] == ""
 
 
-def test_by_hand_a_zone_gets_its_number_of_replicas_again() -> None:
+def test_a_manual_reset_restores_the_replica_count() -> None:
     state = lost("BC", "ABCDE", replicas=3)
     state = done(state, AlterZone("z", replicas=3))
     one = partition(state)
@@ -166,8 +166,8 @@ def test_by_hand_a_zone_gets_its_number_of_replicas_again() -> None:
 
 @pytest.mark.parametrize("mode", ["strong", HIGH])
 @pytest.mark.parametrize("taken", range(12))
-def test_a_majority_that_is_lost_in_any_stage_of_a_move_loses_nothing_that_is_left(taken: int, mode: str) -> None:
-    """From ABC to ADE, and then everybody but the one who has all of the data, or A, is lost."""
+def test_a_lost_majority_in_each_stage_keeps_the_live_rows(taken: int, mode: str) -> None:
+    """During a move from ABC to ADE, all nodes are lost except one with all data, or A."""
     state = with_data("ABC", "DE", partitions=1, replicas=3, mode=mode)
     state = done(state, SetDataNodes("z", ids("ADE"), state.epoch))
     state = steps(done(state, trigger(state)), taken)
@@ -181,7 +181,7 @@ def test_a_majority_that_is_lost_in_any_stage_of_a_move_loses_nothing_that_is_le
     state, _ = led(state)
     if partition(state).pending or have[-1] not in shown(partition(state).stable):
         assert "which nobody alive" not in str(waits(state))
-        assert mode == HIGH, "an automatic one begins from who is in the configuration that was reached"
+        assert mode == HIGH, "an automatic reset starts from the reached configuration"
         assert have[-1] not in shown(partition(state).reached)
         return
     assert have[-1] in on(state)
@@ -190,27 +190,27 @@ def test_a_majority_that_is_lost_in_any_stage_of_a_move_loses_nothing_that_is_le
     assert on(state) == shown(partition(state).stable)
 
 
-def test_a_survivor_that_dies_is_replaced_while_others_have_the_data_and_is_waited_for_afterwards() -> None:
+def test_a_dead_survivor_is_replaced_only_before_it_is_read() -> None:
     state = lost("CDE", "ABCDE", quorum=3, mode=HIGH)
     (command,) = [one for one in of_rebalancer(state) if isinstance(one, ResetPartitions)]
     state = done(state, command)
     assert (stage(state), shown(partition(state).pending[0])) == ("salvage", "A")
     died = done(state, *down("A"))
     state, _ = led(died)
-    assert (shown(partition(state).stable), on(state)) == ("B", "B"), "what A has that B has not is lost"
+    assert (shown(partition(state).stable), on(state)) == ("B", "B"), "rows that only A has are lost"
     state = done(steps(done(lost("CDE", "ABCDE", quorum=3, mode=HIGH), command), 1), *down("A"))
     assert stage(state) == "salvaged", "the others are still written"
     state, _ = led(state)
     assert (shown(partition(state).stable), on(state)) == ("B", "B")
     state = done(steps(done(lost("CDE", "ABCDE", quorum=3, mode=HIGH), command), 2), *down("A"))
     assert stage(state) == "end_salvage"
-    assert {type(one) for one in of_rebalancer(state)} <= {TriggerRebalance}, "who is read has what the others have not"
+    assert {type(one) for one in of_rebalancer(state)} <= {TriggerRebalance}, "the read node has the rows of the others"
     assert str(waits(state)).startswith("stuck: ")
     state, _ = led(done(state, DeclareUp(ids("A")[0], "")))
     assert waits(state) is None
 
 
-def test_a_second_reset_may_overtake_the_first_one() -> None:
+def test_a_second_reset_replaces_the_first() -> None:
     state = lost("CDE", "ABCDE", quorum=3)
     state = done(state, reset(state, {"A": 3, "B": 1}, admits_loss=True))
     state = done(state, reset(state, {"B": 3, "A": 1}, admits_loss=True))
@@ -219,9 +219,10 @@ def test_a_second_reset_may_overtake_the_first_one() -> None:
     assert on(state) == shown(partition(state).stable) == "AB"
 
 
-def test_who_alone_is_read_goes_on_in_a_second_reset_too_and_somebody_admits_that_he_cannot() -> None:
-    """A reader who knows of the first reset alone asks him alone. Whoever is written after the second one must meet
-    that, or, if he was declared down, somebody must admit that he may answer still.
+def test_the_read_survivor_is_kept_in_a_second_reset() -> None:
+    """A reader that knows only the first reset asks only its survivor. A later writer must include that node.
+
+    If that node was declared down, an operator must accept that it may still answer.
     """
     state = done(with_data("ABCDEFG", partitions=1, replicas=7, quorum=2), *down("AB"))
     assert shown(partition(state).stable) == "ABD/CEFG", "two of three voters"
@@ -231,11 +232,11 @@ def test_who_alone_is_read_goes_on_in_a_second_reset_too_and_somebody_admits_tha
     again = {"D": 9, "E": 1, "F": 1, "G": 1}
     state = done(fetching, *down("C"))
     state, code = tried(state, reset(state, again))
-    assert (code, shown(partition(state).pending[0])) == ("", "D"), "he is not read yet"
+    assert (code, shown(partition(state).pending[0])) == ("", "D"), "the survivor is not read yet"
     state = steps(fetching, 1)
     assert stage(state) == "salvaged"
     state, code = tried(state, reset(state, again))
-    assert (code, stage(state), shown(partition(state).pending[0])) == ("", "salvage", "C"), "whoever names others"
+    assert (code, stage(state), shown(partition(state).pending[0])) == ("", "salvage", "C"), "a plan with other nodes"
     state = done(steps(fetching, 1), *down("C"))
     assert refusal(state, reset(state, again)) == (
         "may_lose_data",
@@ -246,8 +247,8 @@ def test_who_alone_is_read_goes_on_in_a_second_reset_too_and_somebody_admits_tha
     assert shown(partition(state).pending[0]) == "D"
 
 
-def test_voters_are_alive_but_not_a_majority_of_who_has_the_data() -> None:
-    """Four replicas, of which three vote; a voter and the learner are lost."""
+def test_live_voters_without_a_majority_of_the_data() -> None:
+    """Three of four replicas vote. A voter and the learner are lost."""
     state, _ = led(with_data("ABCD", partitions=1, replicas=4, mode=HIGH))
     voters, learner = shown(partition(state).stable).split("/")
     state = done(state, *down(voters[0] + learner))
@@ -258,8 +259,8 @@ def test_voters_are_alive_but_not_a_majority_of_who_has_the_data() -> None:
     assert (waits(state), set(on(state))) == (None, set(voters[1:]))
 
 
-def test_what_nobody_alive_has_is_given_up_by_hand_alone() -> None:
-    """A table was made while A was down: only B and C have it."""
+def test_only_a_manual_reset_abandons_lost_data() -> None:
+    """The table was created while A was down, so only B and C have it."""
     state = done(with_data("ABC", partitions=1, replicas=3, mode=HIGH), *down("A"))
     state = done(state, create_table("u", 2))
     state = done(state, *down("BC"), DeclareUp(ids("A")[0], ""))
@@ -273,7 +274,7 @@ def test_what_nobody_alive_has_is_given_up_by_hand_alone() -> None:
     assert (on(state), on(state, table="ks.u")) == ("A", "A")
 
 
-def test_nobody_alive_has_anything_and_an_empty_one_begins_by_hand() -> None:
+def test_a_manual_reset_starts_empty_without_live_data() -> None:
     state = lost("ABC", "ABC", "DE", mode=HIGH)
     state = done(state, SetDataNodes("z", ids("DE"), state.epoch))
     assert refusal(state, reset(state, {}, "automatic"))[0] == "nothing_survives"
@@ -282,8 +283,8 @@ def test_nobody_alive_has_anything_and_an_empty_one_begins_by_hand() -> None:
     assert on(state) == shown(partition(state).stable) == "DE"
 
 
-def test_who_has_most_of_the_tables_survives_before_who_has_the_longest_log() -> None:
-    """A table was made while A was down; then A and B are left of five."""
+def test_the_survivor_has_most_tables_then_the_longest_log() -> None:
+    """The table was created while A was down. Of five nodes, A and B remain."""
     state = done(with_data("ABCDE", partitions=1, replicas=5, quorum=3), *down("A"))
     state = done(state, create_table("u", 2), DeclareUp(ids("A")[0], ""), *down("CDE"))
     state = done(state, reset(state, {"A": 9, "B": 1}, admits_loss=True))
@@ -292,10 +293,10 @@ def test_who_has_most_of_the_tables_survives_before_who_has_the_longest_log() ->
     assert (on(state), on(state, table="ks.u")) == ("AB", "AB")
 
 
-# ---------------------------------------------------------------------------------------------------- refusals
+# Rejections
 
 
-def test_a_healthy_partition_and_other_things_are_refused_and_change_nothing() -> None:
+def test_an_invalid_reset_is_rejected() -> None:
     state = with_data("ABC", partitions=1, replicas=3)
     assert refusal(state, reset(state, {"A": 1}, admits_loss=True))[0] == "partition_healthy"
     one_down = done(state, *down("C"))
@@ -303,12 +304,12 @@ def test_a_healthy_partition_and_other_things_are_refused_and_change_nothing() -
     dead = done(state, *down("BC"))
     assert refusal(dead, reset(dead, {"A": 1}, "automatic"))[0] == "not_high_availability"
     assert refusal(dead, reset(dead, {"A": 1}))[0] == "may_lose_data"
-    assert refusal(dead, reset(dead, {"A": 1}, partitions=()))[0] == "may_lose_data", "also where none is named"
+    assert refusal(dead, reset(dead, {"A": 1}, partitions=()))[0] == "may_lose_data", "also without named partitions"
     old = reset(dead, {"A": 1}, admits_loss=True, cause=1)
     assert refusal(done(dead, reset(dead, {"A": 1}, admits_loss=True)), old)[0] == "outdated_cause"
 
 
-def test_who_has_not_joined_survives_nothing_though_it_is_said_to_have_the_data() -> None:
+def test_a_node_that_has_not_joined_cannot_survive() -> None:
     state = done(with_data("ABC", partitions=1, replicas=3), letter("F"), *down("BC"))
     state = done(state, reset(state, {"F": 9}, admits_loss=True))
     assert shown(partition(state).pending[0]) == "A"
@@ -317,14 +318,16 @@ def test_who_has_not_joined_survives_nothing_though_it_is_said_to_have_the_data(
 
 
 def voters_lost(nodes: str = "ABCDE") -> tuple[ClusterState, str, str]:
-    """Two of three voters are lost, and a majority of those who have the data is left; they, and who is left."""
+    """Return a state without two of three voters but with a majority of the data, the lost voters, and the live
+    nodes.
+    """
     state = with_data(nodes, partitions=1, replicas=len(nodes), quorum=2)
     voters, _ = shown(partition(state).stable).split("/")
     left = "".join(sorted(set(nodes) - set(voters[:2])))
     return done(state, *down(voters[:2])), voters[:2], left
 
 
-def test_where_the_data_have_a_majority_nothing_is_lost_and_nobody_is_asked() -> None:
+def test_a_data_majority_needs_no_consent() -> None:
     state, _, left = voters_lost()
     assert may_lose(state, partition(state)) == ""
     assert "are down; ringlog zone reset; " in str(waits(state))
@@ -333,8 +336,8 @@ def test_where_the_data_have_a_majority_nothing_is_lost_and_nobody_is_asked() ->
     assert set(on(state)) >= set(left)
 
 
-def test_a_loss_that_nobody_has_admitted_is_waited_out_however_many_die_after_the_reset() -> None:
-    """The survivor goes on when a majority is alive again, or when somebody admits the loss; not before."""
+def test_a_survivor_waits_for_consent_to_later_losses() -> None:
+    """The survivor waits for a live majority, or for an operator's consent to the data loss."""
     state, lost_, left = voters_lost()
     state = done(state, reset(state, dict.fromkeys(left, 1)))
     others = left.replace(shown(partition(state).pending[0]), "")
@@ -348,17 +351,17 @@ def test_a_loss_that_nobody_has_admitted_is_waited_out_however_many_die_after_th
         (forced,) = of_coordinator(state)
         assert isinstance(forced, AdvanceTablets)
         assert tried(state, forced)[1] == ""
-        assert tried(stuck, forced)[1] == "gate_not_met", "also for who has reported before"
+        assert tried(stuck, forced)[1] == "gate_not_met", "also for a node that has reported before"
         assert refusal(stuck, reset(stuck, dict.fromkeys(left, 1)))[0] == "may_lose_data"
         back, _ = led(done(stuck, DeclareUp(ids(others[0])[0], "")))
-        assert (stage(back) == "") == (len(dead) == 1), "a majority is back, or is not"
+        assert (stage(back) == "") == (len(dead) == 1), "depending on a returned majority"
         admitted, _ = led(done(stuck, reset(stuck, dict.fromkeys(left, 1), admits_loss=True)))
         assert set(on(admitted)) >= set(left) - set(dead)
         whole, _ = led(up(stuck))
         assert codes(whole) == ["misplaced"]
 
 
-def test_an_admission_and_the_mode_high_availability_go_with_the_salvage() -> None:
+def test_consent_and_mode_are_stored_with_the_reset() -> None:
     for mode, values in (("strong", {"admits_loss": True}), (HIGH, {})):
         state, _, left = voters_lost()
         if mode == HIGH:
@@ -369,8 +372,8 @@ def test_an_admission_and_the_mode_high_availability_go_with_the_salvage() -> No
         assert survivor in on(state), mode
 
 
-def test_who_has_left_for_good_is_not_waited_for() -> None:
-    """Nobody who may come back knows more than those who are there."""
+def test_a_departed_node_is_ignored() -> None:
+    """No node that may return has more rows than the live nodes."""
     state, lost_, left = voters_lost()
     state = done(state, reset(state, dict.fromkeys(left, 1)))
     others = left.replace(shown(partition(state).pending[0]), "")
@@ -378,10 +381,10 @@ def test_who_has_left_for_good_is_not_waited_for() -> None:
     assert led(state)[1] == []
     state = done(state, *(Assassinate(node) for node in ids(lost_ + others[0])))
     state, _ = led(state)
-    assert codes(state) == ["misplaced"], "a step to a node that has left was cancelled"
+    assert codes(state) == ["misplaced"], "a step to a departed node was cancelled"
 
 
-def test_a_salvage_is_no_migration_that_somebody_asks_for_and_never_turns_back() -> None:
+def test_a_partition_recovery_cannot_be_requested_or_reverted() -> None:
     state = with_data("ABC", partitions=1, replicas=3)
     assert tried(state, migration(state, "A", "B", kind="salvage"))[1] == "bad_field"
     state = done(state, *down("BC"))
@@ -389,8 +392,8 @@ def test_a_salvage_is_no_migration_that_somebody_asks_for_and_never_turns_back()
     assert tried(state, RevertTablets((TabletRevert(TABLE, 0, "no"),)))[1] == "past_point_of_no_return"
 
 
-def test_an_operation_comes_first() -> None:
-    """No tablet moves beside one."""
+def test_a_reset_waits_for_operations() -> None:
+    """No tablet moves during an operation."""
     state = joining(led(with_data("ABC", partitions=1, replicas=3, mode=HIGH))[0], 7)
     (operation,) = in_flight(state)
     state = done(state, *down("BC"))
@@ -399,13 +402,14 @@ def test_an_operation_comes_first() -> None:
     assert operation.id in str(waits(state))
 
 
-# ----------------------------------------------------------------------------------------------- random lives
+# Random histories
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_random_lives_with_resets_come_to_rest_with_the_data_where_they_belong(seed: int) -> None:
-    """Nodes die and come back, data nodes change, resets come at any time. Each state is sound; in the end each tablet
-    is where its partition is, and no automatic reset gave up a tablet that somebody had who is alive.
+def test_random_histories_with_resets_end_with_data_in_place(seed: int) -> None:
+    """Nodes die and return, data nodes change, and resets come at any time. Each state is valid.
+
+    At the end each tablet is on the nodes of its partition. No automatic reset abandoned a tablet that a live node has.
     """
     random = Random(seed)
     state = done(with_data("ABCDE", "F", partitions=2, replicas=3, mode=HIGH), create_table("u", 2))

@@ -1,4 +1,4 @@
-"""Requests while a partition is salvaged: what a quorum has acknowledged is with the survivor when only he is asked."""
+"""Requests during a partition recovery: the survivor has each acknowledged write before it alone is read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CELL = RegisterCell(10, b"v")
 
 
 class Replicas:
-    """The registers of all nodes that are alive, each at its own epoch."""
+    """The registers of the live nodes, each at its own epoch."""
 
     def __init__(self, state: ClusterState) -> None:
         self.each = {node: registers.adopt(RegisterReplica(node), state)[0] for node in alive(state)}
@@ -41,7 +41,7 @@ class Replicas:
             self.each[node] = registers.adopt(self.each[node], state)[0]
 
     def fetch(self, node: str) -> None:
-        """All that the node waits for."""
+        """Fetch all keys that the node waits for."""
         for one in self.each[node].fetching:
             found = registers.snapshot(self.each[one.source], one)
             assert not isinstance(found, str | Behind), found
@@ -70,7 +70,7 @@ def planned(state: ClusterState, access: Access = Access.WRITE) -> RequestPlan:
 
 
 def on(state: ClusterState, silent: tuple[str, ...] = ()) -> ClusterState:
-    """After the coordinator's next command."""
+    """Return the state after the coordinator's next command."""
     for command in of_coordinator(state, silent):
         state, code = tried(state, command)
         assert code == ""
@@ -78,7 +78,7 @@ def on(state: ClusterState, silent: tuple[str, ...] = ()) -> ClusterState:
 
 
 def salvaging(nodes: str = "ABCDEFG") -> tuple[ClusterState, ClusterState, str, list[str]]:
-    """Before the reset and after it; the survivor, and the others who are alive: without the survivor a majority."""
+    """Return the states before and after the reset, the survivor, and the other live nodes, which are a majority."""
     state = with_data(nodes, partitions=1, replicas=len(nodes), quorum=2)
     voters, _ = shown(partition(state).stable).split("/")
     before = done(state, *down(voters[:2]))
@@ -87,14 +87,15 @@ def salvaging(nodes: str = "ABCDEFG") -> tuple[ClusterState, ClusterState, str, 
     return before, state, survivor, [node for node in alive(state) if node != survivor]
 
 
-def test_a_majority_without_the_survivor_acknowledges_nothing_once_he_fetches() -> None:
-    """Seven replicas; two of the three voters are lost, a majority of who has the data is left. The write that the
-    survivor has not seen is not done, however many others have it; with his word it is.
+def test_a_majority_needs_the_fetching_survivor() -> None:
+    """Two of three voters of seven replicas are lost, and a majority of the data remains.
+
+    A write that the survivor lacks fails, even with a majority of the others. With the survivor it succeeds.
     """
     _, state, survivor, others = salvaging()
     replicas = Replicas(state)
     made = planned(state)
-    assert [(len(need.members), need.count) for need in made.needs] == [(7, 4), (1, 1)], "he counts in both"
+    assert [(len(need.members), need.count) for need in made.needs] == [(7, 4), (1, 1)], "it counts in both groups"
     replicas.fetch(survivor)
     answers = replicas.write(made, *others)
     assert count(made, answers, state) == AwaitedAnswers(tuple(sorted(set(ids("ABCDEFG")) - set(others))), state.epoch)
@@ -106,8 +107,8 @@ def test_a_majority_without_the_survivor_acknowledges_nothing_once_he_fetches() 
     assert replicas.has(survivor)
 
 
-def test_a_survivor_who_comes_new_is_written_from_the_reset_on() -> None:
-    """Nobody alive has the tablet; he begins with nothing, and misses nothing from then on."""
+def test_a_new_survivor_gets_all_writes_after_the_reset() -> None:
+    """No live node has the tablet. The survivor starts empty and gets all later writes."""
     state = done(with_data("ABC", "DE", partitions=1, replicas=3), *down("ABC"))
     state = done(state, reset(state, {"D": 1}, admits_loss=True))
     tablet = state.tablets[TABLE].tablet(0)
@@ -117,8 +118,8 @@ def test_a_survivor_who_comes_new_is_written_from_the_reset_on() -> None:
     assert [len(need.members) for need in planned(state).needs] == [3, 1]
 
 
-def test_a_write_of_before_the_reset_that_was_done_is_fetched_or_not_done() -> None:
-    """Its quorum is four of seven; of the five that are alive each has adopted the reset before it is read."""
+def test_an_earlier_acknowledged_write_is_fetched() -> None:
+    """The quorum is four of seven. Each of the five live nodes has adopted the reset before it is read."""
     before, state, survivor, others = salvaging()
     made = planned(before)
     replicas = Replicas(before)
@@ -134,17 +135,17 @@ def test_a_write_of_before_the_reset_that_was_done_is_fetched_or_not_done() -> N
     late = replicas.write(made, *others[2:])
     assert count(made, [*first, *late], before) == AwaitedAnswers(
         tuple(sorted(set(ids("ABCDEFG")) - set(others))), state.epoch
-    ), "whoever knows nothing of the reset hears of it by who was read"
+    ), "a node without the reset learns of it from a node that was read"
     assert not isinstance(count(made, [*first, *late], state), Satisfied)
 
 
-def test_only_the_survivor_is_written_when_all_who_are_alive_know_that_only_he_is_read() -> None:
-    """Else a majority of the others, who know of the reset alone, would answer a read that misses such a write."""
+def test_writes_use_only_the_survivor_after_all_acknowledge() -> None:
+    """Otherwise a majority of the others, which know only the reset, could miss such a write."""
     _, state, survivor, others = salvaging()
     state = on(state)
     assert stage(state) == "salvaged"
     for silent in others:
-        assert on(state, (silent,)) is state, "each is waited for"
+        assert on(state, (silent,)) is state, "each node counts"
         assert on(done(state, *down(_letter(silent))), (silent,)).tablets is not state.tablets
     assert [(len(need.members), need.count) for need in planned(state).needs] == [(7, 4), (1, 1)]
     state = on(state)
@@ -152,9 +153,10 @@ def test_only_the_survivor_is_written_when_all_who_are_alive_know_that_only_he_i
     assert [(need.members, need.count) for need in planned(state).needs] == [((survivor,), 1)]
 
 
-def test_who_is_declared_down_when_the_survivor_is_read_counts_where_nobody_admits_a_loss() -> None:
-    """Four of seven could still answer for who knows of no reset, though two of them were declared down; unless they
-    have left for good, or somebody admits the loss.
+def test_a_later_dead_node_counts_without_consent_to_data_loss() -> None:
+    """Four of seven could answer a request without the reset, although two were declared down.
+
+    This ends with their removal, or with consent to the data loss.
     """
     _, state, survivor, _ = salvaging()
     state = on(state)
@@ -165,10 +167,10 @@ def test_who_is_declared_down_when_the_survivor_is_read_counts_where_nobody_admi
         assert (on(dead, silent).tablets is not dead.tablets) == admits
         witnesses = [Witness(node, dead.epoch, dead.epoch) for node in (*alive(dead), *silent)]
         (step,) = tablet_steps(dead, witnesses, [])
-        assert tried(dead, step)[1] == "", "who has said so, and is declared down then, counts"
+        assert tried(dead, step)[1] == "", "a node that acknowledged before its declaration as down counts"
 
 
-def test_who_waits_for_a_majority_to_know_that_only_the_survivor_is_read_is_told_the_way_out_and_may_take_it() -> None:
+def test_a_waiting_recovery_shows_its_remedy() -> None:
     _, state, survivor, others = salvaging()
     dead = done(on(state), *down("".join(map(_letter, others[:2]))))
     assert stage(dead) == "salvaged"
@@ -178,10 +180,10 @@ def test_who_waits_for_a_majority_to_know_that_only_the_survivor_is_read_is_told
     again = dict.fromkeys(map(_letter, alive(dead)), 1)
     assert tried(dead, reset(dead, again))[1] == "may_lose_data"
     after = done(dead, reset(dead, again, admits_loss=True))
-    assert after.zone_partitions["z/0"].pending[0].peers == (survivor,), "he alone was read"
+    assert after.zone_partitions["z/0"].pending[0].peers == (survivor,), "only the survivor was read"
     for _ in range(3):
         after = on(after)
-    assert stage(after) == "", "it is over"
+    assert stage(after) == "", "the recovery has ended"
 
 
 def _salvaging_lossy() -> ClusterState:
@@ -194,7 +196,7 @@ def _letter(node: str) -> str:
     return chr(int(node[:8], 16) + 64)
 
 
-def test_who_is_up_again_while_the_survivor_fetches_is_not_left_out_and_what_is_here_is_not_fetched_again() -> None:
+def test_a_returning_node_is_fetched_from_once() -> None:
     state = with_data("ABCDE", partitions=1, replicas=5, quorum=3)
     state = done(state, *down("AB"), *down("C"))
     state = done(state, reset(state, {"D": 1, "E": 1}, admits_loss=True))
@@ -214,4 +216,4 @@ def test_who_is_up_again_while_the_survivor_fetches_is_not_left_out_and_what_is_
     assert {one.source for one in replicas.each[survivor].fetching} == {*ids("A")}
     state = done(state, *down("A"))
     replicas.adopt(state, survivor)
-    assert replicas.each[survivor].received, "the rest is here"
+    assert replicas.each[survivor].received, "the other keys are present"

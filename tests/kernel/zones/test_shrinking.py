@@ -1,5 +1,6 @@
-"""A group gets smaller only if enough of those who stay can be given what it must know: what is begun can go on. Where
-a majority of the group before is lost meanwhile, it begins anew.
+"""A group shrinks only if enough remaining replicas can get the required rows, so a started step can finish.
+
+If the majority of the previous group is lost meanwhile, the partition needs a reset.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset,
 
 
 def smaller() -> ClusterState:
-    """Of five replicas, three of which vote, one is to go."""
+    """Return a state with five replicas, three of them voters, in which one is about to leave."""
     state = with_data("ABCDE", partitions=1, replicas=5, quorum=2)
     state = done(state, AlterZone("z", replicas=4))
     return done(state, trigger(state))
 
 
-def test_with_two_of_those_who_stay_dead_nothing_is_begun_and_what_waits_says_for_whom() -> None:
-    """Of the four who stay three must merge, and two are there. It was begun and turned back, again and again."""
+def test_too_few_live_replicas_block_a_smaller_group() -> None:
+    """Three of the four remaining replicas must merge, and two are alive. The step would start and revert
+    repeatedly.
+    """
     state = smaller()
     (goes,) = set("ABCDE").difference(shown(partition(state).pending[-1]).replace("/", ""))
     dead = [one for one in "ABCDE" if one != goes][:2]
@@ -39,7 +42,7 @@ def test_with_two_of_those_who_stay_dead_nothing_is_begun_and_what_waits_says_fo
     assert on(state) == "".join(sorted(set("ABCDE") - {goes})), "three of four can merge"
 
 
-def test_one_that_is_dead_goes_first_and_one_that_stays_may_be_dead() -> None:
+def test_a_dead_replica_leaves_first() -> None:
     state = smaller()
     (goes,) = set("ABCDE").difference(shown(partition(state).pending[-1]).replace("/", ""))
     stays = next(one for one in "ABCDE" if one != goes)
@@ -51,8 +54,9 @@ def test_one_that_is_dead_goes_first_and_one_that_stays_may_be_dead() -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("has_tables", [False, True])
 def test_a_smaller_quorum_after_a_lost_majority_does_not_count(mode: str, has_tables: bool) -> None:
-    """From five voters to three, of whom two are alive and have the data. No step, and no way back, would ever count:
-    the partition has lost its majority, and begins anew.
+    """Five voters shrink to three, and two live nodes have the data.
+
+    No step or revert would ever count, so the partition has lost its majority and needs a reset.
     """
     made = with_data if has_tables else zone_only
     state = done(made("ABCDE", partitions=1, replicas=5, mode=mode), AlterZone("z", replicas=3))

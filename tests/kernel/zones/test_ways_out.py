@@ -1,4 +1,4 @@
-"""Wherever a partition stands still there is a way out, though the dead never come back."""
+"""Each blocked partition has a remedy, even if the dead nodes never return."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ def waits(state: ClusterState, number: int = 0) -> str:
 
 
 def led_until(state: ClusterState, letters: str) -> ClusterState:
-    """Led on until that is where the tablet is, at rest."""
+    """Apply commands until the tablet is idle on these nodes."""
     while on(state) != letters or stage(state):
         state = done(state, next(iter((*of_coordinator(state), *of_rebalancer(state)))))
     return state
 
 
-def test_a_cancel_does_not_wait_for_who_has_left_though_half_of_the_old_group_has() -> None:
-    """From ABCD to EFGH; C and A die after their tablets were made anew on E and F. Two of the four have the tablet:
-    who is only down is waited for, who has left is not.
+def test_a_cancel_ignores_departed_nodes() -> None:
+    """The move is from ABCD to EFGH. C and A die after E and F have got their tablets.
+
+    Two of the four old nodes have the tablet. The cancel waits for a node that is down, but not for a departed one.
     """
     state = to(with_data("ABCD", "EFGH", partitions=1, replicas=4), "EFGH")
     state = led_until(done(state, *down("C")), "ABDE")
@@ -53,9 +54,10 @@ def test_a_cancel_does_not_wait_for_who_has_left_though_half_of_the_old_group_ha
     assert (shown(partition(state).stable), on(state), waits(state)) == ("EGH/F", "EFGH", "")
 
 
-def test_a_highly_available_partition_does_not_go_to_the_dead_whom_its_reset_left_behind() -> None:
-    """ABC was to become BCD when B and C died: A alone, then D. Between these ``stable`` is still ABC, and another node
-    dies, so that where it belongs is asked again.
+def test_a_highly_available_partition_avoids_dead_nodes() -> None:
+    """ABC is becoming BCD when B and C die. The planned steps are A, then D.
+
+    In between ``stable`` is still ABC, and the death of another node causes a new placement.
     """
     state = to(with_data("ABC", "DEF", partitions=1, replicas=3, mode=HIGH_AVAILABILITY), "BCD")
     state = led_until(done(state, *down("BC")), "A")
@@ -68,7 +70,7 @@ def test_a_highly_available_partition_does_not_go_to_the_dead_whom_its_reset_lef
     assert on(state) == "BD"
 
 
-def test_a_replica_that_is_made_anew_is_not_put_back_on_a_node_that_is_down_in_a_highly_available_zone() -> None:
+def test_a_restarted_replica_avoids_dead_nodes() -> None:
     state = zone_only("ABC", partitions=1, replicas=3, mode=HIGH_AVAILABILITY)
     state = done(state, trigger(state))
     state = done(state, RestartReplicas("z", 0, ids("B"), state.epoch), *down("B"))
@@ -80,8 +82,8 @@ def test_a_replica_that_is_made_anew_is_not_put_back_on_a_node_that_is_down_in_a
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("taken", [0, 1, 2])
-def test_a_survivor_who_dies_when_the_others_are_back_may_be_replaced(mode: str, taken: int) -> None:
-    """A cancel has nothing to return to; the voters who are back were refused a reset, since they are enough."""
+def test_a_dead_survivor_is_replaced_after_the_others_return(mode: str, taken: int) -> None:
+    """A cancel has no configuration to return to. The returned voters are a majority, so a reset was rejected."""
     state = done(with_data("ABC", partitions=1, replicas=3, mode=mode), *down("BC"))
     state = done(state, reset(state, {"A": 1}, admits_loss=True))
     for _ in range(taken):
@@ -97,8 +99,8 @@ def test_a_survivor_who_dies_when_the_others_are_back_may_be_replaced(mode: str,
     assert (shown(partition(state).stable), on(state), waits(state)) == ("BC", "BC", "")
 
 
-def test_an_automatic_reset_names_who_has_not_said_what_it_has() -> None:
-    """Of five nodes three are declared down, and a fourth one is, too, but nobody has said so."""
+def test_an_automatic_reset_names_silent_nodes() -> None:
+    """Three of five nodes are declared down. A fourth node is dead but not declared down."""
     state, _ = led(with_data("ABCDE", partitions=1, replicas=5, mode=HIGH_AVAILABILITY))
     state = done(state, *down("CDE"))
     words = said(state, silent=ids("B"))
@@ -112,11 +114,11 @@ def test_an_automatic_reset_names_who_has_not_said_what_it_has() -> None:
     assert asked[0] == "ResetPartitions"
 
 
-# -------------------------------------------------------------------------------------------------- random lives
+# Random histories
 
 
 class Life:
-    """A zone, what happens to it, and an operator at the end."""
+    """A zone with random events, and an operator at the end."""
 
     def __init__(self, seed: int) -> None:
         self.draw = Random(seed)
@@ -125,7 +127,7 @@ class Life:
         self.state = made("ABCDE", "FG", partitions=self.count, replicas=self.draw.randint(1, 5), mode=mode)
 
     def ask(self, *commands: Command) -> bool:
-        """Whether one of them changed something about the partitions, or their tablets."""
+        """Return True if one of the commands changed the partitions or their tablets."""
         before = self.state
         for command in commands:
             self.state, _ = tried(self.state, command)
@@ -156,12 +158,14 @@ class Life:
                 self.ask(*draw.sample(commands, len(commands))[: draw.choice([1, 4])])
 
     def moves(self) -> list[int]:
-        """The partitions that are not at rest where they belong."""
+        """Return the partitions that are not idle at their target."""
         found = range(self.count)
         return [one for one in found if partition(self.state, one).pending or waits(self.state, one)]
 
     def is_led_on(self, number: int) -> bool:
-        """Whether one of the operator's commands about a partition changed something: what loses most comes last."""
+        """Return True if one of the operator's commands changed a partition. The command with the greatest loss is
+        last.
+        """
         state, one = self.state, partition(self.state, number)
         copies = default_copies(state, [one])
         for admits in (False, True):
@@ -172,7 +176,7 @@ class Life:
         return not one.pending and self.ask(TriggerRebalance("z", state.epoch, (number,)))
 
     def ends(self) -> None:
-        """Nobody who is down comes back. The zone is to be on who is left."""
+        """Move the zone to the live nodes, because no dead node returns."""
         nodes = tuple(sorted(alive(self.state)))
         count = min(len(nodes), self.state.zones["z"].replicas)
         self.ask(AlterZone("z", replicas=count, filter=EVERY_NODE, nodes=nodes))
@@ -191,8 +195,8 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_random_lives_come_to_rest_though_the_dead_never_come_back(seed: int) -> None:
-    """By resets, cancels and triggers; and by giving up who is dead, where these change nothing."""
+def test_random_histories_end_without_the_dead_nodes(seed: int) -> None:
+    """Resets, cancels and triggers end the history, or the removal of dead nodes if these change nothing."""
     life = Life(seed)
     for _ in range(life.draw.randint(5, 60)):
         life.happens()
