@@ -1,4 +1,4 @@
-"""A founded cluster on three logs in memory, and a client on it."""
+"""A new cluster on three logs in memory, and a client of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.log.faulty import FaultyLog
 
 @pytest.fixture
 def metadata() -> FaultyLog:
-    """The metadata log, of a cluster that remembers 100 entries."""
+    """Return the metadata log of a cluster that keeps the last 100 entries."""
     log = FaultyLog(MemoryLog("tests.metadata"))
     with LogReplica(log) as replica:
         found(log, replica, "tests", {"history_entries": 100})
@@ -25,24 +25,24 @@ def metadata() -> FaultyLog:
 
 @pytest.fixture
 def requests_log() -> FaultyLog:
-    """The requests."""
+    """Return the log of requests."""
     return FaultyLog(MemoryLog("tests.requests"))
 
 
 @pytest.fixture
 def results_log() -> MemoryLog:
-    """The results."""
+    """Return the log of results."""
     return MemoryLog("tests.results")
 
 
 @pytest.fixture
 def logs(metadata: FaultyLog, requests_log: FaultyLog, results_log: MemoryLog) -> Logs:
-    """All three."""
+    """Return all three logs."""
     return Logs(metadata, requests_log, results_log)
 
 
 @pytest.fixture
 def client(logs: Logs) -> Iterator[Client]:
-    """A started client that sends again quickly."""
+    """Return a started client with short retry intervals."""
     with Client("", "tests", "tester", logs=logs, resend_s=0.05) as client:
         yield client

@@ -1,7 +1,7 @@
-"""The smallest validator that answers: one batch at a time, for tests of clients.
+"""A minimal validator for tests of clients: it decides one batch at a time.
 
-It follows the protocol (take over, barrier, decide one after the other, commit as a chain, then answer), but keeps
-the answers in memory only and is stopped politely.
+It follows the protocol (take over, barrier, decide in order, commit as a chain, then answer). It keeps its answers in
+memory only and stops cleanly.
 """
 
 from __future__ import annotations
@@ -74,10 +74,12 @@ class MiniValidator:
                 try:
                     waiting = self._batch(list(waiting.values()))
                 except (LogUnavailable, WaitTimedOut, FateOpen):
-                    continue  # nothing was answered: the same requests again; entries that arrived are duplicates
+                    # No request has an answer yet, so the same requests are decided again; entries that arrived are
+                    # duplicates.
+                    continue
 
     def _batch(self, requests: Sequence[CommandRequest]) -> dict[str, CommandRequest]:
-        """Decide and commit; returns those to decide again because entries before them were lost."""
+        """Decide and commit a batch; return the requests to decide again because entries before them were lost."""
         state = base = self._replica.read_barrier()
         entries: list[EncodedEntry] = []
         answers: list[tuple[CommandRequest, Submitted, int]] = []

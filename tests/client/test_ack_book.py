@@ -1,4 +1,4 @@
-"""Which acknowledgements count: those of this log, in whatever order they are read."""
+"""Acknowledgements count only if they belong to this log, in any order of arrival."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_acknowledgement_counts_in_its_own_log_from_its_epoch_on() -> None:
     assert not matches_log(replace(ack, state_id=""), late)
 
 
-def test_one_that_is_ahead_leaves_the_one_before_in_force() -> None:
+def test_an_acknowledgement_from_the_future_keeps_the_previous_one_valid() -> None:
     states = [grown(FOUNDED, number) for number in range(4)]
     for order in permutations(range(4)):
         book = AckBook()
@@ -55,7 +55,7 @@ def test_one_that_is_ahead_leaves_the_one_before_in_force() -> None:
         assert [book.newest(state)[ME].applied for state in states] == [state.epoch for state in states]
 
 
-def test_one_of_a_lost_history_is_no_witness_for_what_took_its_place() -> None:
+def test_an_acknowledgement_of_a_lost_history_does_not_count() -> None:
     book = AckBook()
     book.take(1, ack_of(FOUNDED))
     lost = replace(ack_of(grown(FOUNDED, 3)), state_id=uuid(77))
@@ -66,7 +66,7 @@ def test_one_of_a_lost_history_is_no_witness_for_what_took_its_place() -> None:
     assert book.newest(grown(FOUNDED, 8))[ME].applied == FOUNDED.epoch + 7
 
 
-def test_the_book_is_bounded_and_still_comes_to_the_newest() -> None:
+def test_the_book_is_bounded_and_reaches_the_newest_acknowledgement() -> None:
     book = AckBook()
     states = [grown(FOUNDED, number) for number in range(3)]
     book.take(0, ack_of(states[0]))
@@ -78,7 +78,7 @@ def test_the_book_is_bounded_and_still_comes_to_the_newest() -> None:
     assert book.newest(states[2])[ME] == ack_of(states[2])
 
 
-def test_invented_nodes_neither_fill_the_book_nor_push_a_node_out() -> None:
+def test_invented_nodes_neither_fill_the_book_nor_evict_a_node() -> None:
     book = AckBook()
     ack = ack_of(FOUNDED)
     book.take(0, ack)
@@ -93,7 +93,7 @@ def test_invented_nodes_neither_fill_the_book_nor_push_a_node_out() -> None:
     assert set(book.newest(FOUNDED)) == {ME}
 
 
-def test_an_acknowledgement_that_is_sent_again_puts_its_node_not_back() -> None:
+def test_a_repeated_acknowledgement_does_not_reset_its_node() -> None:
     early, late = grown(FOUNDED, 1), grown(FOUNDED, 2)
     for order in permutations(enumerate((early, late, early))):
         book = AckBook()
@@ -102,16 +102,16 @@ def test_an_acknowledgement_that_is_sent_again_puts_its_node_not_back() -> None:
         assert book.newest(late)[ME].applied == late.epoch, order
 
 
-def test_of_one_epoch_the_later_word_counts() -> None:
-    """A node whose disk has failed says so at the epoch of its word before."""
+def test_the_later_acknowledgement_of_one_epoch_counts() -> None:
+    """A node whose disk has failed reports this at the epoch of its previous acknowledgement."""
     book = AckBook()
     for offset, rows in ((4, 0), (3, 7)):
         book.take(offset, replace(ack_of(FOUNDED), rows=rows))
     assert book.newest(FOUNDED)[ME].rows == 0
 
 
-def test_a_book_begins_anew_where_others_are_believed() -> None:
-    """Once for a driver that says so (``None``); what was noted before is gone, forged starts with it."""
+def test_a_book_restarts_if_its_trust_changes() -> None:
+    """A driver restarts the book once (``None``). Earlier entries and a forged start are dropped."""
     forged, own = replace(ack_of(FOUNDED), incarnation="999@thief"), replace(ack_of(FOUNDED), incarnation="1@own")
     topic, outcomes = [(0, forged)], [[], None]
 

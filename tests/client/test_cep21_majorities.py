@@ -1,10 +1,10 @@
-"""The example by which CEP-21 shows what its consistency guarantees are for, with the proposal's own epochs.
+"""The example that CEP-21 gives for its consistency guarantees, with the epochs of the proposal.
 
-X takes a range over of which A, B, C are the replicas; A gives it up. Epoch 100 splits the range, 101 makes X a write
-replica, with 102 X is read in the place of A, with 103 A is not written any more. Two coordinators that know two of
-these epochs each collect a majority, and the majorities have no node in common. What keeps that from being a success:
-each epoch waits until a majority of {A, B, C, X} has acknowledged the one before, and who has acknowledged an epoch
-says so with each answer.
+A, B and C are the replicas of a range; X takes the range over from A. Epoch 100 splits the range, 101 makes X a write
+replica, 102 makes X a read replica in place of A, and 103 removes A from the writes. Two coordinators at different
+epochs each collect a majority, and the two majorities share no node. Two rules prevent a success: each epoch waits
+until a majority of {A, B, C, X} has acknowledged the previous one, and each answer contains the acknowledged epoch of
+its node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.kernel.operations.drive import at_every_stage, joining
 from tests.kernel.ownership.rings import a_cluster
 
 TOKEN = 150
-"""Of the range for which X is to be the first replica."""
+"""The range that X takes over as first replica."""
 RING = a_cluster({"A": [100], "B": [200], "C": [300], "X": []}, factors=[3])
 STARTED, OPERATION = joining(RING, "X", [TOKEN])
 STAGES = at_every_stage(STARTED, OPERATION)
@@ -43,7 +43,7 @@ AT = {
     102: STAGES["write_both_read_new"],
     103: STAGES["finished"],
 }
-"""The proposal's epochs."""
+"""Epochs of the proposal."""
 
 
 def epoch(number: int) -> int:
@@ -62,7 +62,7 @@ def groups(number: int) -> tuple[set[str], set[str]]:
 
 
 def lets_go(state: ClusterState, nodes: Iterable[str]) -> bool:
-    """True if the next step of the operation may follow, for this range, when these nodes have acknowledged."""
+    """Return whether the operation may advance for this range after these nodes have acknowledged."""
     found = gate(state, state.operations[OPERATION])
     seen = acknowledged(found, [Witness(node, state.epoch, state.epoch) for node in nodes])
     needs = [need for need in found.needs if need.end == TOKEN]
@@ -71,13 +71,15 @@ def lets_go(state: ClusterState, nodes: Iterable[str]) -> bool:
 
 
 def acknowledging(number: int) -> Iterator[set[str]]:
-    """All sets of replicas after whose acknowledgement of that epoch the next one may follow."""
+    """Return all sets of replicas whose acknowledgements of that epoch permit the next one."""
     for size in range(5):
         yield from (set(some) for some in combinations("ABCX", size) if lets_go(AT[number], some))
 
 
 def answers(nodes: Iterable[str], know: Iterable[str], late: int, newer: int) -> list[Answer]:
-    """Answers of ``nodes``: who has acknowledged the newer epoch answers as of it, the others are late."""
+    """Return the answers of ``nodes``: a node that acknowledged the newer epoch answers with it, the others
+    are late.
+    """
     return [Answer(node, epoch(newer if node in know else late)) for node in nodes]
 
 
@@ -96,7 +98,9 @@ def test_three_of_the_four_must_have_acknowledged_and_the_new_one_is_among_them(
 
 
 def test_before_the_last_step_a_majority_of_both_groups_is_enough() -> None:
-    """Three of the four, as the proposal has it; or B and C alone, who are a majority of {A, B, C} and of {B, C, X}."""
+    """The proposal needs three of the four. B and C alone also suffice: they are a majority of {A, B, C} and of {B, C,
+    X}.
+    """
     assert list(acknowledging(102)) == [{*"BC"}, {*"ABC"}, {*"ABX"}, {*"ACX"}, {*"BCX"}, {*"ABCX"}]
 
 
@@ -106,11 +110,11 @@ def test_a_late_request_beside_one_that_is_ahead(at: int, late: Access, ahead: A
     first = planned(at + 2, ahead)
     assert isinstance(count(first, answers("CX", (), at + 2, at + 2), AT[at + 2]), Satisfied)
     behind = planned(at, late)
-    assert isinstance(count(behind, answers("AB", (), at, at), AT[at]), Satisfied), "nobody has acknowledged"
+    assert isinstance(count(behind, answers("AB", (), at, at), AT[at]), Satisfied), "no node has acknowledged"
     for know in acknowledging(at + 1):
         for asked in combinations("ABC", 2):
             told = count(behind, answers(asked, know, at, at + 1), AT[at])
             assert isinstance(told, AwaitedAnswers), (know, asked)
-            assert told.epoch == epoch(at + 1), "it must learn of that epoch before it answers its client"
+            assert told.epoch == epoch(at + 1), "the coordinator must learn of that epoch before it answers its client"
             later = count(behind, answers(asked, know, at, at + 1), AT[at + 2])
-            assert not isinstance(later, Satisfied) or {*"CX"} & {*later.counted}, "one of them meets the other"
+            assert not isinstance(later, Satisfied) or {*"CX"} & {*later.counted}, "the majorities share a node"

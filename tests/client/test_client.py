@@ -1,4 +1,4 @@
-"""Submission through the validator: what is believed, what is ignored, what goes out again, how a request is ended."""
+"""Submission through the validator: accepted and ignored answers, retries, and the end of a request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OTHER = Author("other", SystemClock(), SystemDraw())
 
 
 def next_request(log: FaultyLog, offset: int = 0) -> CommandRequest:
-    """The request at an offset of the requests; waits for it."""
+    """Wait for the request at an offset of the requests and return it."""
     tail = log.tail(offset)
     records = tail.poll(60)
     assert records, "a request was sent"
@@ -66,12 +66,12 @@ def test_answers_of_a_validator(client: Client, logs: Logs) -> None:
     assert client.read_barrier().settings["history_entries"] == 300
 
 
-def test_applied_is_learned_from_the_log_alone(client: Client, logs: Logs) -> None:
+def test_only_the_log_reports_applied_commands(client: Client, logs: Logs) -> None:
     with MiniValidator(logs, "v1", silent=True):
         assert isinstance(client.submit(Noop()), AppliedResult)
 
 
-def test_only_the_validator_is_believed(client: Client, requests_log: FaultyLog, results_log: MemoryLog) -> None:
+def test_only_answers_of_the_validator_count(client: Client, requests_log: FaultyLog, results_log: MemoryLog) -> None:
     client.direct.take_over("validator", "v1")
     future = client.submit_future(DROP)
     request = next_request(requests_log)
@@ -102,7 +102,7 @@ def test_another_commands_answer_is_ignored(client: Client, requests_log: Faulty
 def test_a_rejection_cannot_hide_that_the_command_was_applied(
     client: Client, metadata: FaultyLog, requests_log: FaultyLog, results_log: MemoryLog
 ) -> None:
-    """A validator that lost its role may say so after its successor applied the request: the log is right."""
+    """A validator that lost its role may reject a request that its successor applied: the log is right."""
     client.direct.take_over("validator", "v1")
     future = client.submit_future(Noop())
     request = next_request(requests_log)
@@ -121,8 +121,8 @@ def test_an_identical_request_goes_out_until_answered(client: Client, logs: Logs
     assert client.read_barrier().epoch == 3, "take-over and one Noop: no second effect"
 
 
-def test_a_topic_that_is_away_is_told_of_seldom(client: Client, logs: Logs, requests_log: FaultyLog) -> None:
-    """A request goes out again every few seconds, for as long as the broker is away: nobody's log gets full of it."""
+def test_an_unavailable_topic_is_logged_rarely(client: Client, logs: Logs, requests_log: FaultyLog) -> None:
+    """A client retries a request every few seconds during an outage, but logs the outage rarely."""
     requests_log.plan(*[Fault(lost=frozenset({0}))] * 20)
     with capture_logs() as told, MiniValidator(logs, "v1"):
         assert isinstance(client.submit(Noop(), timeout_s=60), AppliedResult)
@@ -130,9 +130,9 @@ def test_a_topic_that_is_away_is_told_of_seldom(client: Client, logs: Logs, requ
     assert [one["event"] for one in told].count("requests_unanswered") == 1
 
 
-def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, results_log: MemoryLog) -> None:
+def test_concurrent_submissions_are_sent_together(metadata: FaultyLog, results_log: MemoryLog) -> None:
     class Gate(FaultyLog):
-        """Takes what it is given, in that order, when it is opened."""
+        """Holds records back until the gate opens, then appends them in order."""
 
         opened = threading.Event()
 
@@ -162,8 +162,8 @@ def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, resul
     assert len({answer.epoch for answer in answers if isinstance(answer, AppliedResult)}) == 16
 
 
-def test_many_at_once_travel_in_full_groups(logs: Logs, requests_log: FaultyLog) -> None:
-    """To a client that does not ask again within the time that a busy machine takes to answer."""
+def test_many_submissions_are_sent_in_full_groups(logs: Logs, requests_log: FaultyLog) -> None:
+    """The client does not retry within the time that a busy machine takes to answer."""
     with Client("", "tests", logs=logs, resend_s=60) as client, MiniValidator(logs, "v1"):
         answers = client.submit_many([Noop()] * (GROUP + 3))
         assert {type(answer) for answer in answers} == {AppliedResult}
@@ -173,7 +173,9 @@ def test_many_at_once_travel_in_full_groups(logs: Logs, requests_log: FaultyLog)
 
 
 def test_the_groups_of_many_at_once_double(logs: Logs, requests_log: FaultyLog) -> None:
-    """The first is decided while the others are made; after that each record costs as much as some requests in it."""
+    """The validator decides the first record during the preparation of the others; after that each record costs as much
+    as some requests in it.
+    """
     with ThreadPoolExecutor(1) as pool:
         with Client("", "tests", logs=logs, resend_s=600) as client:
             asked = pool.submit(client.submit_many, [Noop()] * 500, timeout_s=600)
@@ -187,7 +189,7 @@ def test_the_groups_of_many_at_once_double(logs: Logs, requests_log: FaultyLog) 
 
 def test_a_command_is_open_until_withdrawn(client: Client, metadata: FaultyLog, requests_log: FaultyLog) -> None:
     def asked() -> SubmissionTimedOut | None:
-        """None if it was not sent in its time."""
+        """Return the next request, or None if it is not sent in time."""
         with pytest.raises(SubmissionTimedOut, match="the validator's answer") as caught:
             client.submit(ChangeSettings((("history_entries", 300),)), timeout_s=0.2)
         return caught.value if requests_log.appends else None
@@ -204,7 +206,7 @@ def test_a_command_is_open_until_withdrawn(client: Client, metadata: FaultyLog, 
     assert client.replica.counts[OutcomeKind.DUPLICATE] == before + 1
 
 
-def test_a_request_whose_time_has_passed_is_unknown_and_final(client: Client) -> None:
+def test_an_expired_request_is_unknown_and_final(client: Client) -> None:
     future = client.submit_future(Noop())
     for _ in range(110):
         client.direct.submit(Noop())
@@ -223,7 +225,7 @@ def test_a_request_id_belongs_to_one_command(client: Client, logs: Logs) -> None
     assert other.code == "request_id_reused"
 
 
-def test_what_cannot_be_sent(client: Client) -> None:
+def test_oversized_requests_are_rejected_locally(client: Client) -> None:
     with pytest.raises(InvalidSubmission, match="belong together"):
         client.submit(Noop(), request_id=ID)
     with pytest.raises(InvalidSubmission, match="above the epoch"):
@@ -235,8 +237,10 @@ def test_what_cannot_be_sent(client: Client) -> None:
         client.submit(DROP, request_id=ID, since_epoch=1)
 
 
-def test_changing_the_way(client: Client) -> None:
-    """Without a validator: applied may be told at once, rejected only after the request was withdrawn."""
+def test_a_client_changes_its_submission_path(client: Client) -> None:
+    """Without a validator, the client reports applied commands at once and rejected ones only after it withdrew the
+    request.
+    """
     applied = client.submit(ChangeSettings((("history_entries", 300),)), direct_after_s=0.05)
     assert applied == AppliedResult(applied.request_id, 2)
     rejected = client.submit(DROP, direct_after_s=0.05)
@@ -246,21 +250,21 @@ def test_changing_the_way(client: Client) -> None:
     assert withdrawn.digest == command_digest(*encode_command(Noop()))
 
 
-def test_closing_tells_that_fates_are_open(logs: Logs) -> None:
+def test_closing_reports_unknown_outcomes(logs: Logs) -> None:
     with Client("", "tests", "tester", logs=logs) as client:
         future = client.submit_future(Noop())
     with pytest.raises(SubmissionTimedOut, match="until the client was closed"):
         future.result(0)
 
 
-def test_what_is_submitted_to_a_closed_client_has_an_end(logs: Logs) -> None:
+def test_a_submission_to_a_closed_client_ends(logs: Logs) -> None:
     client = Client("", "tests", "tester", logs=logs).start()
     client.close()
     with pytest.raises(SubmissionTimedOut, match="of a client that is closed"):
         client.submit_future(Noop(), timeout_s=0.1).result(timeout=60)
 
 
-def test_a_halted_replica_ends_what_waits(client: Client) -> None:
+def test_a_halted_replica_ends_waiting_requests(client: Client) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("broken")
 
@@ -271,13 +275,13 @@ def test_a_halted_replica_ends_what_waits(client: Client) -> None:
         future.result(60)
 
 
-def test_there_must_be_a_cluster() -> None:
+def test_a_client_needs_a_cluster() -> None:
     with pytest.raises(ClusterNotCreated):
         Client("", "tests", logs=Logs(MemoryLog(), MemoryLog(), MemoryLog())).start()
 
 
-def test_validators_that_follow_one_another_answer_each_request_once(client: Client, logs: Logs) -> None:
-    """Eight submitters while three validators come and go, with direct authors in between."""
+def test_successive_validators_answer_each_request_once(client: Client, logs: Logs) -> None:
+    """Eight submitters run while three validators come and go, with direct authors in between."""
     client.direct.submit(ChangeSettings((("history_entries", 100_000),)))
     answers: list[Submitted] = []
     stop = threading.Event()
@@ -317,8 +321,8 @@ def test_validators_that_follow_one_another_answer_each_request_once(client: Cli
     assert len({answer.epoch for answer in answers if isinstance(answer, AppliedResult)}) == 24
 
 
-def test_results_that_were_cut_are_read_on_from_their_end(client: Client, logs: Logs, results_log: MemoryLog) -> None:
-    """Old results are deleted under the reader: what comes after is still heard."""
+def test_truncated_results_are_read_from_their_new_start(client: Client, logs: Logs, results_log: MemoryLog) -> None:
+    """Old results are deleted under the reader, which still reads the later ones."""
     results_log.append([b"old"] * 3)
     results_log.gap(2)
     results_log.delete_before(5)
@@ -329,7 +333,7 @@ def test_results_that_were_cut_are_read_on_from_their_end(client: Client, logs: 
 
 
 def test_the_barrier_after_a_rejection_is_bounded(client: Client, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody answers the barrier: the deadline of the submission counts, not the barrier's own."""
+    """If the barrier gets no answer, the deadline of the submission counts, not the barrier's own."""
     asked: Queue[float] = Queue()
 
     def silent(timeout_s: float) -> int:
@@ -346,7 +350,7 @@ def test_the_barrier_after_a_rejection_is_bounded(client: Client, logs: Logs, mo
             future.result(60)
 
 
-def test_a_client_whose_listener_fails_says_so(metadata: FaultyLog, requests_log: FaultyLog) -> None:
+def test_a_client_reports_a_failed_listener(metadata: FaultyLog, requests_log: FaultyLog) -> None:
     class Broken(MemoryLog):
         def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
             assert go.wait(60)
@@ -362,7 +366,7 @@ def test_a_client_whose_listener_fails_says_so(metadata: FaultyLog, requests_log
             client.submit_future(Noop())
 
 
-def test_a_client_whose_sender_fails_says_so(metadata: FaultyLog, results_log: MemoryLog) -> None:
+def test_a_client_reports_a_failed_sender(metadata: FaultyLog, results_log: MemoryLog) -> None:
     class Broken(MemoryLog):
         def append(self, records: Sequence[bytes]) -> None:
             raise RuntimeError("a defect")
@@ -374,8 +378,8 @@ def test_a_client_whose_sender_fails_says_so(metadata: FaultyLog, results_log: M
             client.submit_future(Noop())
 
 
-def test_a_request_that_its_topic_never_takes_fails_alone(metadata: FaultyLog, results_log: MemoryLog) -> None:
-    """As where an operator lowered the topic's limit: those beside it are sent, and the client goes on."""
+def test_a_request_that_the_topic_rejects_fails_alone(metadata: FaultyLog, results_log: MemoryLog) -> None:
+    """An operator lowered the size limit of the topic: the client sends the other requests and continues."""
 
     class Narrow(MemoryLog):
         def append(self, records: Sequence[bytes]) -> None:
@@ -399,7 +403,9 @@ def test_a_request_that_its_topic_never_takes_fails_alone(metadata: FaultyLog, r
     ("refused", "error"),
     [(DropKeyspace(5), WireError), (CancelOperation("o" * RECORD_BYTES_MAX, ""), InvalidSubmission)],  # type: ignore[arg-type]
 )
-def test_unsendable_ones_stop_no_other(client: Client, logs: Logs, refused: Command, error: type[Exception]) -> None:
+def test_unsendable_requests_do_not_stop_others(
+    client: Client, logs: Logs, refused: Command, error: type[Exception]
+) -> None:
     commands: list[Command] = [Noop()] * (GROUP + 10)
     for place in (0, GROUP + 3):
         commands[place] = refused
@@ -407,13 +413,13 @@ def test_unsendable_ones_stop_no_other(client: Client, logs: Logs, refused: Comm
     with MiniValidator(logs, "v1"):
         with pytest.raises(error):
             client.submit_many(commands)
-        assert client.read_barrier().epoch == epoch + 1 + len(commands) - 2, "its own TakeOver, and all others"
+        assert client.read_barrier().epoch == epoch + 1 + len(commands) - 2, "its own TakeOver, and all other requests"
 
 
-def test_what_has_waited_goes_out_while_a_rejection_is_judged(
+def test_queued_requests_are_sent_during_the_check_of_a_rejection(
     metadata: FaultyLog, requests_log: FaultyLog, results_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replica is behind, so the judge has to wait; a request that waits behind others has nothing to do with it."""
+    """The replica lags, so the check of the rejection has to wait. A queued request does not depend on it."""
     monkeypatch.setattr(engine, "BARRIER_S", 600.0)
     judges = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Whoever knows only the change topics, or only the cache, finds the groups of a write that a coordinator finds."""
+"""A consumer of the change topics alone, or of the cache alone, finds the same write groups as a coordinator."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Consumers(Run):
         self.cached: dict[str, dict[str, str]] = {part: {} for part in projection.PARTS}
 
     def check(self) -> None:
-        """What was told, difference by difference, is the state; and it is enough."""
+        """Check that the state equals the published differences and is enough for a quorum."""
         if self.seen.epoch == self.state.epoch:
-            return  # the run makes a node known without an entry; it is told with the next one
+            return  # The run registers a node without an entry; the next publication contains it.
         for record in diff(self.seen, self.state):
             if record.value is None:
                 del self.topics[record.topic, record.key]
@@ -47,7 +47,7 @@ class Consumers(Run):
             self.compare(keyspace)
 
     def compare(self, keyspace: str) -> None:
-        """The quorums of a write to each range."""
+        """Compare the quorums of a write to each range."""
         placement = placement_of_keyspace(self.state, keyspace)
         assert placement is not None
         for end in placement.ends:

@@ -1,4 +1,4 @@
-"""Creation of a cluster: the first valid entry wins, and every process reads the same cluster id."""
+"""Cluster creation: the first valid entry wins, and all processes learn its author."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.log.faulty import Fault, FaultyLog
 from tests.waiting import at_once
 
 
-def test_a_second_founding_tells_who_was_first() -> None:
+def test_a_second_creation_reports_the_first_author() -> None:
     log = MemoryLog()
     with LogReplica(log) as replica:
         first = found(log, replica, "orders", {"history_entries": 500}, submitter="anna")
-        written = log.end_offset()  # one record, or more where the machine stood still
+        written = log.end_offset()  # One record, or more if the machine paused.
         second = found(log, replica, "orders", submitter="bert")
     assert first.here
     assert not second.here
@@ -32,7 +32,7 @@ def test_a_second_founding_tells_who_was_first() -> None:
     assert log.end_offset() == written
 
 
-def test_of_several_at_once_exactly_one_founds() -> None:
+def test_exactly_one_of_several_concurrent_creations_wins() -> None:
     log = MemoryLog()
     foundings: list[ClusterCreation] = []
     together = threading.Barrier(4)
@@ -49,7 +49,7 @@ def test_of_several_at_once_exactly_one_founds() -> None:
     assert {founding.submitter for founding in foundings} == {winner.submitter}
 
 
-def test_a_founding_that_comes_second_is_foreign_and_harmless() -> None:
+def test_a_second_initial_entry_is_foreign_and_harmless() -> None:
     log = FaultyLog(MemoryLog(), [Fault(late=frozenset({0}), answer_lost=True)])
     with LogReplica(log) as slow, LogReplica(log) as quick:
         waiting: list[ClusterCreation] = []
@@ -71,7 +71,7 @@ def test_settings_against_the_rules_are_refused_before_anything_is_written() -> 
     assert log.end_offset() == 0
 
 
-# A release's schemas against those that a cluster has: by every earlier one, and by ones that do not fit.
+# Schemas of a release against the schemas of a cluster: all earlier ones, and incompatible ones.
 
 
 NODES = "ringlog.changes.NodeChange"
@@ -82,7 +82,7 @@ THERE = {schema.hex: json.dumps(schema.json) for schema in current().values()}
 
 
 def with_changed(full_name: str, change: Callable[[dict[str, Any]], None]) -> dict[str, CatalogueSchema]:
-    """This release's schemas, with another one of this name."""
+    """Return this release's schemas with one schema replaced."""
     changed = copy.deepcopy(dict(current()[full_name].json))
     change(changed)
     return {**current(), full_name: CatalogueSchema(full_name, changed, fingerprint_of(changed))}
@@ -101,16 +101,18 @@ def with_default(schema: dict[str, Any]) -> None:
     schema["fields"].append({"name": "zone", "type": "string", "default": "", "doc": "It."})
 
 
-def test_nothing_speaks_against_schemas_in_an_empty_topic() -> None:
+def test_an_empty_topic_accepts_all_schemas() -> None:
     assert incompatibilities({}, with_changed(NODES, as_text)) == ()
 
 
-def test_a_field_with_a_default_may_come() -> None:
+def test_a_field_with_a_default_may_be_added() -> None:
     assert incompatibilities(THERE, with_changed(NODES, with_default)) == ()
 
 
 @pytest.mark.parametrize(("change", "field"), [(as_text, "NodeChange.shards"), (without_default, "NodeChange.zone")])
-def test_what_does_not_fit_is_named_with_its_field(change: Callable[[dict[str, Any]], None], field: str) -> None:
+def test_an_incompatible_schema_is_reported_with_its_field(
+    change: Callable[[dict[str, Any]], None], field: str
+) -> None:
     found = incompatibilities(THERE, with_changed(NODES, change))
     assert found
     assert all(problem.startswith(f"{NODES} against ") and field in problem for problem in found)
@@ -125,5 +127,5 @@ def test_a_released_command_is_not_changed() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "7", "[]", "{}", '{"namespace": 1}', "[" * 100_000, NODE_OF_NOTHING, NO_TYPE, NO_FIELDS]
 )
-def test_what_is_no_schema_is_passed_over(key: str, text: str) -> None:
+def test_records_without_a_schema_are_skipped(key: str, text: str) -> None:
     assert incompatibilities({key: text}, with_changed(NODES, as_text)) == ()

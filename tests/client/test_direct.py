@@ -1,4 +1,4 @@
-"""Direct submission: decided by the fold, again after a lost race, and ended by a Noop under the same id."""
+"""Direct submission: the fold decides it, a lost race repeats it, and a Noop with the same id ends it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_applied_and_rejected(direct: DirectAuthor, replica: LogReplica, metadat
     refused = direct.submit(DropKeyspace("nowhere"))
     assert isinstance(refused, RejectedResult)
     assert (refused.code, refused.epoch) == ("unknown_keyspace", 2)
-    assert len(metadata.appends) == 1, "rejections are no entries"
+    assert len(metadata.appends) == 1, "rejections append no entry"
 
 
 def test_the_same_request_again_has_no_second_effect(direct: DirectAuthor, metadata: FaultyLog) -> None:
@@ -61,7 +61,7 @@ def test_a_lost_race_is_decided_again(direct: DirectAuthor, replica: LogReplica,
     metadata.plan(Fault(before={0: rival.data}))
     answer = direct.submit(TakeOver("coordinator", "me", 1))
     assert isinstance(answer, RejectedResult)
-    assert answer.code == "stale_term", "decided on the state that the rival made"
+    assert answer.code == "stale_term", "the decision uses the state after the competing entry"
     assert replica.counts[OutcomeKind.STALE] > 0
 
 
@@ -99,7 +99,7 @@ def test_a_withdrawn_entry_is_a_late_duplicate(direct: DirectAuthor, replica: Lo
     assert replica.counts[OutcomeKind.DUPLICATE] == before + 1
 
 
-def test_withdrawing_too_late_tells_that_it_was_applied(direct: DirectAuthor) -> None:
+def test_a_late_withdrawal_reports_the_applied_command(direct: DirectAuthor) -> None:
     direct.submit(SETTINGS, request_id=ID)
     assert direct.withdraw(ID, 1) == AppliedResult(ID, 2)
 
@@ -115,13 +115,13 @@ def test_an_expired_request_is_unknown_and_final(direct: DirectAuthor, replica: 
         direct.submit(Noop(), request_id=ID, since_epoch=9_999)
 
 
-def test_nothing_but_a_founding_entry_fits_an_empty_log() -> None:
+def test_only_an_initial_entry_fits_an_empty_log() -> None:
     log = MemoryLog()
     with LogReplica(log) as replica, pytest.raises(ClusterNotCreated):
         DirectAuthor(log, replica, "me").submit(Noop())
 
 
-def test_authors_at_once_are_all_applied_once(metadata: FaultyLog) -> None:
+def test_concurrent_authors_are_each_applied_once(metadata: FaultyLog) -> None:
     answers: list[AppliedResult] = []
 
     def work(name: str) -> None:

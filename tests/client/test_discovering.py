@@ -1,4 +1,4 @@
-"""Processes find each other over gRPC, with a view on the disk, and one of them founds."""
+"""Discovery: processes find each other over gRPC with a stored view, and one of them creates the cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONG_S = 60.0
 
 
 class Group:
-    """Processes of one machine, which listen on files, beside a log in memory."""
+    """Processes of one machine that listen on sockets in files, next to a log in memory."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self.stack = folder, stack
@@ -43,7 +43,7 @@ class Group:
         return f"unix:{self.folder / name}.sock"
 
     def open(self, name: str, seeds: str = "", cluster: str = "c", trust: Trust = PLAIN_TRUST) -> Discovery:
-        """One that answers. The lowest letter has the lowest id."""
+        """Start a process that answers. The lowest letter has the lowest id."""
         draw = SeededDraw(b"") if name != "a" else Zeros()
         place = self.address(name), map(self.address, seeds)
         made = Discovery(self.folder / name, cluster, *place, draw, trust=lambda: trust)
@@ -80,7 +80,7 @@ def settled(*waits: Future[tuple[str, str]]) -> str:
     return cluster_id
 
 
-def test_of_those_that_know_each_other_by_others_the_lowest_founds(group: Group) -> None:
+def test_the_lowest_id_of_transitively_known_processes_creates_the_cluster(group: Group) -> None:
     waits = [group.settling(group.open(name, seeds, cluster)) for name, seeds, cluster in MEMBERS]
     cluster_id = settled(*waits)
     (founding,) = group.foundings
@@ -92,10 +92,12 @@ def test_of_those_that_know_each_other_by_others_the_lowest_founds(group: Group)
 
 
 MEMBERS = (("c", "b", ""), ("b", "a", ""), ("d", "c", "c"), ("a", "b", ""))
-"""Name, seeds, and what it is told of the cluster: a, which founds, hears its name from d."""
+"""Name, seeds, and the process that shows it the cluster. a creates the cluster and learns its name
+from d.
+"""
 
 
-def test_who_decided_and_crashed_founds_when_it_is_back_and_nobody_else_meanwhile(group: Group) -> None:
+def test_only_the_chosen_process_creates_the_cluster_after_its_crash(group: Group) -> None:
     one, other = group.open("a", "b"), group.open("b", "a")
     crashed = group.settling(one, lambda _: 1 // 0)
     with pytest.raises(ZeroDivisionError):
@@ -107,7 +109,7 @@ def test_who_decided_and_crashed_founds_when_it_is_back_and_nobody_else_meanwhil
     one.__exit__()
     assert not waiting.done()
     again = group.open("a", "")
-    assert again.view == one.view, "it goes on where it stopped, whatever its seeds are now"
+    assert again.view == one.view, "it continues from its stored view, even with other seeds"
     assert settled(group.settling(again), waiting)
     assert len(group.foundings) == 1
 
@@ -118,7 +120,7 @@ def test_a_cluster_of_the_log_ends_all_waiting(group: Group) -> None:
     assert settled(waiting) == group.existing("c")
 
 
-def test_a_cluster_that_only_a_peer_has_shown_is_never_taken_for_one(group: Group) -> None:
+def test_a_cluster_shown_only_by_a_peer_is_not_accepted(group: Group) -> None:
     liar = group.open("a", "b")
     liar._save(DiscoveryView("c", group.address("a"), "0", liar.view.known, cluster_id="of another broker"))
     one = group.open("b", "a")
@@ -132,7 +134,7 @@ def test_a_cluster_that_only_a_peer_has_shown_is_never_taken_for_one(group: Grou
     assert group.foundings == []
 
 
-def test_who_looks_for_another_cluster_is_refused_an_answer(group: Group) -> None:
+def test_a_process_of_another_cluster_is_refused(group: Group) -> None:
     group.open("a", "b")
     with grpc.insecure_channel(group.address("a")) as channel:
         meet = channel.unary_unary(DISCOVER)
@@ -145,7 +147,7 @@ def test_who_looks_for_another_cluster_is_refused_an_answer(group: Group) -> Non
             assert refused.value.code() is code
 
 
-def test_what_it_waits_for_is_said(group: Group) -> None:
+def test_discovery_reports_its_missing_peers(group: Group) -> None:
     unnamed = initial_view("", "a", "1", ["b"])
     assert "--cluster" in waits_for(unnamed)
     many = initial_view("c", "a", "1", map(str, range(12)))
@@ -165,7 +167,7 @@ def test_a_damaged_file_is_refused(group: Group, damage: Callable[[bytes], bytes
         group.open("b")
 
 
-def test_a_file_of_another_process_and_a_port_that_is_taken_are_refused(group: Group) -> None:
+def test_a_file_of_another_process_and_a_port_in_use_are_refused(group: Group) -> None:
     group.open("b", "a").__exit__()
     with pytest.raises(DiscoveryImpossible, match="which looks for c"):
         Discovery(group.folder / "b", "c", group.address("x"))

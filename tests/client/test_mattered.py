@@ -1,7 +1,8 @@
-"""What a request must say so that no replica is asked in vain, and none waits for what does not matter.
+"""The relevant epoch of a request: it is high enough that no replica refuses later, and low enough that none waits for
+unrelated epochs.
 
-Every coordinator of a log meets every replica that is behind him. Each part of the epoch that mattered is needed:
-without it there is a pair of which one of these is not so.
+Every coordinator of a log meets every lagging replica. Each part of the relevant epoch is necessary: without it, one
+pair violates one of the two bounds.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def table(name: str, number: int, base: str = "") -> CreateTable:
 
 
 def log_after(*commands: Command) -> list[ClusterState]:
-    """What a cluster of three nodes with the keyspace shop goes through."""
+    """Return the log of a cluster of three nodes with the keyspace shop."""
     log = [cluster((0,), (2**60,), (-(2**60),), factor=3)]
     for command in commands:
         log.append(applied(log[-1], command))
@@ -48,25 +49,25 @@ def log_after(*commands: Command) -> list[ClusterState]:
 
 
 def unrelated() -> tuple[list[ClusterState], Key]:
-    """Nothing that happens matters for the register."""
+    """No event matters for the register."""
     return log_after(CreateKeyspace("other", SIMPLE), Noop(), SettleVerdicts(APPENDED)), KEY
 
 
 def namesake() -> tuple[list[ClusterState], Key]:
-    """A keyspace is dropped and made anew; another one keeps their placement."""
+    """A keyspace is dropped and recreated; another one keeps their placement."""
     drop = DropTable("shop", "orders"), DropKeyspace("shop")
     return log_after(CreateKeyspace("other", SIMPLE), *drop, CreateKeyspace("shop", SIMPLE)), KEY
 
 
 def shared_tablets() -> tuple[list[ClusterState], Key]:
-    """A table comes into tablets that are there, goes, and one of its name comes."""
+    """A table is added to existing tablets, dropped, and recreated."""
     base = CreateKeyspace("cut", Replication("tablets", 3)), table("t", 11)
     log = log_after(*base, table("side", 12, "t"), DropTable("cut", "side"), table("side", 13, "t"), Noop())
     return log, Key("cut.side", 50, b"k")
 
 
 def forgetful() -> tuple[list[ClusterState], Key]:
-    """The log goes on for longer than the history remembers."""
+    """The log is longer than the retention of the history."""
     log = log_after(ChangeSettings((("history_entries", 100),)), *[Noop()] * 120)
     return log[-30::10], KEY
 
@@ -84,7 +85,7 @@ ALL = (*LOGS, *MOVEMENTS)
 
 @cache
 def log_of(name: str) -> tuple[tuple[ClusterState, ...], Key]:
-    """The states, and a register. Movements are made without a history."""
+    """Return the states and a register. Movements are built without a history."""
     if name in LOGS:
         log, key = LOGS[name]()
         return tuple(log), key
@@ -104,13 +105,13 @@ def group(state: ClusterState, key: Key) -> RangeGroup | None:
 
 
 def identity(state: ClusterState, key: Key) -> tuple[Epoch, str]:
-    """What a register is of: the keyspace, and the table if it is of one."""
+    """Return the owner of a register: the keyspace, and the table if it belongs to one."""
     found = state.tables.get(key.keyspace)
     return registers.creation_epoch(state, key.keyspace), "" if found is None else found.id
 
 
 def faults(name: str) -> set[str]:
-    """What goes wrong between any coordinator and any replica that is behind him."""
+    """Return the faults between any coordinator and any replica that lags behind it."""
     log, key = log_of(name)
     found = set[str]()
     for place, planned in enumerate(log):
@@ -122,12 +123,12 @@ def faults(name: str) -> set[str]:
             found |= set() if state_id or not planned.history.tail else {NO_ID}
             for earlier in range(place):
                 for node in made.asked:
-                    found |= met(adopted(name, node, earlier), made, planned, key, state_id)
+                    found |= faults_of(adopted(name, node, earlier), made, planned, key, state_id)
     return found
 
 
-def met(replica: RegisterReplica, made: RequestPlan, planned: ClusterState, key: Key, state_id: str) -> set[str]:
-    """What goes wrong between a plan and a replica."""
+def faults_of(replica: RegisterReplica, made: RequestPlan, planned: ClusterState, key: Key, state_id: str) -> set[str]:
+    """Return the faults between a plan and a replica."""
     if made.request.access is Access.READ:
         _, verdict = registers.admit_read(replica, 1, key, made.mattered, state_id)
     else:
@@ -144,7 +145,7 @@ def met(replica: RegisterReplica, made: RequestPlan, planned: ClusterState, key:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_nobody_is_asked_in_vain_and_nobody_waits_in_vain(name: str) -> None:
+def test_no_request_is_refused_late_or_waits_without_need(name: str) -> None:
     assert faults(name) == set()
 
 
@@ -166,6 +167,6 @@ MATTERED, REMEMBERED = "max(live.changed, made)", "return min(max(found, state.h
     ids=["groups", "keyspace", "remembered", "no more than that"],
 )
 def test_each_part_of_an_epoch_that_mattered_counts(where: str, old: str, new: str, name: str, shows: set[str]) -> None:
-    """That a change of the table matters is shown in ``test_row_reads.py``."""
+    """``test_row_reads.py`` shows that a change of the table matters."""
     with planted(mutant(where, old, new)):
         assert faults(name) & shows == shows

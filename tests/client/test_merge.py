@@ -1,4 +1,4 @@
-"""One partition as a reader sees it: worked cases of what merging the writes of a node gives."""
+"""One partition as a reader sees it: examples of the merged writes of a node."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_later_write_of_a_column_wins_and_others_stay() -> None:
     )
 
 
-def test_of_equal_timestamps_a_delete_wins_then_what_expires_then_the_greater_value() -> None:
+def test_equal_timestamps_prefer_deletes_then_expiring_then_greater_values() -> None:
     assert only(put(1, a=b"1"), put(1, UPDATE, a=b"2"), put(1, UPDATE, b=b"1"), put(1, UPDATE, b=None)) == LiveRow(
         (ROW,), 1, (LiveCell("a", b"2", 1),)
     )
@@ -70,7 +70,7 @@ def test_an_updated_row_lives_by_its_cells_only() -> None:
     assert only(put(1, INSERT, a=b"1"), put(2, UPDATE, a=None)) == LiveRow((ROW,), 1, ())
 
 
-def test_what_expired_does_not_bring_back_what_it_replaced() -> None:
+def test_an_expired_cell_does_not_restore_the_replaced_one() -> None:
     writes = (put(1, a=b"1"), put(2, UPDATE, ttl=10, a=b"2"))
     end = 2 + 10 * SECOND_US
     assert only(*writes, now=end - 1) == LiveRow((ROW,), 1, (LiveCell("a", b"2", 2),))
@@ -93,5 +93,5 @@ def test_a_collection_is_merged_by_its_elements_and_shown_whole() -> None:
     assert whole(first, second, third) == LivePartition((LiveCell("s", b"s", 3),), (row,))
 
 
-def test_a_value_from_before_the_column_was_a_collection_says_nothing() -> None:
+def test_a_value_older_than_the_collection_type_is_ignored() -> None:
     assert only(put(1, m=b"no map", a=b"1")) == LiveRow((ROW,), 1, (LiveCell("a", b"1", 1),))

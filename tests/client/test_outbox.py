@@ -1,4 +1,4 @@
-"""When requests go out: alone at once, many in groups that take turns, nothing later than it may."""
+"""The send schedule of requests: a single request at once, many requests in groups, none too late."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_the_first_and_the_second_go_at_once_and_the_third_waits_for_an_answer()
         assert box.is_ready()
         assert ids(box.take()) == [f"r{number}"]
     box.put(send(3), 0)
-    assert not box.is_ready(), "one waits, two are under way"
+    assert not box.is_ready(), "one waits, two are in transit"
     box.ended("r1")
     assert box.is_ready()
     assert ids(box.take()) == ["r3"]
-    assert not box.is_ready(), "nothing waits"
+    assert not box.is_ready(), "no request waits"
 
 
-def test_a_full_group_waits_for_nobody() -> None:
+def test_a_full_group_is_sent_at_once() -> None:
     box = Outbox()
     for number in range(10 * GROUP):
         box.put(send(number), 0)
@@ -61,7 +61,7 @@ def test_while_more_follow_only_full_groups_go() -> None:
     assert not box.is_ready()
     for number in range(GROUP - 1):
         box.ended(f"r{number}")
-    assert not box.is_ready(), "one is under way, and more follow"
+    assert not box.is_ready(), "one is in transit, and more follow"
     box.no_more()
     assert box.is_ready()
 
@@ -76,16 +76,16 @@ def test_the_rest_of_many_waits_for_no_answer_to_the_others() -> None:
     for number in range(3):
         box.put(send(GROUP + number), 0)
     box.no_more()
-    assert not box.is_ready(), "another one goes on"
+    assert not box.is_ready(), "the next group is sent"
     box.no_more()
     assert box.is_ready()
     assert len(box.take()) == 3
     for number in range(3):
         box.put(send(1_000 + number), 0)
-    assert not box.is_ready(), "those who come afterwards take turns"
+    assert not box.is_ready(), "later requests wait for their group"
 
 
-def test_many_that_have_gone_leave_no_haste_behind() -> None:
+def test_sent_groups_do_not_hurry_later_requests() -> None:
     box = Outbox()
     box.more_follow()
     for number in range(GROUP):
@@ -96,7 +96,7 @@ def test_many_that_have_gone_leave_no_haste_behind() -> None:
     assert not box.is_ready()
 
 
-def test_what_has_waited_long_is_due_whatever_is_under_way() -> None:
+def test_an_old_request_is_due_despite_requests_in_transit() -> None:
     box = Outbox()
     for number in range(5):
         box.put(send(number), 0)
@@ -106,10 +106,10 @@ def test_what_has_waited_long_is_due_whatever_is_under_way() -> None:
     assert not box.is_overdue(7 + HOLD - 1)
     assert box.is_overdue(7 + HOLD)
     assert ids(box.take()) == ["r10", "r11"]
-    assert not box.is_overdue(10 * HOLD), "nothing waits"
+    assert not box.is_overdue(10 * HOLD), "no request waits"
 
 
-def test_what_is_sent_again_is_under_way_once_and_what_ended_is_not_sent() -> None:
+def test_a_retry_is_in_transit_once_and_ended_requests_are_not_sent() -> None:
     box = Outbox()
     box.put(send(1), 0)
     box.take()
@@ -125,15 +125,15 @@ def test_what_is_sent_again_is_under_way_once_and_what_ended_is_not_sent() -> No
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=200), st.integers(1, 200))
-def test_nobody_waits_for_ever_where_answers_come(ends: list[int], writers: int) -> None:
-    """Writers that each wait for their answer: everything goes out, without a look at the clock."""
+def test_every_request_is_sent_if_answers_arrive(ends: list[int], writers: int) -> None:
+    """Each writer waits for its answer: all requests are sent without a check of the clock."""
     box, waits, under_way, number = Outbox(), writers, [], 0
     for step in range(3 * writers + len(ends)):
         if waits:
             waits, number = waits - 1, number + 1
             box.put(send(number), 0)
         else:
-            assert under_way, "all wait, and nobody is asked"
+            assert under_way, "all wait, and none is sent"
             for _ in range(min(ends[step % len(ends)], len(under_way))):
                 box.ended(under_way.pop(0))
                 waits += 1
@@ -141,10 +141,10 @@ def test_nobody_waits_for_ever_where_answers_come(ends: list[int], writers: int)
             under_way += ids(box.take())
 
 
-# Answers to what was submitted together: in the order of the seats, whoever fills them, one wait for all.
+# Answers to a joint submission keep the order of their slots, whichever thread fills them, with one wait for all.
 
 
-def test_answers_come_in_the_order_of_the_seats_from_any_thread() -> None:
+def test_answers_keep_the_order_of_slots_from_any_thread() -> None:
     together: ResultBatch[int] = ResultBatch()
     seats = [together.slot() for _ in range(200)]
     found: list[tuple[int, ...]] = []
@@ -161,13 +161,13 @@ def test_answers_come_in_the_order_of_the_seats_from_any_thread() -> None:
     assert found == [tuple(range(200))]
 
 
-def test_answers_that_come_before_the_last_seat_end_no_wait() -> None:
+def test_answers_before_the_last_slot_do_not_end_the_wait() -> None:
     together: ResultBatch[int] = ResultBatch()
     together.slot().set_result(1)
     last = together.slot()
     assert not together._whole.is_set()
     last.set_result(2)
-    assert not together._whole.is_set(), "more may follow, until somebody waits"
+    assert not together._whole.is_set(), "more answers may follow until a caller waits"
     assert together.results() == (1, 2)
 
 
@@ -181,5 +181,5 @@ def test_the_first_error_is_raised_when_all_have_an_end() -> None:
         together.results()
 
 
-def test_nothing_together_is_answered_at_once() -> None:
+def test_an_empty_joint_submission_is_answered_at_once() -> None:
     assert ResultBatch[int]().results() == ()

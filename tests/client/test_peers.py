@@ -1,4 +1,4 @@
-"""Looking up where a node's data side is: whoever listens at its address may be anybody, and take his time."""
+"""Lookup of a node's data side: a foreign or slow server at its address does no harm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Serve = Callable[[socket.socket, threading.Event], None]
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who answers at once has the time that a busy machine takes."""
+    """A prompt server gets the time that a busy machine takes."""
     monkeypatch.setattr(peers, "LOOKUP_S", 60.0)
 
 
@@ -33,18 +33,18 @@ def answer(body: bytes, head: bytes = b"HTTP/1.1 200 OK") -> bytes:
     return head + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
-def told(**changes: object) -> bytes:
+def answer_about(**changes: object) -> bytes:
     return answer(json.dumps(GOOD | changes).encode())
 
 
 @contextmanager
 def listening(serve: Serve) -> Iterator[ClusterState]:
-    """The state in which node 1 is registered where ``serve`` answers."""
+    """Return the state with node 1 registered at the address of ``serve``."""
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def accept() -> None:
-            with suppress(OSError):  # whoever asked has gone
+            with suppress(OSError):  # The client has disconnected.
                 taken, _ = server.accept()
                 with taken:
                     taken.recv(65_536)
@@ -66,9 +66,9 @@ def looked_up(serve: Serve) -> str:
         return StatusPages(lambda: state)(ME)
 
 
-def test_a_node_tells_where_its_data_side_is() -> None:
-    assert looked_up(lambda taken, _: taken.sendall(told())) == "127.0.0.1:7402"
-    assert looked_up(lambda taken, _: taken.sendall(told(cluster_id=""))) == "127.0.0.1:7402"
+def test_a_node_returns_the_address_of_its_data_side() -> None:
+    assert looked_up(lambda taken, _: taken.sendall(answer_about())) == "127.0.0.1:7402"
+    assert looked_up(lambda taken, _: taken.sendall(answer_about(cluster_id=""))) == "127.0.0.1:7402"
     with pytest.raises(Unreachable, match="no node"):
         StatusPages(lambda: STATE)(uuid(9, space=2))
 
@@ -76,12 +76,12 @@ def test_a_node_tells_where_its_data_side_is() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (told(node=uuid(2, space=2)), "not " + ME),
-        (told(cluster_id=uuid(9)), "of cluster " + uuid(9)),
-        (told(data_port=0), "tells 0"),
-        (told(data_port=70_000), "tells 70000"),
-        (told(data_port="7402"), "tells '7402'"),
-        (told(data_port=True), "tells True"),
+        (answer_about(node=uuid(2, space=2)), "not " + ME),
+        (answer_about(cluster_id=uuid(9)), "of cluster " + uuid(9)),
+        (answer_about(data_port=0), "tells 0"),
+        (answer_about(data_port=70_000), "tells 70000"),
+        (answer_about(data_port="7402"), "tells '7402'"),
+        (answer_about(data_port=True), "tells True"),
         (answer(b"[1]"), "does not tell"),
         (answer(b"{}"), "does not tell"),
         (answer(b"[" * 30_000), "does not tell"),
@@ -92,7 +92,7 @@ def test_a_node_tells_where_its_data_side_is() -> None:
         (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", "does not tell"),
     ],
 )
-def test_an_answer_that_is_not_of_the_node_is_none(said: bytes, why: str) -> None:
+def test_an_answer_of_another_node_is_discarded(said: bytes, why: str) -> None:
     with pytest.raises(Unreachable, match=why):
         looked_up(lambda taken, _: taken.sendall(said))
 
@@ -107,7 +107,7 @@ def dripped(head: bytes) -> Serve:
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: ", b""])
-def test_who_drips_holds_nobody(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slowly_dripping_server_does_not_block_the_client(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "LOOKUP_S", 0.3)
     with pytest.raises(Unreachable, match="did not tell its status within"):
         looked_up(dripped(head))

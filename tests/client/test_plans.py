@@ -1,4 +1,4 @@
-"""Replica plans: who must answer while nothing moves and while a node joins, and what answers are worth later."""
+"""Replica plans: the nodes that must answer, with and without a join, and the later validity of answers."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ STEP = 1_000
 
 
 def ring(nodes: int, factor: int) -> ClusterState:
-    """Nodes 1, 2, … with one token each; token ``TOKEN`` belongs to node 1 and those after it."""
+    """Return nodes 1, 2, … with one token each; token ``TOKEN`` belongs to node 1 and those after it."""
     return cluster(*((STEP * number,) for number in range(1, nodes + 1)), factor=factor)
 
 
 def joining(state: ClusterState, stage: str, number: int = 9) -> ClusterState:
-    """Node ``number`` joins with ``TOKEN`` and has just entered ``stage``."""
+    """Return the state of a join of node ``number`` with ``TOKEN`` that has just entered ``stage``."""
     state, operation = begin_join(state, number, (TOKEN,))
     while state.operations[operation].stage != stage:
         found = state.operations[operation]
@@ -73,7 +73,7 @@ def answers(epoch: int, *numbers: int) -> list[Answer]:
 # -------------------------------------------------------------------------------------------------- planning
 
 
-def test_nothing_moves() -> None:
+def test_a_plan_without_movements_needs_one_group() -> None:
     state = ring(4, 3)
     write, read = planned(state, asked()), planned(state, asked(access=Access.READ))
     assert write.asked == read.asked == tuple(map(name_of, (1, 2, 3)))
@@ -94,7 +94,7 @@ def test_a_join_asks_both_groups_for_writes_and_one_for_reads(stage: str) -> Non
 
 
 @pytest.mark.parametrize("factor", [1, 2, 3, 4, 5])
-def test_a_swap_counts_as_one_slot_that_votes_when_both_answered(factor: int) -> None:
+def test_a_swap_counts_as_one_vote_when_both_have_answered(factor: int) -> None:
     made = planned(joining(ring(factor + 1, factor), WRITE_BOTH_READ_OLD), asked())
     old, new = (set(need.members) for need in made.needs)
     slots = [{node} for node in old & new] + [old ^ new]
@@ -104,7 +104,7 @@ def test_a_swap_counts_as_one_slot_that_votes_when_both_answered(factor: int) ->
             assert met(made.needs, some) == (sum(slot <= some for slot in slots) >= factor // 2 + 1)
 
 
-def test_a_majority_of_all_writers_is_not_enough_when_two_change_places() -> None:
+def test_a_majority_of_all_writers_is_not_enough_when_two_are_swapped() -> None:
     state = joining(ring(4, 3), WRITE_BOTH_READ_OLD)
     (operation,) = (found for found in state.operations.values() if found.stage == WRITE_BOTH_READ_OLD)
     key, (live, *_) = "simple:3", (group_at(state.placements["simple:3"], TOKEN),)
@@ -112,7 +112,7 @@ def test_a_majority_of_all_writers_is_not_enough_when_two_change_places() -> Non
     def change(number: int) -> tuple[Change, ...]:
         return (Change(key, live.start, live.end, name_of(number)),)
 
-    # As an operation might be that takes two places at once: 4 and 9 come, 2 and 3 go.
+    # An operation with two tokens at once: 4 and 9 join, 2 and 3 leave.
     movement = Movement(
         start=Deltas(write_added=change(9) + change(4)), finish=Deltas(write_removed=change(2) + change(3))
     )
@@ -188,7 +188,7 @@ def test_levels_by_datacenter() -> None:
     assert nowhere.code == "no_local_replicas"
 
 
-def test_plans_that_cannot_be_made() -> None:
+def test_impossible_plans_are_rejected() -> None:
     state = ring(2, 2)
     states = {
         "unknown_keyspace": EMPTY_STATE,
@@ -212,7 +212,7 @@ def test_a_quorum_of_answers_satisfies() -> None:
     assert count(made, answers(state.epoch, 1, 3), state) == Satisfied(state.epoch, (name_of(1), name_of(3)))
 
 
-def test_what_was_enough_for_the_plan_is_not_enough_for_a_newer_state() -> None:
+def test_enough_answers_for_a_plan_may_be_too_few_for_a_newer_state() -> None:
     before = ring(4, 3)
     after = joining(before, WRITE_BOTH_READ_OLD)
     made = planned(before, asked())
@@ -235,7 +235,7 @@ def test_an_answer_from_the_future_waits_for_its_epoch() -> None:
     )
 
 
-def test_who_left_does_not_count_any_more() -> None:
+def test_a_node_that_left_does_not_count() -> None:
     before = joining(ring(4, 3), WRITE_BOTH_READ_NEW)
     after = before
     (operation,) = (found.id for found in before.operations.values() if found.stage == WRITE_BOTH_READ_NEW)
@@ -258,8 +258,8 @@ def test_an_answer_from_before_a_node_left_and_came_back_does_not_count() -> Non
     assert isinstance(count(made, [*told, Answer(name_of(9), again.epoch)], again), Satisfied)
 
 
-def test_what_a_read_was_told_before_its_group_changed_does_not_count() -> None:
-    """Node 1 stays alone, and has rows of the others only since then."""
+def test_answers_from_before_a_group_change_do_not_count() -> None:
+    """Node 1 remains alone and received the rows of the others only afterwards."""
     state, operation = begun(ring(3, 3), AlterKeyspace("shop", Replication("simple", 1)))
     before = driven(state, operation, WRITE_BOTH_READ_OLD)
     after = driven(before, operation, WRITE_BOTH_READ_NEW)
@@ -270,7 +270,7 @@ def test_what_a_read_was_told_before_its_group_changed_does_not_count() -> None:
     assert isinstance(count(made, answers(after.epoch, 1), after), Satisfied)
 
 
-def test_a_dropped_keyspace_fails_what_is_under_way() -> None:
+def test_a_dropped_keyspace_fails_pending_requests() -> None:
     state = ring(4, 3)
     made = planned(state, asked())
     outcome = count(made, answers(state.epoch, 1), replace(state, epoch=state.epoch + 1, keyspaces=Map()))
@@ -281,7 +281,7 @@ def test_a_dropped_keyspace_fails_what_is_under_way() -> None:
 # ----------------------------------------------------------------------------------------------------- repair
 
 
-def test_what_a_read_found_is_repaired_until_a_write_quorum_has_it() -> None:
+def test_a_read_is_repaired_until_a_write_quorum_has_it() -> None:
     state = ring(4, 3)
     read = planned(state, asked(access=Access.READ))
     assert repair(read, answers(state.epoch, 1, 2), state) is None
@@ -302,11 +302,13 @@ def test_during_a_join_two_readers_that_agree_may_not_be_enough() -> None:
 # ------------------------------------------------------------------------------------------------------- page
 
 
-def test_the_page_has_the_availability_that_the_plans_give() -> None:
+def test_the_page_shows_the_availability_of_the_plans() -> None:
     """The table is the output of ``python bench/availability.py``."""
     shown = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and line.endswith(" |")]
     made = rows()
     assert [line for line in shown if line in made] == made
     columns = [[int(number) for number in re.findall(r"(\d+) of", line)] for line in made]
-    assert all(ours >= theirs for ours, theirs in columns), "never worse than a quorum and every pending replica"
+    assert all(ours >= theirs for ours, theirs in columns), (
+        "the availability is at least that of a quorum plus all pending replicas"
+    )
     assert any(ours > theirs for ours, theirs in columns)

@@ -1,4 +1,4 @@
-"""The steps of a read and a write, performed on replicas that are a table: digests, repairs, who is behind."""
+"""The steps of a read and a write on simulated replicas: digests, repairs, lagging replicas."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SECOND: Micros = 1_000_000
 
 
 class Replicas:
-    """Three replicas, each with a cell; who ``refuses`` says why, who is ``silent`` says nothing. Time passes in waits:
-    ``pace`` until replies come.
+    """Three replicas with one cell each. A replica in ``refuses`` gives its reason, one in ``silent`` gives no answer.
+    Time passes only in waits: ``pace`` until replies arrive.
     """
 
     def __init__(self, *cells: RegisterCell, pace: Micros = 1_000) -> None:
@@ -78,14 +78,14 @@ class Replicas:
         return asked, FoundCell(answer, held, digest_of(held) if asked.is_digest else b"")
 
 
-def test_digests_that_agree_are_enough() -> None:
+def test_equal_digests_are_enough() -> None:
     replicas = Replicas(NEW, NEW, NEW)
     told = replicas.read()
     assert (told.cell, told.attempts, told.repair) == (NEW, 1, None)
     assert [(asked.node, asked.is_digest) for asked in replicas.asked] == [(ONE, False), (TWO, True), (THREE, True)]
 
 
-def test_where_digests_differ_all_are_asked_for_their_cells_and_the_newest_is_brought_to_a_quorum() -> None:
+def test_different_digests_fetch_all_cells_and_repair_a_quorum() -> None:
     replicas = Replicas(OLD, OLD, NEW)
     told = replicas.read()
     assert (told.cell, told.attempts) == (NEW, 2)
@@ -99,7 +99,7 @@ def test_where_digests_differ_all_are_asked_for_their_cells_and_the_newest_is_br
     assert sum(cell == NEW for cell in replicas.cells.values()) == 3
 
 
-def test_what_a_quorum_has_is_given_away_without_a_repair() -> None:
+def test_a_value_of_a_quorum_is_returned_without_a_repair() -> None:
     replicas = Replicas(OLD, NEW, NEW)
     told = replicas.read()
     assert (told.cell, told.repair) == (NEW, None)
@@ -107,7 +107,7 @@ def test_what_a_quorum_has_is_given_away_without_a_repair() -> None:
 
 
 @pytest.mark.parametrize(("pace", "times"), [(protocol.HELD, 10), (protocol.HELD // 2, 4)])
-def test_who_is_behind_is_asked_at_once_if_it_has_held_the_request_else_after_a_while(pace: Micros, times: int) -> None:
+def test_a_lagging_replica_is_retried_at_once_after_a_held_request(pace: Micros, times: int) -> None:
     replicas = Replicas(OLD, OLD, OLD, pace=pace)
     replicas.refuses = dict.fromkeys((TWO, THREE), BEHIND)
     with pytest.raises(RequestTimedOut, match="n2, n3"):
@@ -115,7 +115,7 @@ def test_who_is_behind_is_asked_at_once_if_it_has_held_the_request_else_after_a_
     assert Counter(asked.node for asked in replicas.asked) == {ONE: 1, TWO: times, THREE: times}
 
 
-def test_who_says_nothing_is_asked_again_for_the_whole_cell() -> None:
+def test_a_silent_replica_is_asked_again_for_the_whole_cell() -> None:
     replicas = Replicas(OLD, OLD, OLD)
     replicas.silent = {TWO, THREE}
     with pytest.raises(RequestTimedOut, match=r"no answer from n2, n3"):
@@ -124,7 +124,7 @@ def test_who_says_nothing_is_asked_again_for_the_whole_cell() -> None:
     assert again == [True, False, False, False]
 
 
-def test_nothing_is_impossible_before_the_newest_state_was_looked_at() -> None:
+def test_a_request_fails_only_after_a_check_of_the_newest_state() -> None:
     replicas = Replicas(OLD, OLD, OLD)
     with pytest.raises(RequestImpossible, match="unknown_keyspace"):
         replicas.read("none")

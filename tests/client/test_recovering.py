@@ -1,4 +1,6 @@
-"""A lost log is rebuilt from a copy, at its offsets, with a recovery at its end; what breaks a rule changes nothing."""
+"""Recovery of a lost log: a copy is restored at its offsets and ends with a recovery entry; an invalid copy changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def archive(tmp_path: Path, cluster: Cluster) -> Archive:
-    """Of all that the log had when this was called; the log knows of it."""
+    """Return an archive of the whole log up to now; the log records the archive."""
     made = Archive(tmp_path / "archive")
     extend_archive(made, all_records(cluster.log, None), BEGINNING, cluster.log.identity())
     last = made.segments()[-1]
@@ -64,7 +66,7 @@ def archive(tmp_path: Path, cluster: Cluster) -> Archive:
 
 @pytest.fixture
 def copy(tmp_path: Path, cluster: Cluster) -> LogCopy:
-    """A member's, which begins with a snapshot."""
+    """Return the copy of a member, which starts with a snapshot."""
     with closing(open_copy(tmp_path / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
         confirmed(cluster)
@@ -83,7 +85,7 @@ def rebuilt(plan: RecoveryPlan) -> tuple[MemoryLog, StartPointFinder]:
     return log, StartPointFinder(lambda: SnapshotTopic(records))
 
 
-def test_from_a_member_with_all_that_it_held_at_its_offsets(cluster: Cluster, copy: LogCopy) -> None:
+def test_a_recovery_from_a_member_keeps_all_offsets(cluster: Cluster, copy: LogCopy) -> None:
     plan = planned(copy, "ann", "the disk burnt")
     assert plan.commands == ("EnterRecovery", "TruncateLog")
     assert (plan.end.at.state, plan.end.lost) == (cluster.state, ())
@@ -101,7 +103,7 @@ def test_from_a_member_with_all_that_it_held_at_its_offsets(cluster: Cluster, co
         assert in_recovery(replica.read_barrier(LONG_S)) is None
 
 
-def test_from_an_archive_which_the_log_then_gives_up(cluster: Cluster, archive: Archive) -> None:
+def test_a_recovery_from_an_archive_ends_that_archive(cluster: Cluster, archive: Archive) -> None:
     at_first = planned(copy_of_archive(archive), "ann", "lost")
     assert at_first.commands == ("EnterRecovery",)
     extend_archive(archive, all_records(cluster.log, None), BEGINNING, cluster.log.identity())
@@ -112,7 +114,7 @@ def test_from_an_archive_which_the_log_then_gives_up(cluster: Cluster, archive: 
     read_back(rebuilt(plan)[0], plan, StartPointFinder(lambda: SnapshotTopic(MemoryKeyed())))
 
 
-def test_what_was_seen_beyond_a_copy_is_said(cluster: Cluster, archive: Archive) -> None:
+def test_a_recovery_reports_epochs_beyond_its_copy(cluster: Cluster, archive: Archive) -> None:
     seen = KnownEpoch(cluster.state.epoch, cluster.state.state_id, "a node")
     copy = copy_of_archive(archive)
     plan = planned(LogCopy(copy.place, copy.start, copy.records, (*copy.seen, seen)), "ann", "lost")
@@ -169,7 +171,7 @@ def edited(copy: LogCopy, change: Callable[[dict[str, Any]], object]) -> str:
     return json.dumps(document)
 
 
-def test_a_composed_state_follows_on_the_copy(copy: LogCopy) -> None:
+def test_a_composed_state_follows_the_copy(copy: LogCopy) -> None:
     text = edited(copy, lambda found: found["parts"].update(settings={"snapshot_entries": 500}))
     plan = planned(copy, "ann", "mended", lambda state: composed(text, state))
     assert plan.commands[-1] == "ForceState"
@@ -198,7 +200,7 @@ def test_a_composed_state_that_breaks_an_invariant_is_refused(copy: LogCopy) -> 
         lambda found: found["parts"].update(nodes={"is": "bytes", "hex": "x"}),
     ],
 )
-def test_a_file_that_is_no_state_is_refused(copy: LogCopy, change: Callable[[dict[str, Any]], object]) -> None:
+def test_an_invalid_state_file_is_rejected(copy: LogCopy, change: Callable[[dict[str, Any]], object]) -> None:
     text = edited(copy, change)
     with raises_code(Refused, "state_file_refused"):
         planned(copy, "ann", "mended", lambda state: composed(text, state))
@@ -206,7 +208,7 @@ def test_a_file_that_is_no_state_is_refused(copy: LogCopy, change: Callable[[dic
 
 @settings(max_examples=15, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
-def test_a_state_comes_back_from_its_json(draw: random.Random, length: int) -> None:
+def test_a_state_is_restored_from_its_json(draw: random.Random, length: int) -> None:
     state = random_history(draw, length)
     for name, data in encoded_parts(state).items():
         assert bytes_of(json.loads(json.dumps(json_of(data)))) == data, name
@@ -217,10 +219,10 @@ STEPS = ("asked", "confirmed", "truncated", "entries")
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_no_pause_holds_up_a_recovery(tmp_path: Path, cluster: Cluster, scope: str) -> None:
-    """Without a log nobody could resume."""
+def test_a_pause_does_not_block_a_recovery(tmp_path: Path, cluster: Cluster, scope: str) -> None:
+    """Without a log no operator can resume the cluster."""
     cluster.apply(PauseChanges((scope,)))
-    copy = begun_with_the_topic(tmp_path, cluster)
+    copy = copy_from_snapshot(tmp_path, cluster)
     plan = planned(copy, "ann", "the disk burnt")
     assert "TruncateLog" in plan.commands
     log, start_finder = rebuilt(plan)
@@ -230,7 +232,7 @@ def test_no_pause_holds_up_a_recovery(tmp_path: Path, cluster: Cluster, scope: s
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 10)), max_size=8))
 @settings(max_examples=40, deadline=None)
 def test_a_member_always_recovers(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
-    """Snapshots that were asked for and not confirmed do not end it, however many there are."""
+    """Requested and unconfirmed snapshots never prevent a recovery, however many exist."""
     folder = tmp_path_factory.mktemp("member")
     cluster = Cluster()
     cluster.live(random.Random(3), 0)
@@ -256,8 +258,10 @@ def test_a_member_always_recovers(tmp_path_factory: pytest.TempPathFactory, step
     read_back(log, plan, start_finder)
 
 
-def begun_with_the_topic(folder: Path, cluster: Cluster) -> LogCopy:
-    """A member's that began with a snapshot which two agents stored and confirmed, and the log says nothing of."""
+def copy_from_snapshot(folder: Path, cluster: Cluster) -> LogCopy:
+    """Return the copy of a member that started with a snapshot which two agents confirmed but the log does
+    not record.
+    """
     cluster.store("publisher")
     with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
@@ -265,7 +269,7 @@ def begun_with_the_topic(folder: Path, cluster: Cluster) -> LogCopy:
 
 
 def test_a_recovery_confirms_a_snapshot_that_the_log_has_not_confirmed(tmp_path: Path, cluster: Cluster) -> None:
-    copy = begun_with_the_topic(tmp_path, cluster)
+    copy = copy_from_snapshot(tmp_path, cluster)
     assert copy.begin
     plan = planned(copy, "ann", "the disk burnt")
     assert plan.commands == ("EnterRecovery", "ConfirmSnapshot", "TruncateLog")
@@ -273,8 +277,8 @@ def test_a_recovery_confirms_a_snapshot_that_the_log_has_not_confirmed(tmp_path:
     read_back(log, plan, start_finder)
 
 
-def test_what_cannot_be_rebuilt_is_refused_before_anything_is_changed(tmp_path: Path, cluster: Cluster) -> None:
-    copy = begun_with_the_topic(tmp_path, cluster)
+def test_an_impossible_recovery_changes_nothing(tmp_path: Path, cluster: Cluster) -> None:
+    copy = copy_from_snapshot(tmp_path, cluster)
     cluster.apply(*[TakeSnapshot()] * (SNAPSHOTS_KEPT_MAX + 1))
     with closing(open_copy(tmp_path / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)

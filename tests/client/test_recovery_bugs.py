@@ -1,4 +1,4 @@
-"""Planted bugs in copies of the log and in recoveries: each makes a story fail that is told right without it."""
+"""Planted bugs in copies of the log and in recoveries: each bug fails a story that passes without it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def lived() -> Cluster:
 
 
 def copied(folder: Path, cluster: Cluster) -> LogCopy:
-    """A member's, which begins with a snapshot and has a hole in its offsets."""
+    """Return the copy of a member, which starts with a snapshot and has a gap in its offsets."""
     with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
         confirmed(cluster)
@@ -79,7 +79,7 @@ def place_of(steps: Steps | None = None) -> MemoryPlace:
 
 
 def applied(cluster: Cluster, *commands: Command) -> list[str]:
-    """What becomes of each: empty, or the code that refuses it."""
+    """Return the result of each command: empty, or the code of its rejection."""
     codes = []
     for command in commands:
         made = fold(cluster.state, cluster.author.entry(cluster.state, command).entry)
@@ -99,7 +99,7 @@ def a_copy_is_the_log(folder: Path) -> None:
     assert list(copy.records()) == cluster.log.read(copy.begin, 0, 100)[0]
 
 
-def another_history_takes_no_place(folder: Path) -> None:
+def another_history_never_replaces_a_copy(folder: Path) -> None:
     cluster = lived()
     with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
@@ -113,7 +113,7 @@ def another_history_takes_no_place(folder: Path) -> None:
     assert read_copy_state(folder / COPY).at.position == end
 
 
-def what_is_damaged_is_kept(folder: Path) -> None:
+def a_damaged_copy_is_kept(folder: Path) -> None:
     cluster = lived()
     with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
@@ -147,7 +147,7 @@ def an_archive_is_whole_and_of_one_log(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------ the recovery
 
 
-def it_comes_back_at_its_offsets(folder: Path) -> None:
+def a_recovery_keeps_all_offsets(folder: Path) -> None:
     cluster = lived()
     copy = copied(folder, cluster)
     before = cluster.log.end_offset()
@@ -165,7 +165,7 @@ def it_comes_back_at_its_offsets(folder: Path) -> None:
     assert place.log.begin_offset() == allowed_begin(plan.after)
 
 
-def it_comes_back_after_snapshots_that_nobody_confirmed(folder: Path) -> None:
+def a_recovery_ignores_unconfirmed_snapshots(folder: Path) -> None:
     cluster = lived()
     with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
@@ -176,7 +176,7 @@ def it_comes_back_after_snapshots_that_nobody_confirmed(folder: Path) -> None:
     rebuild(place_of(), plan_of(copy_of_member(folder)))
 
 
-def what_cannot_come_back_changes_nothing(folder: Path) -> None:
+def an_impossible_recovery_changes_nothing(folder: Path) -> None:
     plan = plan_of(copied(folder, lived()))
     place = place_of()
     place.make()
@@ -191,7 +191,7 @@ def what_cannot_come_back_changes_nothing(folder: Path) -> None:
     assert place.log.end_offset() == 1
 
 
-def what_has_no_effect_stays_behind(folder: Path) -> None:
+def records_without_effect_are_not_copied(folder: Path) -> None:
     cluster = lived()
     with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         cluster.log.append([b"has no effect"])
@@ -211,7 +211,7 @@ def a_new_topic_has_no_archive(folder: Path) -> None:
     assert ARCHIVED not in plan_of(copy_of_archive(archive)).after.log_bounds
 
 
-def what_was_written_is_read_back(folder: Path) -> None:
+def written_records_are_read_back(folder: Path) -> None:
     class Garbling(MemoryLog):
         def append(self, entries: Sequence[bytes]) -> None:
             super().append([one[:-1] + b"?" for one in entries])
@@ -224,7 +224,7 @@ def what_was_written_is_read_back(folder: Path) -> None:
         rebuild(place, plan_of(copy_of_archive(archived(folder, cluster))))
 
 
-def an_entry_that_is_missing_is_seen(_: Path) -> None:
+def a_missing_entry_is_detected(_: Path) -> None:
     cluster = lived()
     log = MemoryLog()
     records = [one.data for one in cluster.log.read(0, 0, 100)[0]]
@@ -233,7 +233,7 @@ def an_entry_that_is_missing_is_seen(_: Path) -> None:
     assert end_of(copy).has_gap
 
 
-def what_is_begun_is_begun_again_and_nothing_else(folder: Path) -> None:
+def only_an_unfinished_recovery_is_restarted(folder: Path) -> None:
     copy = copied(folder, lived())
     steps = Steps()
     place = place_of(steps)
@@ -286,21 +286,21 @@ BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
         "a copy loses the entry that made its snapshot",
     ),
     (
-        another_history_takes_no_place,
+        another_history_never_replaces_a_copy,
         f"{LOG_COPY}:CopyState.append",
         "record.offset == last.offset and record != last",
         "record.offset < 0",
         "a copy goes on with a log that has grown again",
     ),
     (
-        another_history_takes_no_place,
+        another_history_never_replaces_a_copy,
         f"{MEMBER}:continue_or_restart",
         "now.epoch < before.epoch or contradicts(now, before.epoch, before.state_id)",
         "now.epoch < 0 and contradicts(now, before.epoch, before.state_id)",
         "a log that was cut takes the place of the copy",
     ),
     (
-        what_is_damaged_is_kept,
+        a_damaged_copy_is_kept,
         f"{MEMBER}:_intact_copy",
         "path.replace(aside)",
         "path.unlink()",
@@ -328,42 +328,42 @@ BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
         "an archive goes on with another topic",
     ),
     (
-        it_comes_back_at_its_offsets,
+        a_recovery_keeps_all_offsets,
         f"{RECOVERING}:_data",
         "yield from _fillers(record.offset - at)",
         "yield from _fillers(0)",
         "records lose their offsets",
     ),
     (
-        it_comes_back_at_its_offsets,
+        a_recovery_keeps_all_offsets,
         f"{RECOVERING}:_commands",
         "copy.begin > allowed_begin(state)",
         "copy.begin < 0",
         "the log may not begin where it does",
     ),
     (
-        it_comes_back_at_its_offsets,
+        a_recovery_keeps_all_offsets,
         f"{RECOVERING}:rebuild",
         "store_again(topic, topic_id, plan, now, draw_uuid(draw or SystemDraw()))",
         "pass",
         "entries are deleted without a snapshot behind them",
     ),
     (
-        it_comes_back_after_snapshots_that_nobody_confirmed,
+        a_recovery_ignores_unconfirmed_snapshots,
         "ringlog.kernel.commands.cluster.snapshots:_kept_marks",
         "begins | {one.epoch for one in confirmed_snapshots(state)[-STORED_MAX:]}",
         "begins",
         "the newest confirmed snapshot is forgotten",
     ),
     (
-        what_cannot_come_back_changes_nothing,
+        an_impossible_recovery_changes_nothing,
         f"{RECOVERING}:rebuild",
         "place.check()",
         "",
         "the log is deleted before it is known that another one can be made",
     ),
     (
-        what_has_no_effect_stays_behind,
+        records_without_effect_are_not_copied,
         f"{RECOVERING}:_kept",
         "takewhile(lambda one: one.offset < end.at.position, copy.records())",
         "takewhile(lambda one: one.offset >= 0, copy.records())",
@@ -377,36 +377,36 @@ BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
         "the new topic counts as archived",
     ),
     (
-        what_was_written_is_read_back,
+        written_records_are_read_back,
         f"{RECOVERING}:rebuild",
         "read_back(place.log, plan, StartPointFinder(place.snapshots, warns=False))",
         "",
         "what was written is not looked at",
     ),
-    (an_entry_that_is_missing_is_seen, f"{COPIED}:end_of", "watch.check(made)", "pass", "a gap in a copy goes unsaid"),
+    (a_missing_entry_is_detected, f"{COPIED}:end_of", "watch.check(made)", "pass", "a gap in a copy goes unsaid"),
     (
-        what_is_begun_is_begun_again_and_nothing_else,
+        only_an_unfinished_recovery_is_restarted,
         f"{RECOVERING}:rebuild",
         "place.note(topic_id)\nfill(place.log, plan)",
         "fill(place.log, plan)\nplace.note(topic_id)",
         "who is killed before the note must say --replace",
     ),
     (
-        what_is_begun_is_begun_again_and_nothing_else,
+        only_an_unfinished_recovery_is_restarted,
         f"{RECOVERING}:rebuild",
         'place.note("")',
         "",
         "a log that came back is made anew by the same command",
     ),
     (
-        what_is_begun_is_begun_again_and_nothing_else,
+        only_an_unfinished_recovery_is_restarted,
         f"{RECOVERING}:_is_begun",
         "there.topic_id == place.unfinished() and there.end <= plan.end.at.position + len(plan.entries)",
         "place.unfinished() and there.end <= plan.end.at.position + len(plan.entries)",
         "another topic than the note's is replaced",
     ),
     (
-        what_is_begun_is_begun_again_and_nothing_else,
+        only_an_unfinished_recovery_is_restarted,
         f"{RECOVERING}:_is_begun",
         "there.topic_id == place.unfinished() and there.end <= plan.end.at.position + len(plan.entries)",
         "there.topic_id == place.unfinished()",
@@ -451,7 +451,7 @@ BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
 STORIES = tuple(dict.fromkeys(story for story, *_ in BUGS))
 
 
-def is_told(story: Story, folder: Path) -> bool:
+def passes(story: Story, folder: Path) -> bool:
     try:
         story(folder)
     except (Exception, pytest.fail.Exception):
@@ -460,11 +460,11 @@ def is_told(story: Story, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_the_story_is_told_without_a_bug(story: Story, tmp_path: Path) -> None:
+def test_a_story_passes_without_a_bug(story: Story, tmp_path: Path) -> None:
     story(tmp_path)
 
 
 @pytest.mark.parametrize(("story", "target", "old", "new", "bug"), BUGS, ids=[bug for *_, bug in BUGS])
 def test_a_planted_bug_is_found(story: Story, target: str, old: str, new: str, bug: str, tmp_path: Path) -> None:
     with planted(Mutant("", target, old, new, bug, 0)):
-        assert not is_told(story, tmp_path), bug
+        assert not passes(story, tmp_path), bug

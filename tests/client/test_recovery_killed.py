@@ -1,4 +1,4 @@
-"""``ringlog recover`` that is killed at each step that lasts: the same call again comes to the same end."""
+"""``ringlog recover`` killed at each durable step: a second call completes the recovery with the same result."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """Nothing after this happens."""
+    """No step follows this exception."""
 
 
 class Steps:
-    """Counts what lasts, and kills before step ``last``."""
+    """Counts durable steps and kills the process before step ``last``."""
 
     def __init__(self) -> None:
         self.taken, self.last = 0, 1_000_000
@@ -46,7 +46,7 @@ class Steps:
 
 
 class KillableLog(MemoryLog):
-    """Each record that is appended is a step: who is killed has written a part of a batch."""
+    """Each appended record is a step: a killed process has written part of a batch."""
 
     def __init__(self, steps: Steps) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class KillableTopic(MemoryKeyed):
 
 
 class MemoryPlace:
-    """A place of which all but the processes outlives a kill."""
+    """A place that survives a kill, except for its processes."""
 
     def __init__(self, steps: Steps) -> None:
         self.name, self.steps = "tests", steps
@@ -132,7 +132,7 @@ def plan_of(copy: LogCopy) -> RecoveryPlan:
 
 
 @pytest.mark.parametrize("kind", ["copy", "archive"])
-def test_killed_at_each_step_it_comes_to_the_same_end(kind: str, request: pytest.FixtureRequest) -> None:
+def test_a_recovery_killed_at_each_step_has_the_same_result(kind: str, request: pytest.FixtureRequest) -> None:
     found = request.getfixturevalue(kind)
     source = copy_of_archive(found) if isinstance(found, Archive) else found
     whole = MemoryPlace(Steps())
@@ -147,7 +147,7 @@ def test_killed_at_each_step_it_comes_to_the_same_end(kind: str, request: pytest
         with pytest.raises(Killed):
             rebuild(place, plan_of(source))
         place.steps.last += last % 7 + 1
-        with pytest.raises(Killed):  # once more, some steps later
+        with pytest.raises(Killed):  # Another kill, some steps later.
             rebuild(place, plan_of(source))
         place.steps.last = 1_000_000
         again = plan_of(source)
@@ -157,7 +157,7 @@ def test_killed_at_each_step_it_comes_to_the_same_end(kind: str, request: pytest
         assert place.unfinished() == ""
 
 
-def test_killed_while_it_replaces_a_whole_log_it_comes_to_the_same_end(cluster: Cluster, copy: LogCopy) -> None:
+def test_a_replacement_of_a_whole_log_killed_at_each_step_has_the_same_result(cluster: Cluster, copy: LogCopy) -> None:
     def lived() -> MemoryPlace:
         place = MemoryPlace(Steps())
         place.name = plan.after.name
@@ -180,7 +180,7 @@ def test_killed_while_it_replaces_a_whole_log_it_comes_to_the_same_end(cluster: 
 
 
 class Misconfigured(MemoryPlace):
-    """A place where the topics cannot be made."""
+    """A place that cannot create the topics."""
 
     def check(self) -> None:
         raise CopiesUndecided("2 brokers are up")
@@ -197,14 +197,14 @@ def test_a_log_stays_if_the_topics_cannot_be_made(copy: LogCopy) -> None:
     assert place.log.end_offset() == 1
 
 
-def test_a_log_that_is_alive_is_not_taken_for_one_that_was_begun(cluster: Cluster, copy: LogCopy) -> None:
+def test_a_live_log_is_not_mistaken_for_an_unfinished_recovery(cluster: Cluster, copy: LogCopy) -> None:
     plan = plan_of(copy)
     place = MemoryPlace(Steps())
     place.name = plan.after.name
     rebuild(place, plan)
     with pytest.raises(LogNotEmpty):
         rebuild(place, plan_of(copy))
-    place.note(place.log.identity())  # killed before the note went; and now somebody works with it
+    place.note(place.log.identity())  # A kill before the note was removed, then a client uses the log.
     Cluster(place.log, state=plan.after).apply(Noop())
     with pytest.raises(LogNotEmpty):
         rebuild(place, plan_of(copy))

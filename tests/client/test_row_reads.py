@@ -1,4 +1,4 @@
-"""Reads of rows, performed on the holders of three nodes: positions, who is behind, who has lost something."""
+"""Row reads on the replicas of three nodes: positions, lagging replicas, lost rows."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ SECOND: Micros = 1_000_000
 
 
 def settled() -> ClusterState:
-    """Three nodes, each with everything; writes of the tests can be judged."""
+    """Return three nodes with a replica of every range; the writes of the tests can be decided."""
     state = cluster((0,), (2**60,), (-(2**60),), factor=3)
     return applied(state, SettleVerdicts(APPENDED + SECOND))
 
 
 class Replicas:
-    """The holders, and a topic of one partition that each has judged up to some offset."""
+    """The replicas, and a topic of one partition that each has read up to some offset."""
 
     def __init__(self) -> None:
         self.state = settled()
@@ -60,7 +60,7 @@ class Replicas:
             row_replica.positions = {0: 0}
 
     def write(self, number: int, *nodes: str, at: int = 0) -> bytes:
-        """Append a write, which these nodes have judged, and everything before it."""
+        """Append a write that these nodes have read together with everything before it."""
         value = encode_mutation(write("ann", number, APPENDED + at))
         self.topic.append(value)
         for node in nodes:
@@ -103,7 +103,7 @@ class Replicas:
             return asked, None
         reply = answered(self.holders[asked.node], message_of(asked))
         if reply.refused == BEHIND and self.reads_on:
-            self.judge(asked.node, len(self.topic))  # by the time it is asked again
+            self.judge(asked.node, len(self.topic))  # When the replica is asked again.
         return asked, found_rows(reply)
 
 
@@ -112,7 +112,7 @@ def replicas() -> Replicas:
     return Replicas()
 
 
-def test_a_replica_that_is_behind_in_what_does_not_matter_serves_at_once(replicas: Replicas) -> None:
+def test_a_replica_lagging_in_unrelated_epochs_serves_at_once(replicas: Replicas) -> None:
     written = replicas.write(1, *NODES)
     for _ in range(3):
         replicas.state = applied(replicas.state, Noop())
@@ -120,7 +120,7 @@ def test_a_replica_that_is_behind_in_what_does_not_matter_serves_at_once(replica
     found = replicas.read()
     assert (found.writes, found.epoch, found.attempts) == ((written,), replicas.state.epoch, 1)
     assert {answer.epoch for answer in found.answers} == {replicas.state.epoch - 4}
-    assert len(replicas.asked) == len(NODES), "nobody is asked twice"
+    assert len(replicas.asked) == len(NODES), "no replica is asked twice"
     replicas.asked.clear()
     keyspace, _, table = TABLE.partition(".")
     replicas.state = applied(replicas.state, AlterTable(keyspace, table, (Column("more", "int"),)))
@@ -131,7 +131,7 @@ def test_a_replica_that_is_behind_in_what_does_not_matter_serves_at_once(replica
     assert replicas.read().writes == (written,)
 
 
-def test_a_read_at_a_position_has_what_was_written_below_it_wherever_it_comes_from(replicas: Replicas) -> None:
+def test_a_read_at_a_position_contains_all_writes_below_it(replicas: Replicas) -> None:
     first, second = replicas.write(1, *NODES), replicas.write(2, TWO)
     for silent in ({TWO}, {ONE, TWO}, set[str]()):
         replicas.silent = silent
@@ -153,7 +153,7 @@ def test_replicas_that_removed_redundant_writes_at_different_times_agree(replica
     assert last in found.writes
 
 
-def test_who_does_not_get_to_a_position_is_not_believed(replicas: Replicas) -> None:
+def test_a_replica_below_the_position_does_not_count(replicas: Replicas) -> None:
     replicas.write(1, ONE, TWO)
     replicas.reads_on = False
     assert replicas.read({0: 1}, Level.QUORUM).positions == {0: 1}
@@ -161,7 +161,7 @@ def test_who_does_not_get_to_a_position_is_not_believed(replicas: Replicas) -> N
         replicas.read({0: 2}, Level.ONE)
 
 
-def test_what_one_replica_has_is_given_away_once_a_quorum_has_it(replicas: Replicas) -> None:
+def test_a_row_of_one_replica_is_returned_once_a_quorum_has_it(replicas: Replicas) -> None:
     first, second = replicas.write(1, *NODES), replicas.write(2, ONE)
     found = replicas.read()
     assert set(found.writes) == {first, second}
@@ -183,16 +183,16 @@ def test_a_quorum_that_has_the_same_rows_need_not_be_at_one_position(replicas: R
     assert (found.writes, found.repair, found.attempts) == ((value,), None, 1)
 
 
-def test_a_row_that_one_replica_has_lost_is_given_and_the_loss_is_said(replicas: Replicas) -> None:
+def test_a_row_lost_by_one_replica_is_returned_and_reported(replicas: Replicas) -> None:
     value = replicas.write(1, *NODES)
     replicas.holders[TWO].store.drop(TABLE, [(0, 0)])
     found = replicas.read()
     assert (found.writes, found.lacking) == ((value,), (TWO,))
     replicas.ends = lambda: None
-    assert replicas.read().lacking == (), "nobody says where the topic ends"
+    assert replicas.read().lacking == (), "no answer contains the end of the topic"
 
 
-def test_what_a_stream_brought_from_above_is_no_loss_of_others(replicas: Replicas) -> None:
+def test_rows_streamed_from_above_a_position_are_not_losses(replicas: Replicas) -> None:
     ahead = replicas.write(1, ONE)
     replicas.holders[ONE].positions = {0: 0}
     found = replicas.read()
@@ -214,13 +214,13 @@ def test_a_read_is_one_of_a_table_and_not_of_its_name(replicas: Replicas) -> Non
         replicas.read()
 
 
-def test_a_replica_says_why_it_does_not_answer(replicas: Replicas) -> None:
+def test_a_replica_gives_the_reason_of_a_refusal(replicas: Replicas) -> None:
     replicas.write(1, *NODES)
     replicas.read()
     asked = replicas.asked[0]
     assert isinstance(asked.request, PartitionRequest)
     request, row_replica = message_of(asked), replicas.holders[asked.node]
-    assert answered(row_replica, replace(request, at=((7, 1),))).refused == BEHIND, "it may have been added just now"
+    assert answered(row_replica, replace(request, at=((7, 1),))).refused == BEHIND, "the partition may be new"
     assert answered(row_replica, replace(request, at=((0, 2),))).refused == BEHIND
     assert answered(row_replica, replace(request, epoch=row_replica.state.epoch + 1)).refused == BEHIND
     assert answered(row_replica, replace(request, state_id="another")).refused == OTHER_HISTORY
@@ -235,7 +235,7 @@ def test_a_replica_says_why_it_does_not_answer(replicas: Replicas) -> None:
     assert answered(row_replica, replace(request, position=True)).refused == ""
 
 
-def test_a_request_waits_for_the_turn_that_brings_its_position(replicas: Replicas) -> None:
+def test_a_request_waits_until_its_position_is_read(replicas: Replicas) -> None:
     replicas.write(1, TWO)
     replicas.read({0: 0}, Level.ONE)
     asked = next(one for one in replicas.asked if one.node == ONE)
@@ -250,7 +250,7 @@ def test_a_request_waits_for_the_turn_that_brings_its_position(replicas: Replica
     assert run_steps(steps, lambda _: None).refused == ""
 
 
-# What a write says that its author knew, and the verdict on it that its author works out.
+# The metadata that a write contains, and the decision that its author computes.
 
 
 ROW_WRITER_SECOND = 1_000_000
@@ -271,11 +271,11 @@ def test_a_write_names_cluster_table_and_epoch_unless_it_does_already() -> None:
     assert named(state, write("ann", 1, table="nosuch")).table_id is None
 
 
-def test_the_verdict_is_there_when_it_is_settled_and_stays() -> None:
+def test_the_decision_is_final_at_the_watermark() -> None:
     state = cluster((0,), factor=1)
     mutation = named(state, write("ann", 1))
     sought = VerdictSearch(mutation, APPENDED)
-    assert sought.found(state) is None, "nothing was promised yet"
+    assert sought.found(state) is None, "no decision is guaranteed yet"
     early = applied(state, SettleVerdicts(APPENDED))
     assert sought.found(early) is None
     late = applied(early, SettleVerdicts(APPENDED + ROW_WRITER_SECOND))
@@ -289,7 +289,7 @@ def test_the_verdict_is_there_when_it_is_settled_and_stays() -> None:
         assert sought.found(later) == (found[0], later.epoch)
 
 
-def test_a_write_by_an_epoch_is_read_as_the_table_was_known_then() -> None:
+def test_a_write_is_read_with_the_table_of_its_epoch() -> None:
     state = applied(cluster((0,), factor=1), SettleVerdicts(APPENDED - ROW_WRITER_SECOND))
     mutation = named(state, write("ann", 1))
     changed = applied(state, AlterTable("shop", "orders", add_columns=(Column("more", "text"),)))

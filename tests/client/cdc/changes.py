@@ -1,4 +1,4 @@
-"""Changes for tests: rows of one write to ``ks.t`` with typed columns."""
+"""Test changes: rows of one write to ``ks.t`` with typed columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TABLE = TableChange(
 
 
 def row(operation: int, key: tuple[int, ...] = (1,), values: dict[str, Any] | None = None, **changes: Any) -> CdcRow:
-    """A row of the log; ``values`` by Python value, of a list as pairs of time UUID and value."""
+    """Return a row of the log. ``values``: Python values by column; a list as pairs of time UUID and value."""
     kinds = TYPES | {"l": "map<timeuuid, int>"}
     made = CdcRow(
         STREAM, 7, timeuuid(AT, b"x"), 0, operation, None, True, "ks", "t", None, "m", 0, 0, AT,
@@ -42,7 +42,7 @@ def row(operation: int, key: tuple[int, ...] = (1,), values: dict[str, Any] | No
 
 
 def change(*rows: CdcRow, table: TableChange | None = TABLE) -> CdcChange:
-    """One write of these rows to a table; None: of which no table had the name."""
+    """Return one write of these rows to a table. None: no table had this name."""
     numbered = tuple(
         replace(found, batch_seq_no=number, end_of_batch=number == len(rows) - 1) for number, found in enumerate(rows)
     )

@@ -1,7 +1,8 @@
-"""A CDC topic as writers leave it: batches in order, some repeated from their beginning by a driver that was killed,
-mutations that their producer sent twice, generations that overlap, and closes that name the positions reached.
+"""A CDC topic as its writers leave it.
 
-Everything is drawn from one seed; the oracle is the list of writes.
+It contains batches in order, repeated batches of killed drivers, mutations that a producer sent twice, overlapping
+generations, and closes that name the reached positions. One seed determines everything; the oracle is the list of
+writes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ GENERATION_US = 100
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One mutation at one timestamp: ``number`` is its identity, ``rows`` how many rows it has."""
+    """One mutation at one timestamp: ``number`` is its identity, ``rows`` its number of rows."""
 
     number: int
     key: int
@@ -29,7 +30,7 @@ class Write:
 
 @dataclass(slots=True)
 class Topic:
-    """Partition to (offset, row); ``closes``: (rows in the topic when it is known, generation)."""
+    """Partition to (offset, row). ``closes``: (rows in the topic when the close is known, generation)."""
 
     writes: list[Write] = field(default_factory=list)
     records: dict[int, list[tuple[int, CdcRow]]] = field(default_factory=lambda: {p: [] for p in range(CDC_PARTITIONS)})
@@ -37,14 +38,14 @@ class Topic:
     closes: list[GenerationRecord] = field(default_factory=list)
 
     def append(self, chance: Random, partition: int, row: CdcRow) -> None:
-        """Add a record; now and then a transaction's marker takes an offset before it."""
+        """Append a record; a transaction marker sometimes takes the offset before it."""
         offset = self.ends[partition] + chance.choice((0, 0, 0, 1))
         self.records[partition].append((offset, row))
         self.ends[partition] = offset + 1
 
 
 def row_of(write: Write, source: tuple[int, int], seq: int) -> CdcRow:
-    """A row of a write that lies at ``source`` (partition, offset)."""
+    """Return a row of a write at ``source`` (partition, offset)."""
     generation = write.timestamp // GENERATION_US * GENERATION_US
     stream = (write.key * 1_000 + generation).to_bytes(16, "big")
     return CdcRow(
@@ -70,12 +71,12 @@ def row_of(write: Write, source: tuple[int, int], seq: int) -> CdcRow:
 
 
 def partition_of(key: int, generation: int) -> int:
-    """Where the stream of a key lies: another one in each generation."""
+    """Return the partition of a key's stream; it differs in each generation."""
     return (key + generation // GENERATION_US) % CDC_PARTITIONS
 
 
-def drawn(chance: Random, generations: int = 3, batches: int = 6) -> Topic:
-    """A topic. Timestamps rise from batch to batch but overlap, so generations do, too."""
+def random_topic(chance: Random, generations: int = 3, batches: int = 6) -> Topic:
+    """Return a random topic. Timestamps rise from batch to batch but overlap, so generations overlap too."""
     topic = Topic()
     sources: dict[int, list[tuple[Write, ...]]] = {p: [] for p in range(SOURCES)}
     number = 0
@@ -103,21 +104,21 @@ def drawn(chance: Random, generations: int = 3, batches: int = 6) -> Topic:
         ]
         for partition in range(CDC_PARTITIONS):
             mine = [row for place, row in rows if place == partition]
-            for _ in range(chance.choice((0, 0, 1, 2))):  # drivers that were killed
+            for _ in range(chance.choice((0, 0, 1, 2))):  # Killed drivers.
                 for row in mine[: chance.randint(0, len(mine))]:
                     topic.append(chance, partition, row)
             for row in mine:
                 topic.append(chance, partition, row)
         lowest = span * (batch + 2) // (batches + 1) - 60
         _close(topic, lowest if batch + 1 < batches else span)
-        if chance.random() < 0.3:  # a zombie repeats the batch, behind the positions of the close
+        if chance.random() < 0.3:  # A zombie repeats the batch behind the positions of the close.
             for partition, row in rows[: chance.randint(0, len(rows))]:
                 topic.append(chance, partition, row)
     return topic
 
 
 def _close(topic: Topic, low_watermark: int) -> None:
-    """Close what ends at or below the low-watermark, but for the last generation."""
+    """Close the generations that end at or below the low watermark, except the last one."""
     closed = {seen_generations.timestamp for seen_generations in topic.closes}
     for timestamp in range(0, max(0, low_watermark), GENERATION_US):
         if timestamp + GENERATION_US <= low_watermark and timestamp not in closed:
@@ -125,5 +126,5 @@ def _close(topic: Topic, low_watermark: int) -> None:
 
 
 def open_generations(count: int) -> Generations:
-    """All generations, none closed."""
+    """Return all generations, none closed."""
     return Generations(GenerationRecord(str(t), t, None, False) for t in range(0, count * GENERATION_US, GENERATION_US))

@@ -1,5 +1,5 @@
-"""Copies in SQLite of whatever the log may hold: tables over their lives, names that differ in case, what no column can
-take. The model keeps all writes of each table by its id, and looks through them.
+"""SQLite copies of arbitrary logs: tables over their versions, names that differ in case, values that no column can
+store. The model keeps all writes of each table by its id and scans them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KEYS = ("a", "b")
 
 
 def table(name: str, number: int, changed: int, columns: dict[str, str]) -> TableChange:
-    """Version of the ``number``-th table."""
+    """Return a version of the ``number``-th table."""
     return TableChange(
         epoch=changed,
         id=f"0000000{number}-0000-4000-8000-000000000000",
@@ -52,7 +52,7 @@ def table(name: str, number: int, changed: int, columns: dict[str, str]) -> Tabl
 
 
 def schema(chance: Random) -> list[TableChange]:
-    """Versions of tables: made, altered, dropped, made anew; in the order of the log."""
+    """Return table versions in log order: created, altered, dropped, recreated."""
     found: list[TableChange] = []
     for epoch in range(10, 10 * chance.randint(3, 7), 10):
         name = chance.choice(NAMES)
@@ -68,7 +68,7 @@ def schema(chance: Random) -> list[TableChange]:
 
 @dataclass
 class Model:
-    """Of each table all cells ever written, by row and column, and when its rows were deleted."""
+    """All cells ever written to each table, by row and column, and the times of its row deletions."""
 
     cells: dict[tuple[Any, ...], list[tuple[int, bytes]]] = field(default_factory=dict)
     markers: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Model:
             self.cells.setdefault((*place, cell.column), []).append((found.timestamp, cell.value or b""))
 
     def seen(self, table_id: str) -> tuple[Counter[str], Counter[str]]:
-        """(rows, undecoded cells) of a table, as text."""
+        """Return (rows, undecoded cells) of a table as text."""
         rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         odd: Counter[str] = Counter()
         version = self.newest[table_id]
@@ -124,7 +124,7 @@ def shown(version: TableChange, place: tuple[Any, ...], values: dict[str, Any]) 
 
 
 def drawn(chance: Random, version: TableChange, at: int) -> CdcRow:
-    """A write: mostly sound, now and then with a column that there is not, one of the key, a value that is none."""
+    """Return a random write: mostly valid, sometimes with an unknown column, a key column, or an invalid value."""
     parts = [chance.choice(KEYS).encode(), serialize("int", chance.randint(0, 1))][: len(version.partition_key)]
     operation = chance.choice((INSERT, UPDATE, UPDATE, ROW_DELETE))
     columns = [column for column in version.columns if column.name not in (*version.partition_key, "c")]
@@ -141,7 +141,7 @@ def drawn(chance: Random, version: TableChange, at: int) -> CdcRow:
 
 
 def in_file(path: Path) -> tuple[dict[str, Counter[str]], dict[str, Counter[str]], dict[str, str]]:
-    """(rows, undecoded cells, name of the copy) of each table, as the file tells them to anybody."""
+    """Return (rows, undecoded cells, name of the copy) of each table as the file shows them to any client."""
     with closing(sqlite3.connect(path)) as found:
         found.row_factory = sqlite3.Row
         tables = found.execute("SELECT * FROM ringlog_tables").fetchall()
@@ -172,7 +172,7 @@ def target(path: Path) -> SqliteTables:
     return SqliteTables(path, ManualClock(AT))
 
 
-def test_random_lives_of_tables_are_copied_apart_whatever_comes_in_which_order(tmp_path: Path) -> None:
+def test_random_table_versions_are_copied_separately_in_any_order(tmp_path: Path) -> None:
     met: Counter[str] = Counter()
     for seed in range(60):
         chance, path, model = Random(seed), tmp_path / f"{seed}.sqlite", Model()
@@ -201,7 +201,7 @@ def test_random_lives_of_tables_are_copied_apart_whatever_comes_in_which_order(t
 
 
 def apply(path: Path, writes: list[CdcChange], chance: Random) -> None:
-    """Take them in, in transactions of any size, starting anew now and then."""
+    """Apply the rows in transactions of any size, with occasional restarts."""
     target = SqliteTables(path, ManualClock(AT))
     for one in writes:
         target.apply(one)
@@ -215,7 +215,7 @@ def apply(path: Path, writes: list[CdcChange], chance: Random) -> None:
     target.close()
 
 
-def test_what_no_column_can_take_is_counted_and_is_beside_the_copy(path: Path, target: SqliteTables) -> None:
+def test_undecodable_cells_are_counted_and_stored_apart(path: Path, target: SqliteTables) -> None:
     cells = (Cell("nosuchcol", b"!"), Cell("v", b"\1"), Cell("w", b"fine"), Cell("m", b"no map"), Cell("p", b"p9"))
     target.apply(change(row(INSERT, (1,), cells=cells, deleted=("gone",))))
     assert target.undecoded == {"ks.t": {"nosuchcol": 1, "v": 1, "m": 1, "p": 1, "cdc$deleted_gone": 1}}
@@ -236,7 +236,7 @@ def test_what_no_column_can_take_is_counted_and_is_beside_the_copy(path: Path, t
     assert [line[3] for line in undecoded(path)] == ["m", "p"]
 
 
-def test_rows_that_are_no_write_to_their_table_are_kept_whole_and_end_nothing(path: Path, target: SqliteTables) -> None:
+def test_rows_that_do_not_fit_their_table_are_kept_whole(path: Path, target: SqliteTables) -> None:
     odd = [
         row(INSERT, (1,), partition_key=(b"a", b"b")),
         row(INSERT, (1,), partition_key=()),
@@ -248,7 +248,7 @@ def test_rows_that_are_no_write_to_their_table_are_kept_whole_and_end_nothing(pa
     ]
     for one in odd:
         target.apply(change(one))
-    target.apply(change(row(7, (1,)), row(5, (0,)), row(7, (9,))))  # an end without a start, and a range
+    target.apply(change(row(7, (1,)), row(5, (0,)), row(7, (9,))))  # An end without a start, and a range.
     target.apply(change(row(INSERT, (1,), {"v": 5}), table=None))
     target.apply(change(row(INSERT, (1,), {"v": 5}, timestamp=AT + 1)))
     target.save("all")
@@ -261,7 +261,7 @@ def test_rows_that_are_no_write_to_their_table_are_kept_whole_and_end_nothing(pa
 
 
 @pytest.mark.parametrize("ttl", [2**44, 2**63 - 1])
-def test_a_time_to_live_beyond_all_times_ends_nothing(ttl: int, tmp_path: Path) -> None:
+def test_an_overflowing_time_to_live_does_not_stop_the_copy(ttl: int, tmp_path: Path) -> None:
     plain = table("t", 1, 10, VARIANTS[0])
     store = SqliteTables(tmp_path / "f", ManualClock(AT))
     store.apply(change(row(INSERT, values={"v": 1}, ttl=ttl), table=plain))
@@ -271,7 +271,7 @@ def test_a_time_to_live_beyond_all_times_ends_nothing(ttl: int, tmp_path: Path) 
         assert found.execute('SELECT v FROM "ks.t"').fetchall() == [(1,)]
 
 
-def test_elements_of_what_is_no_collection_end_nothing(path: Path, target: SqliteTables) -> None:
+def test_elements_of_a_plain_column_do_not_stop_the_copy(path: Path, target: SqliteTables) -> None:
     taken = (DeletedElements("nosuchcol", (b"k",)), DeletedElements("v", (b"k",)), DeletedElements("m", (b"\xff",)))
     target.apply(change(row(UPDATE, (1,), {"w": "x"}, deleted_elements=taken)))
     target.save("all")
@@ -280,7 +280,7 @@ def test_elements_of_what_is_no_collection_end_nothing(path: Path, target: Sqlit
     assert target.undecoded["ks.t"] == dict.fromkeys((f"cdc$deleted_elements_{one.column}" for one in taken), 1)
 
 
-def test_a_table_that_was_dropped_leaves_its_name_to_the_one_that_was_made_after_it(path: Path) -> None:
+def test_a_recreated_table_takes_the_name_of_the_dropped_one(path: Path) -> None:
     old, new = table("t", 1, 10, VARIANTS[0]), table("t", 2, 20, VARIANTS[1])
     target = SqliteTables(path, ManualClock(AT))
     target.apply(change(row(INSERT, (1,), cells=(Cell("v", b"\0\0\0\1"),)), table=old))
@@ -288,7 +288,8 @@ def test_a_table_that_was_dropped_leaves_its_name_to_the_one_that_was_made_after
     assert names(path) == {"ks.t"}
     target.apply(change(row(INSERT, (1,), cells=(Cell("v", b"text"),)), table=new))
     target.save("new")
-    target.apply(change(row(INSERT, (2,), cells=(Cell("v", b"\0\0\0\2"),)), table=old))  # of a partition read later
+    # From a partition that is read later.
+    target.apply(change(row(INSERT, (2,), cells=(Cell("v", b"\0\0\0\2"),)), table=old))
     target.save("late")
     target.close()
     assert names(path) == {"ks.t", f"ks.t dropped {old.id}"}
@@ -297,7 +298,7 @@ def test_a_table_that_was_dropped_leaves_its_name_to_the_one_that_was_made_after
         assert found.execute(f'SELECT c, v FROM "ks.t dropped {old.id}"').fetchall() == [(1, 1), (2, 2)]
 
 
-def test_columns_that_are_renamed_dropped_and_made_anew(path: Path) -> None:
+def test_columns_are_renamed_dropped_and_recreated(path: Path) -> None:
     first = table("t", 1, 10, {"p": "text", "c": "int", "v": "int", "w": "text"})
     renamed = table("t", 1, 20, {"p": "text", "c": "int", "x": "int"})
     renamed = replace(renamed, stored=(("x", "v"),), respelled=20)
@@ -332,7 +333,7 @@ def test_a_column_that_gets_its_first_name_back_has_it_in_the_copy(path: Path) -
         assert found.execute('SELECT c, v FROM "ks.t"').fetchall() == [(1, 1)]
 
 
-def test_names_that_differ_only_in_case_are_told_apart(path: Path, target: SqliteTables) -> None:
+def test_names_that_differ_only_in_case_are_separate(path: Path, target: SqliteTables) -> None:
     lower, upper = table("orders", 1, 10, VARIANTS[2]), table("Orders", 2, 20, VARIANTS[2])
     for version, value in ((lower, 1), (upper, 2)):
         cells = (Cell("v", serialize("int", value)), Cell("V", serialize("int", -value)))
@@ -347,14 +348,14 @@ def test_names_that_differ_only_in_case_are_told_apart(path: Path, target: Sqlit
         assert cursor.fetchall() == [("a", 2, 1, 2, -2)]
 
 
-def test_a_keyspace_may_have_a_name_that_sqlite_keeps_to_itself(path: Path, target: SqliteTables) -> None:
+def test_a_keyspace_may_have_a_name_reserved_by_sqlite(path: Path, target: SqliteTables) -> None:
     target.apply(change(row(INSERT, (1,)), table=replace(TABLE, keyspace="sqlite_x")))
     target.save("one")
     target.close()
     assert names(path) == {"$sqlite_x.t"}
 
 
-def test_keys_that_sqlite_takes_for_one_are_two(path: Path) -> None:
+def test_keys_that_sqlite_considers_equal_are_separate(path: Path) -> None:
     made = table("t", 1, 10, {"p": "double", "c": "int", "v": "double"})
     target = SqliteTables(path, ManualClock(AT))
     for key in (0.0, -0.0, float("nan")):
@@ -366,9 +367,7 @@ def test_keys_that_sqlite_takes_for_one_are_two(path: Path) -> None:
         assert set(found.execute('SELECT p, v FROM "ks.t"')) == {(0.0, "nan"), ("-0.0", "nan"), ("nan", "nan")}
 
 
-def test_a_table_that_its_user_has_dropped_from_the_file_does_not_stop_the_next_one(
-    path: Path, target: SqliteTables
-) -> None:
+def test_a_table_dropped_from_the_file_does_not_stop_the_next_one(path: Path, target: SqliteTables) -> None:
     target.apply(change(row(INSERT, (1,)), table=table("t", 1, 10, VARIANTS[0])))
     target.save("old")
     with closing(sqlite3.connect(path)) as other:
@@ -383,7 +382,7 @@ def test_a_table_that_its_user_has_dropped_from_the_file_does_not_stop_the_next_
 
 
 def names(path: Path) -> set[str]:
-    """The tables in the file that are copies."""
+    """Return the copied tables of the file."""
     with closing(sqlite3.connect(path)) as found:
         return {
             line[0] for line in found.execute("SELECT name FROM sqlite_master WHERE type = 'table'") if "." in line[0]

@@ -1,4 +1,4 @@
-"""Tables over their lives: which table a row is of, by its name and the epoch that decided it; names that meet."""
+"""Table versions: the table of a row by its name and its epoch, and names that collide."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_random_schemas_are_known_at_every_epoch() -> None:
     assert min(met.values()) > 50, met
 
 
-def test_who_begins_with_a_stored_state_says_the_same_or_that_it_does_not_know() -> None:
+def test_a_stored_state_gives_the_same_answer_or_none() -> None:
     met = {"known": 0, "before": 0, "unknown": 0}
     for seed in range(40):
         chance, state = Random(seed), applied(ready(), SettleVerdicts(1))
@@ -94,8 +94,8 @@ def test_who_begins_with_a_stored_state_says_the_same_or_that_it_does_not_know()
     assert min(met.values()) > 20, met
 
 
-def test_who_looks_back_knows_what_was_there_all_the_time() -> None:
-    """A state in the middle, and what is folded up to it afterwards, from the beginning or from another state."""
+def test_a_look_back_gives_the_tables_of_all_epochs() -> None:
+    """A state in the middle, and the states folded up to it later from the start or from another state."""
     met = {"forgotten": 0, "still": 0, "passed_over": 0}
     for seed in range(80):
         chance, states = Random(seed), [ready(), applied(ready(), SettleVerdicts(1))]
@@ -153,7 +153,7 @@ def _had(history: dict[int, ClusterState], name: str, table_id: str) -> list[int
     return [epoch for epoch, state in history.items() if name in state.tables and state.tables[name].id == table_id]
 
 
-def test_a_row_that_does_not_say_its_epoch_is_of_the_last_table_of_its_name() -> None:
+def test_a_row_without_an_epoch_belongs_to_the_last_table_of_its_name() -> None:
     lives, state = TableVersions(), ready()
     second = replace(TABLE, id=uuid(9, space=4))
     ids = []

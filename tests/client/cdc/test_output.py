@@ -1,4 +1,4 @@
-"""Changes as JSON, Debezium's envelope and CloudEvents: the shapes that the public documentation gives them."""
+"""Changes as JSON, Debezium envelopes and CloudEvents, in the shapes of the public documentation."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_images_of_several_rows_of_one_write_find_their_rows() -> None:
     assert [one.before for one in single] == [{"p": "p1", "v": 1}]
 
 
-def test_an_update_says_what_it_touched_and_no_more() -> None:
+def test_an_update_contains_only_the_changed_columns() -> None:
     _, value = envelope(row(1, values={"v": 2}), row(1, deleted=("w",)))
     assert (value["op"], value["before"], value["after"]) == ("u", None, {"p": "p1", "c": 1, "v": 2, "w": None})
 
@@ -99,7 +99,7 @@ def test_deletes_of_rows_and_partitions(operation: int, key: tuple[int, ...], wa
     assert (found, value["op"], value["before"], value["after"]) == (wanted, "d", wanted, None)
 
 
-def test_a_range_delete_is_carried_through_and_no_sink_takes_it_for_the_delete_of_a_row() -> None:
+def test_a_range_delete_is_passed_through_and_is_not_a_row_delete() -> None:
     key, value = envelope(row(6, (1,)), row(7, ()))
     assert (key, value["op"], value["message"]["prefix"]) == ({"p": "p1"}, "m", "ringlog.range_delete")
     assert {"before", "after"}.isdisjoint(value)
@@ -157,7 +157,7 @@ def test_an_event_has_the_attributes_of_cloudevents_1_0() -> None:
             "after": None,
         },
     }
-    # Names of attributes: lower-case letters and digits, at most 20; all required ones are there and not empty.
+    # Attribute names have lower-case letters and digits, at most 20; all required ones are present and not empty.
     assert all(name.isalnum() and name == name.lower() and len(name) <= 20 for name in event)
     assert all(event[name] for name in ("specversion", "id", "source", "type"))
     (ranged,) = cloudevents(change(row(5, (1,)), row(8, (3,))), "shop")
@@ -200,7 +200,7 @@ def test_values_that_json_lacks() -> None:
     ]
 
 
-def test_a_user_type_is_an_object_also_in_a_key_where_rows_are_put_together_by_it() -> None:
+def test_a_user_type_in_a_key_is_an_object() -> None:
     kind = "frozen<udt<street text, number int>>"
     columns = tuple(Column(name, kind if name == "c" else found.type) for name, found in COLUMNS.items())
     house = serialize(kind, {"street": "x", "number": 7})
@@ -213,7 +213,7 @@ def test_a_user_type_is_an_object_also_in_a_key_where_rows_are_put_together_by_i
     assert json.loads(json.dumps(key)) == key
 
 
-def test_what_no_column_can_take_is_told_in_every_form() -> None:
+def test_undecodable_cells_are_reported_in_every_format() -> None:
     cells = (Cell("nosuchcol", b"!"), Cell("v", b"\1"), Cell("w", b"fine"), Cell("p", b"p9"))
     odd = {"nosuchcol": "0x21", "v": "0x01", "p": "0x7039", "cdc$deleted_gone": "0x01"}
     image = row(0, deleted=("gone", "v"))
@@ -227,7 +227,7 @@ def test_what_no_column_can_take_is_told_in_every_form() -> None:
     assert envelope["after"] == {"p": "p1", "c": 1, "w": "fine"}
 
 
-def test_everything_of_a_table_that_nobody_knows_is_undecoded() -> None:
+def test_all_cells_of_an_unknown_table_are_undecoded() -> None:
     found = change_json(change(row(2, (1,), {"v": 5}, deleted=("w",)), table=None))
     assert (found["table_id"], found["epoch"]) == (None, 0)
     assert found["rows"][0]["undecoded"] == {

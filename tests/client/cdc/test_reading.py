@@ -1,4 +1,4 @@
-"""The reading protocol: every write once, in order, whatever is repeated, interleaved, restarted."""
+"""The reading protocol delivers every write once and in order over repeats, interleavings and restarts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ringlog.client.cdc.reader import start_of
 from ringlog.client.cdc.reading import CdcReading, HiddenRows, RowVerdict
 from ringlog.client.cdc.stores import FileProgress
 from ringlog.wire.records import CdcRow
-from tests.client.cdc.model import CDC_PARTITIONS, GENERATION_US, Topic, Write, drawn, open_generations, row_of
+from tests.client.cdc.model import CDC_PARTITIONS, GENERATION_US, Topic, Write, open_generations, random_topic, row_of
 
 START = begin_at(dict.fromkeys(range(CDC_PARTITIONS), 0))
 SEEDS = range(250)
 
 
 class Consumer:
-    """A consumer that is fed at random, and forgets what it did not commit."""
+    """A consumer with random input that loses uncommitted progress at a restart."""
 
     def __init__(self, topic: Topic, chance: Random, generations: int, tables: frozenset[str] | None = None) -> None:
         self.topic, self.chance, self.tables = topic, chance, tables
@@ -37,7 +37,7 @@ class Consumer:
         self.counts: Counter[RowVerdict] = Counter()
 
     def step(self) -> bool:
-        """Do something; False if there is nothing left to do."""
+        """Perform one step; return False if no step is left."""
         draw = self.chance.random()
         if draw < 0.05:
             self.restart()
@@ -76,8 +76,8 @@ class Consumer:
         self.reading = CdcReading(ConsumerProgress.from_json(self.stored), self.tables)
 
 
-def written(rows: tuple[CdcRow, ...]) -> Write:
-    """The write that the rows are of; all of them, in order."""
+def write_of(rows: tuple[CdcRow, ...]) -> Write:
+    """Return the write of the rows, which must be complete and in order."""
     first = rows[0]
     assert [row.batch_seq_no for row in rows] == list(range(len(rows)))
     assert {(row.time, row.source_offset) for row in rows} == {(first.time, first.source_offset)}
@@ -86,18 +86,18 @@ def written(rows: tuple[CdcRow, ...]) -> Write:
 
 def consumed(seed: int, tables: frozenset[str] | None = None) -> Consumer:
     chance = Random(seed)
-    consumer = Consumer(drawn(chance), chance, 3, tables)
+    consumer = Consumer(random_topic(chance), chance, 3, tables)
     while consumer.step():
         pass
     consumer.commit()
     return consumer
 
 
-def test_every_write_is_delivered_once_and_in_order_over_replays_interleavings_and_restarts() -> None:
+def test_every_write_is_delivered_once_and_in_order() -> None:
     counts: Counter[RowVerdict] = Counter()
     for seed in SEEDS:
         consumer = consumed(seed)
-        got = [written(rows) for rows in consumer.committed]
+        got = [write_of(rows) for rows in consumer.committed]
         assert sorted(write.number for write in got) == [write.number for write in consumer.topic.writes], seed
         for key in range(6):
             generations = [write.timestamp // GENERATION_US for write in got if write.key == key]
@@ -106,23 +106,23 @@ def test_every_write_is_delivered_once_and_in_order_over_replays_interleavings_a
                 numbers = [w.number for w in got if (w.key, w.timestamp // GENERATION_US) == (key, generation)]
                 assert numbers == sorted(numbers), (seed, key)
         counts += consumer.counts
-    # The model meets every case that the protocol knows of.
+    # The model reaches every case that the protocol handles.
     assert all(counts[verdict] for verdict in RowVerdict if verdict not in (RowVerdict.FILTERED, RowVerdict.BEYOND)), (
         counts
     )
 
 
-def test_a_filter_leaves_the_other_tables_as_they_are() -> None:
+def test_a_filter_does_not_change_other_tables() -> None:
     for seed in range(60):
-        everything = [written(rows) for rows in consumed(seed).committed]
+        everything = [write_of(rows) for rows in consumed(seed).committed]
         some = consumed(seed, frozenset({"ks.other"}))
-        assert sorted(written(rows).number for rows in some.committed) == sorted(
+        assert sorted(write_of(rows).number for rows in some.committed) == sorted(
             write.number for write in everything if write.key % 4 == 0
         ), seed
 
 
-def test_a_start_point_leaves_out_earlier_writes_and_earlier_generations() -> None:
-    topic = drawn(Random(5))
+def test_a_start_point_skips_earlier_writes_and_generations() -> None:
+    topic = random_topic(Random(5))
     start = GENERATION_US + 30
     consumer = Consumer(topic, Random(5), 3)
     consumer.stored = begin_at(dict.fromkeys(range(CDC_PARTITIONS), 0), start).to_json()
@@ -131,7 +131,7 @@ def test_a_start_point_leaves_out_earlier_writes_and_earlier_generations() -> No
         pass
     consumer.commit()
     wanted = [write.number for write in topic.writes if write.timestamp >= start]
-    assert sorted(written(rows).number for rows in consumer.committed) == wanted
+    assert sorted(write_of(rows).number for rows in consumer.committed) == wanted
     assert wanted
     assert len(wanted) < len(topic.writes)
 
@@ -141,14 +141,14 @@ def feed(reading: CdcReading[CdcRow], items: list[tuple[int, CdcRow]]) -> list[R
 
 
 def entered(ends: tuple[tuple[int, int], ...] | None = None) -> tuple[CdcReading[CdcRow], Generations]:
-    """One partition, in generation 0, which is closed at ``ends``."""
+    """Return one partition in generation 0, which is closed at ``ends``."""
     reading: CdcReading[CdcRow] = CdcReading(begin_at({0: 0}))
     generations = Generations([GenerationRecord("a", 0, ends, False), GenerationRecord("b", 100, None, False)])
     assert reading.move_on(open_generations(1))
     return reading, generations
 
 
-def test_a_close_is_left_at_its_positions_and_copies_behind_them_are_dropped() -> None:
+def test_a_generation_ends_at_its_close_and_later_copies_are_dropped() -> None:
     reading, generations = entered(((0, 2),))
     first, later = row_of(Write(1, 1, 10, 1), (0, 0), 0), row_of(Write(2, 1, 110, 1), (0, 1), 0)
     assert feed(reading, [(0, first), (1, later)]) == [RowVerdict.DELIVERED, RowVerdict.AHEAD]
@@ -157,7 +157,7 @@ def test_a_close_is_left_at_its_positions_and_copies_behind_them_are_dropped() -
     assert feed(reading, [(1, later), (2, first)]) == [RowVerdict.DELIVERED, RowVerdict.REPEATED]
 
 
-def test_what_is_fetched_behind_the_positions_of_a_close_is_left_for_the_next_generation() -> None:
+def test_rows_fetched_behind_a_close_belong_to_the_next_generation() -> None:
     _, generations = entered(((0, 1),))
     first, later = row_of(Write(1, 1, 10, 1), (0, 0), 0), row_of(Write(2, 1, 110, 1), (0, 1), 0)
     two: CdcReading[CdcRow] = CdcReading(begin_at({0: 0, 1: 0}))
@@ -177,10 +177,10 @@ def test_a_write_without_its_last_row_at_the_close_is_not_delivered() -> None:
     assert feed(reading, [(0, row_of(Write(1, 1, 10, 2), (0, 0), 0))]) == [RowVerdict.HELD]
     assert reading.move_on(generations)
     assert feed(reading, [(1, row_of(Write(2, 1, 110, 1), (0, 1), 0))]) == [RowVerdict.DELIVERED]
-    assert dict(reading.progress().partitions)[0].position == 2, "nothing of the earlier generation is read again"
+    assert dict(reading.progress().partitions)[0].position == 2, "rows of the earlier generation are not read again"
 
 
-def test_a_generation_whose_record_is_gone_is_an_error_or_left() -> None:
+def test_a_generation_without_a_record_is_an_error_or_skipped() -> None:
     reading, _ = entered()
     known = Generations([GenerationRecord("b", 100, None, False)])
     with pytest.raises(GenerationExpired):
@@ -189,7 +189,7 @@ def test_a_generation_whose_record_is_gone_is_an_error_or_left() -> None:
     assert reading.generation == 100
 
 
-def test_an_expired_generation_is_read_to_its_end_by_whoever_is_in_it() -> None:
+def test_a_consumer_reads_its_expired_generation_to_the_end() -> None:
     reading, _ = entered()
     known = Generations(
         [
@@ -214,7 +214,7 @@ def test_the_earliest_generation_is_the_first_that_has_not_expired() -> None:
         early.move_on(known)
 
 
-def test_progress_is_bounded_however_many_writes_were_delivered() -> None:
+def test_progress_is_bounded_for_any_number_of_writes() -> None:
     reading, _ = entered()
     for number in range(3 * RECENT_MAX):
         reading.take(0, number, row_of(Write(number, 1, 10, 1), (0, number), 0))
@@ -226,12 +226,12 @@ def test_progress_is_bounded_however_many_writes_were_delivered() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{}", '{"form":2}', "[]", "null", START.to_json().replace('"read":0', '"read":-1'), "\xff"]
 )
-def test_progress_that_is_none_is_refused(text: str) -> None:
+def test_invalid_progress_is_rejected(text: str) -> None:
     with pytest.raises(BadProgress):
         ConsumerProgress.from_json(text)
 
 
-def test_who_stops_at_an_end_says_what_may_not_be_delivered_yet() -> None:
+def test_a_stopped_consumer_reports_undelivered_generations() -> None:
     reading, generations = entered()
     assert reading.hidden_rows({0: 0}) is None
     begun = row_of(Write(1, 1, 10, 2), (0, 0), 0)
@@ -242,23 +242,25 @@ def test_who_stops_at_an_end_says_what_may_not_be_delivered_yet() -> None:
     feed(reading, [(3, ended)])
     assert reading.hidden_rows({0: 4}) == HiddenRows(0, False, ((0, 1),), 3, 0)
     resumed: CdcReading[CdcRow] = CdcReading(ConsumerProgress.from_json(reading.progress().to_json()))
-    assert resumed.hidden_rows({0: 4}) == reading.hidden_rows({0: 4}), "also by who goes on from a stored place"
+    assert resumed.hidden_rows({0: 4}) == reading.hidden_rows({0: 4}), (
+        "a consumer that continues from a stored position reports it too"
+    )
     assert not reading.move_on(generations)
     closed = GenerationRecord("a", 0, ((0, 4),), False)
     assert not reading.move_on(Generations([closed]))
-    assert reading.hidden_rows({0: 4}) == HiddenRows(0, True, ((0, 1),), 3, 0), "the next one is not known"
+    assert reading.hidden_rows({0: 4}) == HiddenRows(0, True, ((0, 1),), 3, 0), "the next generation is unknown"
     assert reading.move_on(Generations([*generations.all(), closed]))
     feed(reading, [(1, later[0]), (2, later[1]), (3, ended)])
     assert reading.hidden_rows({0: 4}) is None
 
 
-def test_where_no_generation_is_known_all_is_left() -> None:
+def test_without_a_known_generation_all_rows_are_skipped() -> None:
     reading: CdcReading[CdcRow] = CdcReading(begin_at({0: 5}))
     feed(reading, [(5, row_of(Write(1, 1, 10, 1), (0, 0), 0))])
     assert reading.hidden_rows({0: 6}) == HiddenRows(-1, False, ((0, 5),), 1, 0)
 
 
-# Start points, and the file that keeps a place.
+# Start points, and the file that stores a position.
 
 
 AT = 1_700_000_000_123_456
@@ -286,7 +288,7 @@ def test_not_a_start_point(given: Any) -> None:
         start_of(given)
 
 
-def test_a_file_has_the_last_text_whole_and_one_holder(tmp_path: Path) -> None:
+def test_a_position_file_has_one_owner_and_the_last_text(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "place"
     first = FileProgress(path)
     assert first.load() is None

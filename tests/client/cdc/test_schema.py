@@ -1,4 +1,4 @@
-"""The metadata log behind a consumer's rows: what was seen of it is remembered beside the consumer's own file."""
+"""The metadata log of a CDC consumer: the consumer stores its view of the log with its own position."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.log.test_snapshots import Cluster
 from tests.refusals import raises_code
 
 
-def test_rows_are_not_read_by_the_tables_of_another_history(tmp_path: Path) -> None:
+def test_rows_are_not_read_with_tables_of_another_history(tmp_path: Path) -> None:
     world, record = World(), log_record_of(tmp_path / "place")
     world.grow(8)
     for _ in range(2):
@@ -44,8 +44,8 @@ def test_rows_are_not_read_by_the_tables_of_another_history(tmp_path: Path) -> N
     SchemaFollower("", "shop", log_record_of(tmp_path / "another"), world.log).start().close()
 
 
-def test_what_was_seen_can_be_kept_beside_a_place() -> None:
-    """As an offset of Spark's has it: as text, from one start of a query to the next."""
+def test_the_log_view_is_stored_with_the_position() -> None:
+    """Spark stores the view as text in its offset, from one start of a query to the next."""
     world, first = World(), MemoryIdentityStore("the checkpoint")
     world.grow(8)
     SchemaFollower("", "shop", first, world.log).start().close()
@@ -65,12 +65,12 @@ def test_what_was_seen_can_be_kept_beside_a_place() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"topic_id": 3, "position": 1}', '{"topic_id": "", "position": -1}'])
-def test_a_place_with_anything_else_is_refused(text: str) -> None:
+def test_a_position_with_other_content_is_rejected(text: str) -> None:
     with pytest.raises(LogDamaged, match="the checkpoint"):
         record_from_json(text, "the checkpoint")
 
 
-def test_a_log_that_was_truncated_says_what_it_does_not_know() -> None:
+def test_a_truncated_log_reports_its_missing_epochs() -> None:
     cluster, made = with_an_altered_table()
     head = let_go(cluster)
     whole, late = oldest(cluster), following(cluster)
@@ -87,8 +87,8 @@ def test_a_log_that_was_truncated_says_what_it_does_not_know() -> None:
         follower.close()
 
 
-def test_the_past_is_folded_once_and_where_a_row_is_of_it() -> None:
-    """It begins with the newest snapshot; what came before is looked up in the log, or behind the oldest snapshot."""
+def test_the_past_is_replayed_once_if_a_row_needs_it() -> None:
+    """The replay starts with the newest snapshot; older versions come from the log or from the oldest snapshot."""
     cluster, made = with_an_altered_table()
     let_go(cluster)
     second = cluster.taken[0].state.epoch
@@ -121,7 +121,7 @@ def test_the_past_is_folded_once_and_where_a_row_is_of_it() -> None:
         cluster.log.delete_before(cluster.taken[0].position - 1)
 
 
-def test_a_long_look_back_says_how_far_it_is() -> None:
+def test_a_long_look_back_reports_its_progress() -> None:
     cluster, made = with_an_altered_table()
     let_go(cluster)
     told, now = list[Replay](), [0.0]
@@ -151,7 +151,9 @@ def test_a_long_look_back_says_how_far_it_is() -> None:
 
 
 def with_an_altered_table() -> tuple[Cluster, int]:
-    """And the epoch at which the table was as it was made; the state keeps nothing of that."""
+    """Return the log with an altered table, and the epoch at which the table had its first version, which the state no
+    longer contains.
+    """
     cluster = Cluster()
     cluster.apply(InitializeCluster("c"), node(1), Join(node(1).id, (5,), SEED))
     while steps := next_steps(cluster.state, 10**9):
@@ -163,7 +165,7 @@ def with_an_altered_table() -> tuple[Cluster, int]:
 
 
 def let_go(cluster: Cluster) -> StoredSnapshot:
-    """A snapshot with which the log may begin."""
+    """Create a snapshot with which the log may start."""
     head = cluster.store("publisher")
     said = head.epoch, head.state_id, head.position, head.digest
     cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")), TruncateLog(head.epoch))
@@ -171,7 +173,7 @@ def let_go(cluster: Cluster) -> StoredSnapshot:
 
 
 class Looks(StartPointFinder):
-    """As early as the log allows; notes the epoch of each look."""
+    """Start as early as the log allows and record the epoch of each look-back."""
 
     def __init__(self, cluster: Cluster, begun: list[int]) -> None:
         super().__init__(lambda: SnapshotTopic(cluster.records), oldest=True)

@@ -1,4 +1,4 @@
-"""The SQLite target: rows as they are seen, the whole state kept over restarts, tables and place as one."""
+"""The SQLite target: visible rows, the whole state over restarts, and one transaction for tables and position."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(path: Path) -> list[tuple[object, ...]]:
         return found.execute('SELECT * FROM "ks.t" ORDER BY p, c').fetchall()
 
 
-def test_a_table_follows_its_log_and_what_has_expired_goes(tmp_path: Path) -> None:
+def test_a_table_follows_its_log_and_expired_rows_disappear(tmp_path: Path) -> None:
     path, clock = tmp_path / "tables", ManualClock(AT)
     target = SqliteTables(path, clock)
     target.apply(change(row(2, (1,), {"v": 1, "w": "one", "m": (("x", 1),), "l": ((UUID, 3),), "b": b"\x01"})))
@@ -49,7 +49,7 @@ def test_a_table_follows_its_log_and_what_has_expired_goes(tmp_path: Path) -> No
     assert rows(path) == [("p1", 1, 1, "one", '[["x", 1]]', "[3]", b"\x01")]
 
 
-def test_what_was_not_saved_is_not_there(tmp_path: Path) -> None:
+def test_unsaved_rows_are_absent(tmp_path: Path) -> None:
     path = tmp_path / "tables"
     target = SqliteTables(path, ManualClock(AT))
     target.apply(change(row(2, (1,), {"v": 1})))
@@ -64,7 +64,7 @@ def test_what_was_not_saved_is_not_there(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_state_survives_its_text() -> None:
+def test_a_state_survives_serialization() -> None:
     for seed in range(60):
         chance = Random(seed)
         state = PartitionState()
@@ -74,7 +74,7 @@ def test_a_state_survives_its_text() -> None:
     assert state_of(state_text(PartitionState())) == PartitionState()
 
 
-def test_a_file_that_cannot_be_used_is_named_and_left_as_it_was(tmp_path: Path) -> None:
+def test_an_unusable_file_is_reported_and_left_unchanged(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(b"no database" * 200)
     for path, why in ((tmp_path, "a folder"), (text, "file is not a database"), (text / "x", "")):
@@ -84,10 +84,10 @@ def test_a_file_that_cannot_be_used_is_named_and_left_as_it_was(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text", "text.lock"]
 
 
-def test_a_place_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_an_unusable_position_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadStore, match="a folder"):
         FileProgress(tmp_path)
-    pipe = tmp_path / "pipe"  # as a device, which would be replaced, for every process of the machine
+    pipe = tmp_path / "pipe"  # A device would be replaced for every process of the machine.
     os.mkfifo(pipe)
     with pytest.raises(BadStore, match="no plain file"):
         FileProgress(pipe)

@@ -1,6 +1,6 @@
-"""A table rebuilt from its log is the table: random histories of every operation against a brute-force model.
+"""A table rebuilt from its log equals the table: random histories of all operations against a brute-force model.
 
-The fold gets the rows of the log, in any order, some twice.
+The fold gets the rows of the log in any order, some of them twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SHAPE = FoldedShape(TABLE)
 
 
 def rows_of(statement: Statement) -> tuple[CdcRow, ...]:
-    """The rows of the log of a statement: live cells with their time to live, dead ones without."""
+    """Return the log rows of a statement: live cells with their time to live, dead ones without."""
     base = row(2 if statement.kind == "insert" else 1, statement.at, statement.key)
     match statement.kind:
         case "partition_delete":
@@ -93,7 +93,7 @@ def test_random_histories_rebuild_the_table_at_every_instant() -> None:
 
 
 def test_the_log_of_random_mutations_rebuilds_the_table() -> None:
-    """The rows are those that the pipeline splits a mutation into; the model looks at its statements."""
+    """The pipeline splits each mutation into these rows; the model reads the statements."""
     for seed in range(300):
         chance = Random(seed)
         history, state, latest = [], PartitionState(), chance.choice((3, 30))
@@ -156,7 +156,7 @@ def test_a_table_without_clustering_columns_has_one_row_in_a_partition() -> None
     assert seen(fold(state, [row(4, 1, ())], shape), shape.columns, 1) == ()
 
 
-def test_a_range_is_told_by_the_order_of_the_type_and_not_of_the_bytes() -> None:
+def test_a_range_uses_the_order_of_the_type_instead_of_bytes() -> None:
     one, minus = serialize("int", 1), serialize("int", -1)
     assert minus > one
     both = Range((minus,), True, (one,), False, 9)

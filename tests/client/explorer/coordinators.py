@@ -1,4 +1,6 @@
-"""Coordinators of the explored requests: whether what nodes have answered is enough for any that there could be."""
+"""Coordinators of the explored requests: they decide whether the answers of nodes are enough for any possible
+coordinator.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,20 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.wire.data import Key
 
 WRITE, READ = 1, 2
-"""Numbers of the requests, and of the turns: the write is to be done, then the read. A first read counts as a write."""
+"""Turns of a request: first the write, then the read. A first read counts as a write."""
 FIRST_READ = 3
 RegisterResult = tuple[tuple[tuple[int, str], ...], ...]
-"""For each node, what it has answered in this turn: (place in the log, written, found or empty)."""
+"""The answers of each node in this turn: (position in the log, written, found or empty)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """``log``: the states, oldest first; what does not concern ``key`` is left out by the explorer.
+    """One explored case. ``log``: the states, oldest first; the explorer drops states that do not concern ``key``.
 
-    ``mistaken``: nodes that are declared down live. ``is_read_first``: nobody knows whether the write was done, but a
-    first read found the value and gave it away. ``keeps_others``: also the stages of
-    operations that do not touch the key are told apart. ``reads_from``: nobody reads on a state below this epoch.
-    ``counts_from``: what succeeded before this epoch was of a namesake, and is not looked at.
+    ``mistaken``: nodes that are declared down still run. ``is_read_first``: the write may not be complete, but a first
+    read found and returned its value. ``keeps_others``: the explorer distinguishes stages of operations that do not
+    touch the key. ``reads_from``: no coordinator reads on a state below this epoch. ``counts_from``: successes before
+    this epoch belong to a dropped namesake and do not count.
     """
 
     log: tuple[ClusterState, ...]
@@ -41,7 +43,9 @@ class Scenario:
 
 
 class Coordinators:
-    """All that could ask in a scenario. ``log``: the states that are told apart; ``nodes``: who may ever be asked."""
+    """All possible coordinators of a scenario. ``log``: the distinct states; ``nodes``: the nodes that a coordinator
+    may ask.
+    """
 
     def __init__(self, scenario: Scenario, log: list[ClusterState], nodes: list[str]) -> None:
         self.scenario = scenario
@@ -64,7 +68,7 @@ class Coordinators:
         return plans.plan(state, request)
 
     def is_done(self, length: int, turn: int, told: RegisterResult) -> bool:
-        """True if a coordinator may call it a success, with ``length`` states in the log."""
+        """Return whether a coordinator may report a success, with ``length`` states in the log."""
         if not any(told):
             return False
         if turn == READ:
@@ -77,7 +81,7 @@ class Coordinators:
         return self._counts(length, WRITE, repaired) or self._needs_no_repair(length, told)
 
     def _answers(self, turn: int, told: RegisterResult, kinds: tuple[str, ...]) -> list[tuple[int, Answer]]:
-        """(first place in the log at which the node may have been asked, answer)."""
+        """Return (first position in the log at which the node may have been asked, answer)."""
         first = {
             node: next((i for i, p in enumerate(self.plans[turn]) if isinstance(p, RequestPlan) and node in p.asked), 0)
             for node in self.nodes
@@ -90,7 +94,7 @@ class Coordinators:
         ]
 
     def _counts(self, length: int, turn: int, answers: list[tuple[int, Answer]]) -> bool:
-        """True if the answers are enough for a coordinator who knows any of the states."""
+        """Return whether the answers are enough for a coordinator on any of the states."""
         for known in range(length):
             if self.log[known].epoch < self.scenario.counts_from:
                 continue
@@ -103,7 +107,7 @@ class Coordinators:
         return False
 
     def _needs_no_repair(self, length: int, told: RegisterResult) -> bool:
-        """True if a coordinator who knows some state gives the value away as it is."""
+        """Return whether a coordinator on some state returns the value without a repair."""
         for known in range(length):
             now = self.plans[FIRST_READ][known]
             everything = self._answers(FIRST_READ, told, ("found", "empty"))

@@ -1,20 +1,20 @@
-"""Every order of events of a small cluster: movements go on, one write is done, then one read must find it.
+"""All event orders of a small cluster: movements advance, one write succeeds, and a later read must find it.
 
-Replicas, coordinators and gates are the production functions; the model brings the rest: a log that grows when its
-gates let it, replicas that adopt its states late or by leaps, messages that arrive in any order or never, disks,
-restarts, nodes that die. What it leaves out cannot hide a violation:
+Replicas, coordinators and gates are the production functions. The model adds the environment: a log that grows as its
+gates permit, replicas that adopt states late or skip some, lost and reordered messages, disks, restarts, dead nodes.
+Each simplification hides no violation:
 
-- **Coordinators are whatever they could be.** A message of a plan on any state of the log may arrive at any time, and
-  the answers count if they do for a coordinator who knows any state that is not older than those plans. So late news,
-  plans made again, duplicates and lost messages need no events of their own.
-- **A success is noted at once.** Messages of a write that is done already could only bring the value to more nodes, and
-  an answer that holds the value can only spoil a read that is to miss it: both are taken to be lost.
-- **Rows arrive as soon as they are taken.** Later they would be the same rows, or refused. (``rows_travel`` checks it.)
-- **Who never serves the key is quick.** Such nodes acknowledge and report at once; so does everyone ``prepared``.
-- **Nodes that nothing tells apart** (same memberships, gates, sources) are exchanged for one another.
+- **Coordinators are arbitrary.** A message planned on any state may arrive at any time. The answers count if they are
+  enough for a coordinator on any state at least as new as those plans. Late news, new plans, duplicates and lost
+  messages therefore need no events.
+- **A success is recorded at once.** Later messages of a complete write only copy the value to more nodes, and an
+  answer with the value only helps the read. The model treats both as lost.
+- **Rows arrive when they are sent.** A later arrival gives the same rows or a refusal. (``rows_travel`` checks this.)
+- **Nodes that never serve the key are fast.** They acknowledge and report at once; in stage ``prepared`` all nodes do.
+- **Equivalent nodes** (same memberships, gates, sources) are interchangeable.
 
-A node that is declared down does nothing from then on, unless it was declared so by mistake. Values that a state is
-made of are numbered, and what production functions say of them is remembered: a state is a tuple of small numbers.
+A node that is declared down stops, unless the declaration is a mistake. The explorer numbers the values of a state and
+caches the results of production functions: a state is a tuple of small numbers.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tests.client.explorer.way import GateRule, Way, gate_is_met
 
 VALUE = RegisterCell(1, b"x")
 STEPS_MAX = 150
-"""Of a random walk: a first read may be asked again and again."""
+"""Limit of a random walk, because a first read may repeat often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """``story``: the events that lead to a read that misses the write; empty if none was found. ``states``: distinct
-    ones that were seen, ``exhausted`` if that is all there are; ``reads``: states in which the write was done.
+    """Result of a search. ``story``: the events up to a read that misses the write; empty if none was found.
+    ``states``: distinct visited states, ``exhausted`` if these are all. ``reads``: states with a complete write.
     """
 
     states: int
@@ -54,8 +54,8 @@ class Explored:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """One node. ``shape``: number of its registers; ``acked``: place in the log up to which it has acknowledged;
-    ``answers``: (place in the log, what) given in this turn; ``reported``: operations whose rows it has reported.
+    """One node. ``shape``: number of its registers; ``acked``: last acknowledged log position;
+    ``answers``: (log position, answer) of this turn; ``reported``: operations with reported rows.
     """
 
     shape: int
@@ -65,11 +65,11 @@ class Local:
 
 
 Now = tuple[int, int, int, tuple[Any, ...], tuple[int, ...]]
-"""(states in the log, turn, restarts left, rows under way as (target, fetch, has the value), numbers of the locals)."""
+"""(states in the log, turn, restarts left, rows in transit as (target, fetch, has the value), numbers of the nodes)."""
 
 
 class _Numbers:
-    """Values and their numbers, in the order in which they came up."""
+    """Numbers of values, in order of first use."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -83,7 +83,7 @@ class _Numbers:
 
 
 class Explorer:
-    """Goes through what can happen in a scenario."""
+    """A search through all events of a scenario."""
 
     def __init__(self, scenario: Scenario, rule: GateRule = gate_is_met) -> None:
         self.scenario = scenario
@@ -93,7 +93,7 @@ class Explorer:
         self.coordinators = Coordinators(scenario, self.log, self.nodes)
         self.plans = self.coordinators.plans
         self.shapes, self.locals = _Numbers(), _Numbers()
-        # What production functions say is remembered for this explorer, while its rules are as they are.
+        # Caches of production functions, valid while the rules of this explorer are unchanged.
         self.registers_of = cache(self._registers_of)
         self.moves = cache(self._moves)
         self.may_grow = cache(self.way.may_grow)
@@ -123,7 +123,7 @@ class Explorer:
         return replace(found, node=self.nodes[place])
 
     def _local(self, local: Local, replica: RegisterReplica, replies: Iterable[Reply] = (), turn: int = 0) -> int:
-        """The number of a node after a step."""
+        """Return the number of a node after a step."""
         acknowledged = registers.acknowledgeable(replica)
         acked = max(local.acked, max((i for e, i in self.place.items() if e <= acknowledged), default=0))
         answers = set(local.answers)
@@ -136,11 +136,11 @@ class Explorer:
         return self.locals.of(after, after)
 
     def _place(self, epoch: Epoch) -> int:
-        """The place in the log of an epoch, or of what was like it for the key."""
+        """Return the log position of an epoch, or of an equivalent epoch for the key."""
         return max((place for known, place in self.place.items() if known <= epoch), default=0)
 
     def _told(self, reply: Reply, turn: int) -> str:
-        """What an answer is kept as; nothing if it is of no use to who wants the read to miss the write."""
+        """Return the stored form of an answer, or None if it cannot help a read to miss the write."""
         if reply.refused or turn == 0:
             return ""
         if turn == READ:
@@ -150,7 +150,7 @@ class Explorer:
         return "found" if reply.cell == VALUE else "empty"
 
     def _moves(self, place: int, number: int, length: int, turn: int) -> tuple[tuple[str, int], ...]:
-        """What a node can do by itself, or by a message that reaches it: (event, local afterwards)."""
+        """Return the steps of a node, alone or after a message: (event, next state of the node)."""
         local: Local = self.locals.values[number]
         replica = self.registers_of(place, local.shape)
         who = self.nodes[place]
@@ -163,7 +163,7 @@ class Explorer:
         for write in replica.pending:
             after, replies = registers.apply(replica, write.number)
             found.append((f"{who} has applied the write", self._local(local, after, replies, turn)))
-        for reading in replica.reading if turn == WRITE else ():  # else it would find the value
+        for reading in replica.reading if turn == WRITE else ():  # otherwise the read finds the value
             after, replies = registers.answer_read(replica, reading.number)
             found.append((f"{who} looks up", self._local(local, after, replies, turn)))
         if turn == WRITE and not replica.pending and self._is_of_use(place, local, replica, "written"):
@@ -176,14 +176,14 @@ class Explorer:
         return tuple((what, after) for what, after in dict.fromkeys(found) if after != number)
 
     def _without_strangers(self, replica: RegisterReplica) -> RegisterReplica:
-        """The node with all rows that do not matter here: of other ranges."""
+        """Return the node with all rows of other ranges, which do not matter here."""
         for fetch in replica.fetching:
             if fetch.source not in self.nodes or self.key not in registers.spans_of(replica.state, fetch):
                 replica = registers.receive(replica, fetch, {}) or replica
         return replica
 
     def _is_of_use(self, place: int, local: Local, replica: RegisterReplica, what: str) -> bool:
-        """True unless it has given an answer that still counts: who has answered is not asked again."""
+        """Return whether to ask the node: it has not given an answer that still counts."""
         if not registers.is_ready(replica):
             return False
         group = self.way.group(replica.state)
@@ -211,7 +211,7 @@ class Explorer:
                 continue
             what = f"{'write' if request == WRITE else 'read'} planned at {made.epoch} reaches {who}"
             if request == READ and not after.durable.cells:
-                # Nothing can come that would make this answer any worse.
+                # No later answer can be worse for the read.
                 after, replies = registers.answer_read(after, READ)
                 there = self._local(local, after, replies, READ)
             else:
@@ -223,7 +223,7 @@ class Explorer:
     # ------------------------------------------------------------------------------------------- rows
 
     def _rows(self, place: int, shape: int, fetch: registers.RegisterFetch) -> bool | None:
-        """Whether a source's snapshot has the value; None if it gives none now."""
+        """Return whether a source's snapshot has the value; None if the source gives none now."""
         found = registers.snapshot(self.registers_of(place, shape), fetch)
         return self.key in found if isinstance(found, CellSnapshot) else None
 
@@ -234,7 +234,7 @@ class Explorer:
         return None if after is None else self._local(local, after)
 
     def _streamed(self, now: Now) -> Iterator[tuple[str, Now, bool]]:
-        """(event, what is afterwards, whether the rows have the value)."""
+        """Return (event, next state, whether the rows have the value)."""
         length, turn, restarts, flights, numbers = now
         for target, number in enumerate(numbers):
             if self.way.is_dead(length, target):
@@ -264,7 +264,7 @@ class Explorer:
     # -------------------------------------------------------------------------------------- all together
 
     def first(self) -> Now:
-        """Everyone serves under the oldest state."""
+        """Return the first state: all nodes serve under the oldest state."""
         numbers = []
         for node in self.nodes:
             replica, _ = registers.adopt(registers.restarted(node, registers.Durable()), self.log[0])
@@ -272,7 +272,7 @@ class Explorer:
         return self._canonical((1, WRITE, self.scenario.restarts, (), tuple(numbers)))
 
     def events(self, now: Now) -> Iterator[tuple[str, Now | None]]:
-        """(event, what is afterwards); None: the read has missed the write."""
+        """Return (event, next state); None: the read has missed the write."""
         for what, after in self._raw_events(now):
             length, turn, restarts, flights, numbers = after
             told = tuple(self.locals.values[number].answers for number in numbers)
@@ -285,8 +285,9 @@ class Explorer:
                 yield f"{what}: read, and the write is not found", None
 
     def _raw_events(self, now: Now) -> Iterator[tuple[str, Now]]:
-        """What can happen. One event alone if it takes nothing away from who wants the read to miss the write: all that
-        could happen before it can happen after it.
+        """Return the possible events.
+
+        An event that never helps the read is returned alone, because every other event can also follow it.
         """
         length, turn, restarts, flights, numbers = now
         values = self.locals.values
@@ -337,7 +338,7 @@ class Explorer:
         return f"log: epoch {self.log[length].epoch}", (length + 1, turn, restarts, flights, there)
 
     def _next_turn(self, place: int, number: int) -> int:
-        """A node for which messages of the write that have not been answered are lost."""
+        """Return a node for the next turn: unanswered messages of the write are lost."""
         local: Local = self.locals.values[number]
         replica = replace(self.registers_of(place, local.shape), pending=(), reading=())
         return self._local(replace(local, answers=()), replica)
@@ -357,7 +358,7 @@ class Explorer:
     # ------------------------------------------------------------------------------------------- searching
 
     def explore(self, states_max: int) -> Explored:
-        """All states breadth first, or ``states_max`` of them; stops at the first read that misses the write."""
+        """Visit all states breadth first, or ``states_max`` of them; stop at the first read that misses the write."""
         first = self.first()
         came: dict[Now, Now | None] = {first: None}
         queue = deque([first])
@@ -374,7 +375,7 @@ class Explorer:
         return Explored(len(came), (), reads, not queue)
 
     def _story(self, came: dict[Now, Now | None], here: Now) -> tuple[str, ...]:
-        """The events from the beginning to ``here``."""
+        """Return the events from the start to ``here``."""
         told: list[str] = []
         while (before := came[here]) is not None:
             told.append(next(what for what, after in self.events(before) if after == here))
@@ -382,7 +383,7 @@ class Explorer:
         return tuple(reversed(told))
 
     def walk(self, seed: int, walks: int) -> Explored:
-        """Random walks, each until nothing can happen any more, or for ``STEPS_MAX`` events."""
+        """Walk at random until no event is possible or ``STEPS_MAX`` events have happened."""
         draw = random.Random(seed)
         seen: set[Now] = set()
         reads = 0

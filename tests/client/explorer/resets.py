@@ -1,6 +1,6 @@
-"""Resets of a zone's partition that are explored: voters are lost, and one survivor takes what the others have.
+"""Resets of a zone's partition: voters are lost, and one survivor merges the data of the other replicas.
 
-Five nodes, of which three vote: with two of these down the partition cannot go on, and three of the replicas are alive.
+Three of five nodes vote. With two voters down the partition is blocked, and three replicas are alive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, 
 
 
 class Reset:
-    """The states so far. ``left``: the letters of those who are not lost, the survivor first."""
+    """A partition with two lost voters. ``left``: the letters of the live nodes, the survivor first."""
 
     def __init__(self) -> None:
         self.log: list[ClusterState] = [with_data("ABCDE", partitions=1, replicas=5, quorum=2)]
@@ -34,8 +34,8 @@ class Reset:
     def reset(self, *, admits_loss: bool = False) -> Reset:
         return self.do(reset(self.log[-1], dict.fromkeys(self.left, 1), admits_loss=admits_loss))
 
-    def led(self) -> Reset:
-        """Its tablet goes on as far as it may."""
+    def advanced(self) -> Reset:
+        """Advance the tablet as far as the gates permit."""
         while commands := [one for one in of_coordinator(self.log[-1]) if not tried(self.log[-1], one)[1]]:
             self.do(commands[0])
         return self
@@ -45,36 +45,36 @@ class Reset:
 
 
 def most_are_left() -> Scenario:
-    """Nobody is asked: a majority of those who have the data is alive."""
-    return Reset().reset().led().scenario()
+    """Reset without an admitted loss: a majority of the replicas with data is alive."""
+    return Reset().reset().advanced().scenario()
 
 
 def known_to_all() -> Scenario:
-    """All know of the reset, and what follows is told late; who is down lives."""
+    """All nodes know the reset; later entries arrive late, and down nodes still run."""
     found = mistaken(most_are_left())
     return replace(found, log=found.log[2:])
 
 
 def one_more_dies(*, admits_loss: bool = False) -> Scenario:
-    """Just after the reset another one is declared down, too; later it is up again."""
+    """Another node is declared down just after the reset and comes back later."""
     found = Reset().reset(admits_loss=admits_loss)
-    found.do(*down(found.left[1])).led()
-    return found.do(DeclareUp(ids(found.left[1])[0], "")).led().scenario()
+    found.do(*down(found.left[1])).advanced()
+    return found.do(DeclareUp(ids(found.left[1])[0], "")).advanced().scenario()
 
 
 def back_before_the_step() -> Scenario:
-    """One more is declared down, so that most of the data is lost, and the loss is admitted. It is up again when the
-    survivor has said that he has what the others have, and is not read yet. Nobody sees a state between the loss and
-    the reset, and the log ends when the survivor is read.
+    """One more node is declared down: most data is lost, and the operator admits the loss. The node comes back after
+    the survivor has reported its merge and before reads use it. No coordinator sees a state between the loss and the
+    reset, and the log ends when reads use the survivor.
     """
     found = Reset().reset(admits_loss=True)
-    found.do(*down(found.left[1]), DeclareUp(ids(found.left[1])[0], "")).led()
+    found.do(*down(found.left[1]), DeclareUp(ids(found.left[1])[0], "")).advanced()
     found.log = [found.log[0], *found.log[2:6]]
     return found.scenario()
 
 
 def mistaken(made: Scenario) -> Scenario:
-    """Whoever is declared down lives."""
+    """Nodes that are declared down still run."""
     return replace(made, mistaken=True)
 
 

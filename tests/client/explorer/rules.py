@@ -1,8 +1,8 @@
-"""Rules of reads, writes and movements, each with what it is like without it, and where that shows.
+"""Rules of reads, writes and movements, and for each rule a scenario that fails without it.
 
-``python -m tests.client.explorer.rules`` (``make explore``) explores every scenario, then switches off one rule after
-the other; those that others imply, in every scenario. It prints Markdown tables of what was seen. ``--states`` bounds
-each search, ``--walks`` adds random walks where it ended early, ``--seed`` is theirs.
+``python -m tests.client.explorer.rules`` (``make explore``) explores every scenario and then disables one rule after
+the other. A rule that others imply is disabled in every scenario. The command prints the results as Markdown tables.
+``--states`` bounds each search, ``--walks`` adds random walks after a bounded search, ``--seed`` seeds them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ringlog.kernel.tablets.gates:meeting, 1
 + return count - quorum(count)
 """
 )
-"""Bugs that only the explorer looks for."""
+"""Bugs that only the explorer checks."""
 
 _PARTS = ("operations", "registers", "explored", "rare", "zones")
 _KNOWN = {mutant.name: mutant for mutant in (*(one for part in _PARTS for one in bugs_of(part)), *FINDERS)}
@@ -63,10 +63,10 @@ _KNOWN = {mutant.name: mutant for mutant in (*(one for part in _PARTS for one in
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """A rule that is switched off, by a bug that is planted or by a gate that is open.
+    """A rule that a planted bug or an open gate disables.
 
-    Without either an operator has overridden it. ``shows``: a scenario in which a read misses a write then; empty if
-    there is none, because other rules, ``implied`` says which, see to it.
+    If neither is set, an operator has overridden the rule. ``shows``: a scenario with a read that then misses a write;
+    empty if other rules imply this one, as ``implied`` states.
     """
 
     rule: str
@@ -78,7 +78,7 @@ class Off:
 
     @contextmanager
     def off(self) -> Iterator[GateRule]:
-        """The rule of the gates, in a world without this one."""
+        """Yield the rule of the gates while this rule is disabled."""
         with planted(_KNOWN[self.mutant]) if self.mutant else nullcontext():
             yield self._lax if self.open_stage else gate_is_met
 
@@ -86,7 +86,7 @@ class Off:
         return found.stage == self.open_stage or gate_is_met(found, witnesses)
 
     def search(self, scenario: str, states_max: int) -> Explored:
-        """Explore with the rule off; nobody restarts but where that is what it takes."""
+        """Explore with the rule disabled; nodes restart only if the rule needs it."""
         with self.off() as rule:
             made = (SCENARIOS | OVERRIDDEN)[scenario]()
             return Explorer(replace(made, restarts=int(self.rule.startswith("R6"))), rule).explore(states_max)
@@ -157,11 +157,11 @@ IMPLIED = (
         implied="R4 drained source, R5 reports, R5 old groups",
     ),
 )
-"""Rules without which nothing is missed, since others imply them; see the guide for why."""
+"""Rules that others imply; without them no read misses a write. The guide explains why."""
 
 
 def main() -> int:
-    """Print the tables; 1 if a rule is broken, or one could be switched off and nothing was found."""
+    """Print the tables; return 1 if a rule is broken, or if a disabled rule has no counterexample."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--states", type=int, default=300_000)
     parser.add_argument("--walks", type=int, default=2_000)

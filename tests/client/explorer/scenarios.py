@@ -1,6 +1,6 @@
-"""The movements that are explored: logs made by the kernel from commands, on clusters as small as each allows.
+"""The explored movements: logs that the kernel creates from commands, on the smallest possible clusters.
 
-In all of them the write may be done at any point of the log, from before the first command to the very end.
+The write may happen at any point of the log, from before the first command to its end.
 """
 
 from __future__ import annotations
@@ -27,50 +27,52 @@ BOTH, NEW, FINISHED = "write_both_read_old", "write_both_read_new", "finished"
 
 @dataclass(slots=True)
 class History:
-    """The states so far, and commands that make more."""
+    """The states so far, and methods that append commands."""
 
     log: list[ClusterState]
 
     @property
     def now(self) -> ClusterState:
-        """The newest state."""
+        """Return the newest state."""
         return self.log[-1]
 
     def do(self, *commands: Command) -> History:
-        """Commands that apply."""
+        """Apply the commands."""
         for command in commands:
             self.log.append(applied(self.now, command))
         return self
 
     def ask(self, command: Command) -> str:
-        """Ask for an operation; its id."""
+        """Request an operation and return its id."""
         state, operation = begun(self.now, command)
         self.log.append(state)
         return operation
 
     def drive(self, operation: str, stage: str = FINISHED) -> History:
-        """The operation goes on to ``stage``."""
+        """Advance the operation to ``stage``."""
         while self.now.operations[operation].stage != stage:
             self.log.append(stepped(self.now, operation))
         return self
 
     def run(self, command: Command, stage: str = FINISHED) -> str:
-        """Ask, and go on to ``stage``; the operation's id."""
+        """Request an operation, advance it to ``stage`` and return its id."""
         operation = self.ask(command)
         self.drive(operation, stage)
         return operation
 
     def cancelled(self, command: Command) -> History:
-        """Called off while both are written."""
+        """Cancel the operation while both groups are written."""
         return self.do(CancelOperation(self.run(command, BOTH), "not now"))
 
     def scenario(self, token: int, keyspace: str = "ks0") -> Scenario:
-        """A register at ``token``."""
+        """Return the scenario of a register at ``token``."""
         return Scenario(tuple(self.log), Key(keyspace, token, b"k"))
 
 
 def line(count: int, factor: int, *spare: str) -> History:
-    """Nodes a, b, … in one rack, at 100, 200, …; ``spare`` ones are registered. A key at 50 is on the first ones."""
+    """Return nodes a, b, … in one rack, at 100, 200, …; ``spare`` ones are registered. The first nodes own a
+    key at 50.
+    """
     nodes: dict[str, tuple[str, tuple[int, ...]]] = {
         "abcdef"[number]: ("dc1/r1", (100 * (number + 1),)) for number in range(count)
     }
@@ -79,7 +81,7 @@ def line(count: int, factor: int, *spare: str) -> History:
 
 
 def noted(count: int, factor: int) -> History:
-    """A ``line`` with a keyspace ``kept`` that notes the epoch that made it; the log begins there."""
+    """Return a ``line`` with a keyspace ``kept`` that stores its creation epoch; the log starts there."""
     return History(line(count, factor).do(CreateKeyspace("kept", simple(factor))).log[-1:])
 
 
@@ -96,7 +98,7 @@ def leave(factor: int) -> Scenario:
 
 
 def move() -> Scenario:
-    """A node gives its range away and takes it back."""
+    """A node moves its range to another node and takes it back."""
     history = line(2, 1)
     history.run(Move("a", (250,), SEED))
     history.run(Move("a", (100,), SEED))
@@ -104,7 +106,7 @@ def move() -> Scenario:
 
 
 def neighbours(factor: int) -> Scenario:
-    """The owner of the range leaves while a node joins in front of the next one; their steps alternate."""
+    """The owner of the range leaves while a node joins before the next one; their steps alternate."""
     history = line(6, factor, "x")
     one, two = history.ask(Join("x", (60,), SEED)), history.ask(Leave("d"))
     for stage in (BOTH, NEW, FINISHED):
@@ -113,7 +115,7 @@ def neighbours(factor: int) -> Scenario:
 
 
 def in_turn(factor: int) -> Scenario:
-    """A range is given away and comes back: the first movement is not known everywhere when the second begins."""
+    """A range moves away and back: some nodes have not adopted the first movement when the second starts."""
     history = line(factor, factor, "x")
     history.run(Join("x", (60,), SEED))
     history.run(Leave("x"))
@@ -129,21 +131,21 @@ def replaced(factor: int, *, dead: bool) -> Scenario:
 
 
 def removed(factor: int) -> Scenario:
-    """A dead node's range goes to another, while the others may be as slow as they like."""
+    """The range of a dead node moves to another node; the other nodes may be slow."""
     history = line(factor + 1, factor).do(DeclareDown("a", "disk"))
     history.run(Remove("a"))
     return history.scenario(50)
 
 
 def rebuilt(factor: int) -> Scenario:
-    """A node streams what it has already."""
+    """A node streams data that it already has."""
     history = line(factor + 1, factor)
     history.run(Rebuild("a"))
     return history.scenario(50)
 
 
 def assassinated(factor: int, *, rebuilds: bool) -> Scenario:
-    """A dead node is gone with one entry; nobody reads before its heir has been rebuilt (or just before that)."""
+    """One entry removes a dead node; no coordinator reads earlier than just before its heir is rebuilt."""
     history = line(factor + 1, factor).do(DeclareDown("a", "disk"), Assassinate("a"))
     heir = "abcdef"[factor]
     if rebuilds:
@@ -152,7 +154,7 @@ def assassinated(factor: int, *, rebuilds: bool) -> Scenario:
 
 
 def left_out(factor: int, *, admits_loss: bool = False) -> Scenario:
-    """A replica is declared down when its range has new readers, and the movement goes on without it."""
+    """A replica is declared down when its range has new readers, and the movement continues without it."""
     history = line(factor, factor, "x")
     operation = history.run(Join("x", (60,), SEED), NEW)
     gone = "ab"[min(factor, 2) - 1]
@@ -162,7 +164,7 @@ def left_out(factor: int, *, admits_loss: bool = False) -> Scenario:
 
 
 def left_out_in_turn() -> Scenario:
-    """A node leaves; a replica that stays is declared down and left out, then the one that leaves is declared down."""
+    """A node leaves; a remaining replica is declared down and left out, then the leaving node is declared down."""
     history = line(4, 3)
     operation = history.run(Leave("a"), NEW)
     history.do(DeclareDown("b", "fire"), RetryOperation(operation, "fire", ("b",)), DeclareDown("a", "fire"))
@@ -170,21 +172,21 @@ def left_out_in_turn() -> Scenario:
 
 
 def again(factor: int, node: str) -> Scenario:
-    """A join is called off while both are written; then ``node`` joins at the same place."""
+    """A join is cancelled while both groups are written; then ``node`` joins at the same token."""
     history = line(factor, factor, "x", "y").cancelled(Join("x", (60,), SEED))
     history.run(Join(node, (60,), SEED))
     return history.scenario(50)
 
 
 def replaced_again(node: str) -> Scenario:
-    """The replacement of a dead node is called off; then ``node`` replaces it."""
+    """The replacement of a dead node is cancelled; then ``node`` replaces it."""
     history = line(3, 3, "x", "y").do(DeclareDown("a", "disk")).cancelled(Replace("x", "a"))
     history.run(Replace(node, "a"))
     return history.scenario(50)
 
 
 def came_back(factor: int) -> Scenario:
-    """A node leaves; its machine, with a new id, joins where it was."""
+    """A node leaves; its machine joins with a new id at the same token."""
     history = line(factor + 1, factor, "x")
     history.run(Leave("a"))
     history.run(Join("x", (100,), SEED))
@@ -198,7 +200,7 @@ def factor(before: int, after: int) -> Scenario:
 
 
 def two_places(count: int, write: Level = Level.QUORUM, read: Level = Level.QUORUM) -> Scenario:
-    """Two places of a group of ``count`` change at once: other racks."""
+    """Two replicas of a group of ``count`` change at once because of racks."""
     nodes = {name: (f"dc1/r{number}", (100 * number,)) for number, name in enumerate("abcde"[: count + 2], start=1)}
     racks = tuple(f"r{number}" for number in range(1, count + 3))
     history = History([placed(nodes, network(dc1=racks[:count]))])
@@ -207,7 +209,7 @@ def two_places(count: int, write: Level = Level.QUORUM, read: Level = Level.QUOR
 
 
 def datacenter(write: Level, read: Level, local: str, before: dict[str, int], after: dict[str, int]) -> Scenario:
-    """A keyspace goes from some datacenters to others."""
+    """A keyspace moves from some datacenters to others."""
     nodes = {
         f"{letter}{number}": (f"{name}/r1", (200 * number + 50 * at,))
         for at, (letter, name) in enumerate((("a", "dc1"), ("b", "dc2")))
@@ -219,8 +221,8 @@ def datacenter(write: Level, read: Level, local: str, before: dict[str, int], af
 
 
 def taken_over(factor: int, *, gives: bool = False) -> Scenario:
-    """A keyspace takes over a setting that has just been made, and the replicas are the same; ``gives``: a keyspace
-    that has just been made takes over its setting. Whoever adopts both entries at once sees members of the later one.
+    """A keyspace takes over a new setting with the same replicas. ``gives``: a new keyspace takes over the setting of
+    the old one. A node that adopts both entries at once sees members of the later one.
     """
     history = noted(factor, factor).do(CreateKeyspace("late", network(dc1=factor)))
     history.do(AlterKeyspace("late", simple(factor)) if gives else AlterKeyspace("kept", network(dc1=factor)))
@@ -228,7 +230,7 @@ def taken_over(factor: int, *, gives: bool = False) -> Scenario:
 
 
 def back_and_taken_over() -> Scenario:
-    """A node gives its range away, takes it back, and and its keyspace takes over a setting."""
+    """A node moves its range away and back, and its keyspace takes over a setting."""
     history = noted(2, 1)
     history.run(Move("a", (250,), SEED))
     history.run(Move("a", (100,), SEED))
@@ -237,7 +239,7 @@ def back_and_taken_over() -> Scenario:
 
 
 def grown_into() -> Scenario:
-    """A keyspace grows, shrinks and grows again into the setting that another one has for long."""
+    """A keyspace grows, shrinks and grows again to the setting of an older keyspace."""
     history = noted(2, 1).do(CreateKeyspace("late", simple(2)))
     for count in (2, 1, 2):
         history.run(AlterKeyspace("kept", simple(count)))
@@ -245,7 +247,7 @@ def grown_into() -> Scenario:
 
 
 def namesake(factor: int) -> Scenario:
-    """A keyspace is dropped, and another one of its name made, while a third one keeps their placement."""
+    """A keyspace is dropped and recreated while a third one keeps their placement."""
     history = line(factor, factor).do(CreateKeyspace("other", simple(factor)))
     history.do(DropKeyspace("ks0"), CreateKeyspace("ks0", simple(factor)))
     del history.log[-2]
@@ -253,17 +255,17 @@ def namesake(factor: int) -> Scenario:
 
 
 def mistaken(scenario: Scenario) -> Scenario:
-    """Whoever is declared down lives."""
+    """Nodes that are declared down still run."""
     return replace(scenario, mistaken=True)
 
 
 def read_first(scenario: Scenario) -> Scenario:
-    """The write is done because a first read gave its value away."""
+    """The write is complete because a first read returned its value."""
     return replace(scenario, is_read_first=True)
 
 
 def rows_late(scenario: Scenario) -> Scenario:
-    """Rows are under way for as long as they like."""
+    """Rows stay in transit for any time."""
     return replace(scenario, rows_travel=True)
 
 
@@ -274,7 +276,7 @@ OVERRIDDEN: dict[str, Make] = {
     "assassinate, then read, 3 replicas": lambda: assassinated(3, rebuilds=False),
     **ADMITTED,
 }
-"""What an operator may ask for although it may lose rows: a read misses the write."""
+"""Overrides that may lose rows: a read misses the write."""
 
 SCENARIOS: dict[str, Make] = {
     "join, 1 replica": lambda: join(1),

@@ -1,6 +1,6 @@
-"""Transitions of a tablet that are explored: its replicas move, are made anew, become more or fewer, and turn back.
+"""Transitions of a tablet: its replicas move, are rebuilt, grow, shrink and revert.
 
-Where a node dies, or is declared down by mistake, the others go on without it as far as the gates of tablets let them.
+If a node dies or is declared down by mistake, the others continue as far as the gates of tablets permit.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Tablet:
         return self
 
     def begin(self, source: str, target: str, kind: str = "migration") -> Tablet:
-        """Empty: nobody leaves, or nobody comes."""
+        """Start a transition. Empty: no node leaves, or no node is added."""
         shards = dict(places(tablet(self.log[-1])))
         ends = (Shard(source, shards[source]) if source else None, Shard(target, 0) if target else None)
         return self.do(MigrateTablets((TabletMigration(TABLE, 0, kind, *ends),)))
 
     def lead(self, stage: str = "") -> Tablet:
-        """The tablet goes on to ``stage``, or to the end."""
+        """Advance the tablet to ``stage`` or to the end."""
         while (found := tablet(self.log[-1]).transition) is not None and found.stage != stage:
             self.do(step(self.log[-1]))
         return self
@@ -58,7 +58,7 @@ class Tablet:
         return self.do(DeclareDown(node, "burnt"))
 
     def resized(self, count: int) -> Tablet:
-        """The keyspace asks for another number of replicas."""
+        """Change the replication factor of the keyspace."""
         return self.do(AlterKeyspace("ks", factor(count)))
 
     def scenario(self, *, mistaken: bool = False) -> Scenario:
@@ -77,7 +77,7 @@ def moved_and_back(count: int) -> Scenario:
 
 
 def turned_back(count: int, stage: str, *, mistaken: bool = False, once: bool = False) -> Scenario:
-    """Its target is dead, and then, but for ``once``, the tablet moves to another node."""
+    """The target dies; then the tablet moves to another node, unless ``once``."""
     made = Tablet(count)
     made.begin(made.replicas[0], made.free[0]).lead(stage).down(made.free[0]).back()
     if once:
@@ -87,7 +87,7 @@ def turned_back(count: int, stage: str, *, mistaken: bool = False, once: bool = 
 
 
 def tried_again(count: int) -> Scenario:
-    """It turns back, and then the same node gets it."""
+    """The tablet reverts; then the same node receives it."""
     made = Tablet(count)
     for _ in range(2):
         made.begin(made.replicas[0], made.free[0]).lead(STREAMING)
@@ -96,7 +96,7 @@ def tried_again(count: int) -> Scenario:
 
 
 def third_dies(count: int, *, mistaken: bool) -> Scenario:
-    """A replica that stays dies before the first step; all the same the tablet arrives."""
+    """A remaining replica dies before the first step; the tablet still completes its move."""
     made = Tablet(count)
     made.begin(made.replicas[0], made.free[0]).down(made.replicas[-1])
     return made.lead().scenario(mistaken=mistaken)
@@ -114,7 +114,7 @@ def rebuilt(count: int, *, mistaken: bool) -> Scenario:
 
 
 def changed(before: int, after: int) -> Scenario:
-    """One replica more, or one fewer."""
+    """The tablet gains or loses one replica."""
     made = Tablet(before).resized(after)
     ends = ("", made.free[0]) if after > before else (made.replicas[0], "")
     return made.begin(*ends, kind="rebuild").lead().scenario()

@@ -1,7 +1,6 @@
-"""No order of events breaks the rules of reads and writes; each rule that is switched off has a counterexample.
+"""No event order breaks the rules of reads and writes; each disabled rule has a counterexample.
 
-What is too large to be gone through here is looked at from its beginning and by random walks; ``make explore`` looks
-further.
+Searches of large scenarios are bounded, with random walks in addition; ``make explore`` searches further.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def test_no_order_of_events_loses_the_write(name: str) -> None:
     if not explored.exhausted:
         explored = explorer.walk(1, WALKS)
         assert explored.story == ()
-        assert explored.reads > WALKS, "the write was done in many of them"
+        assert explored.reads > WALKS, "many states contain a complete write"
 
 
 @pytest.mark.parametrize("name", ["join, 1 replica", "away and back, 1 replica", "cancel, then the same, 1 replica"])
@@ -71,19 +70,19 @@ def test_restarts(name: str) -> None:
 
 
 @pytest.mark.parametrize("off", OFF, ids=[f"{off.rule}: {off.mutant or off.open_stage or off.shows}" for off in OFF])
-def test_each_rule_that_is_switched_off_has_a_counterexample(off: Off) -> None:
+def test_each_disabled_rule_has_a_counterexample(off: Off) -> None:
     explored = off.search(off.shows, 400_000)
     assert explored.story, f"{explored.states} states, {explored.reads} reads"
 
 
 @pytest.mark.parametrize("off", IMPLIED, ids=[off.rule for off in IMPLIED])
-def test_what_others_imply_may_be_switched_off(off: Off) -> None:
+def test_implied_rules_may_be_disabled(off: Off) -> None:
     for name in ("join, 2 replicas", "from 3 replicas to 1", "two of two places", "replace a dead node, 3 replicas"):
         assert off.search(name, STATES_MAX).story == ()
 
 
-def test_a_scenario_has_the_events_that_it_is_about() -> None:
-    """The log grows to its end, and the last read group is asked: without that nothing would have been shown."""
+def test_a_scenario_reaches_its_events() -> None:
+    """The log grows to its end and the last read group is asked; otherwise the search proves nothing."""
     for scenario in (join(1), factor(3, 1)):
         explorer = Explorer(scenario)
         seen, todo = {explorer.first()}, [explorer.first()]

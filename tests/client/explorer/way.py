@@ -1,4 +1,4 @@
-"""The way through a scenario's log: the states that differ for the key, the gates between them, who is alike."""
+"""The path through a scenario's log: the states that differ for the key, the gates between them, equivalent nodes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ GateRule = Callable[[Gate, tuple[Witness, ...]], bool]
 
 
 def gate_is_met(found: Gate, witnesses: tuple[Witness, ...]) -> bool:
-    """The rule of the log."""
+    """Return whether the gate is met by the rule of the log."""
     return not missing(found, witnesses)
 
 
 @dataclass(slots=True)
 class _Growth:
-    """Gates between two states that are kept, and the operations that leave a stage by reports."""
+    """Gates between two kept states, and the operations that leave a stage by reports."""
 
     gates: list[Gate] = field(default_factory=list)
     streaming: list[Operation] = field(default_factory=list)
     sessions: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    """Those of a tablet that end by the reports of these nodes."""
+    """Tablet sessions that end by the reports of these nodes."""
 
 
 class Way:
-    """``log``: the states that are told apart; ``nodes``: who ever takes writes of the key; ``place``: epoch to index;
-    ``floors``: for each state the index up to which no gate asks any more; ``twins``: indexes of nodes that are alike.
+    """The path of a scenario. ``log``: the distinct states; ``nodes``: all write replicas of the key; ``place``: epoch
+    to index; ``floors``: for each state the index of the last passed gate; ``twins``: indexes of equivalent
+    nodes.
     """
 
     def __init__(self, scenario: Scenario, rule: GateRule) -> None:
@@ -62,13 +63,13 @@ class Way:
         self.twins = self._twins()
 
     def group(self, state: ClusterState) -> RangeGroup:
-        """Who serves the key."""
+        """Return the replica group of the key."""
         group = replicas_of_token(placement_of_space(state, self.key.keyspace), self.key.token)
         assert group is not None
         return group
 
     def tablet(self, state: ClusterState) -> tuple[TabletMap, Tablet] | None:
-        """The tablet of the key, if it is in one that is in transition."""
+        """Return the tablet of the key if it is migrating."""
         tablets = placement_of_space(state, self.key.keyspace)
         if not isinstance(tablets, TabletMap):
             return None
@@ -76,7 +77,7 @@ class Way:
         return (tablets, tablet) if tablet.transition is not None else None
 
     def _look(self, state: ClusterState) -> Any:
-        """What of a state concerns the key."""
+        """Return the parts of a state that concern the key."""
         group = self.group(state)
         streaming = [o.id for o in in_flight(state) if o.stage in REPORTED_STAGES and self._concerns(state, o.id)]
         down = [node for node in self.nodes if state.nodes[node].down]
@@ -101,7 +102,7 @@ class Way:
                 if following.stage in (operation.stage, "cancelled") or operation.stage == PREPARED:
                     continue
                 if operation.stage_epoch > raw[0].epoch:
-                    continue  # begun and left between two states that are kept
+                    continue  # Started and left between two kept states.
                 asked = gate(state, operation)
                 epoch = max(one.epoch for one in self.log if one.epoch <= asked.epoch)
                 found.gates.append(replace(asked, epoch=epoch))
@@ -118,7 +119,7 @@ class Way:
         tablet: Tablet,
         then: tuple[TabletMap, Tablet] | None,
     ) -> None:
-        """A tablet leaves its stage by its gate and its reports, but if a reset begins anew."""
+        """Return how a tablet leaves its stage: by its gate and its reports, unless a reset restarts it."""
         now, later = tablet.transition, None if then is None else then[1].transition
         assert now is not None
         if later is not None and (later.started != now.started or later.stage == now.stage):
@@ -128,12 +129,12 @@ class Way:
             found.sessions.append((name, must_report(tablet, state.nodes, is_anywhere(state, tablets.table))))
 
     def _floor(self, index: int) -> int:
-        """The place in the log up to which no gate asks any more, when the state at ``index`` has come."""
+        """Return the log position that all gates have passed when the state at ``index`` exists."""
         asked = [self.place[found.epoch] for growth in self.growth[index:] for found in growth.gates]
         return min(asked, default=len(self.log)) - 1
 
     def may_grow(self, length: int, acked: tuple[int, ...], reported: tuple[tuple[str, ...], ...]) -> bool:
-        """True if the next state may come, by what each node has acknowledged (an index) and reported."""
+        """Return whether the next state may follow, by the acknowledged index and the reports of each node."""
         growth = self.growth[length - 1]
         quick = self.log[length - 1].epoch
         witnesses = tuple(
@@ -153,17 +154,17 @@ class Way:
         return all(self.rule(found, witnesses) for found in growth.gates)
 
     def is_dead(self, length: int, place: int) -> bool:
-        """True if the node does nothing any more."""
+        """Return whether the node has stopped."""
         return not self.scenario.mistaken and self.log[length - 1].nodes[self.nodes[place]].down
 
     def dies(self, length: int) -> bool:
-        """True if a node is declared down by the next state."""
+        """Return whether the next state declares a node down."""
         return any(
             self.log[length].nodes[node].down and not self.log[length - 1].nodes[node].down for node in self.nodes
         )
 
     def _twins(self) -> list[tuple[int, ...]]:
-        """Places of nodes that nothing tells apart, two or more together."""
+        """Return the groups of two or more equivalent nodes."""
         alike: dict[Any, list[int]] = {}
         for place, node in enumerate(self.nodes):
             alike.setdefault(self._signature(node), []).append(place)
@@ -190,7 +191,7 @@ class Way:
             (work.name, one.start, one.end, one.source == node, one.target == node, one)
             for state in self.log
             if self.tablet(state) is not None
-            for other in self.nodes  # a source has no part in the work of its target
+            for other in self.nodes  # A source takes no part in the work of its target.
             for work in works_for_node(state, other).values()
             for one in work.sources
             if node in (one.source, one.target)
