@@ -1,6 +1,7 @@
-"""Committing a chain, and giving one up, in the thread that asks: ``ringlog.protocol.submission.commit`` on a log.
+"""Commit and settle a chain in the calling thread: ``ringlog.protocol.submission.commit`` on a log.
 
-To give up an *entry*, a Noop with the same predecessor is sent: one of the two is applied, and both fates are final.
+To settle an *entry*, the author sends a Noop with the same predecessor: the log applies one of the two, and both
+outcomes are final.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from ringlog.protocol.submission.results import CommitOutcome, EntryChain, all_f
 
 
 class FateOpen(LogError):
-    """The deadline came while entries were open: each may be applied later, or never. ``settle`` ends that."""
+    """Raised at the deadline while entries are open: the log may apply each of them later, or never. ``settle`` ends
+    that.
+    """
 
     code = "fate_open"
 
@@ -37,7 +40,7 @@ class FateOpen(LogError):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Final fates of a chain, and the epoch that the replica had reached then."""
+    """Final outcomes of a chain, and the epoch of the replica at that time."""
 
     commit_outcomes: tuple[CommitOutcome, ...]
     epoch: Epoch
@@ -51,10 +54,10 @@ def commit(
     timeout_s: float = 30.0,
     resend_s: float = protocol.RESEND / 1e6,
 ) -> Committed:
-    """Append the chain and wait for final fates, sending open entries again every ``resend_s``.
+    """Append the chain and wait for final outcomes; send open entries again every ``resend_s``.
 
-    Raises FateOpen at the deadline, ReplicaHalted or ReplicaStopped if nobody folds any more, RecordTooLarge if the
-    log will never take one of the entries.
+    Raises FateOpen at the deadline, ReplicaHalted or ReplicaStopped if the replica has stopped, RecordTooLarge if the
+    log rejects the size of an entry.
     """
     return _fates_of(metadata, replica, protocol.commit(chain, micros(timeout_s), micros(resend_s)))
 
@@ -62,7 +65,7 @@ def commit(
 def settle(
     metadata: MetadataLog, replica: LogReplica, author: Author, chain: EntryChain, *, timeout_s: float = 30.0
 ) -> Committed:
-    """Make every fate of the chain final without sending its entries again. Raises FateOpen (of a Noop)."""
+    """Make every outcome of the chain final without sending its entries again. Raises FateOpen (of a Noop)."""
     return _fates_of(metadata, replica, settling(author, chain, micros(timeout_s)))
 
 
@@ -76,10 +79,9 @@ def _fates_of(metadata: MetadataLog, replica: LogReplica, steps: Steps[tuple[Com
 
 
 async def settling(author: Author, chain: EntryChain, timeout: Micros = FOREVER) -> tuple[CommitOutcome, ...]:
-    """Make every fate of the chain final without sending its entries again: a Noop takes the place of the first open
-    one.
+    """Make every outcome of the chain final without sending its entries again: a Noop replaces the first open entry.
 
-    Entries that got there first stay applied. Raises Undecided (of the Noop).
+    Entries that arrived earlier stay applied. Raises Undecided (of the Noop).
     """
     deadline = await Now() + timeout
     while True:

@@ -1,4 +1,4 @@
-"""A founded cluster on a log in memory, and a way to write whatever entries a test needs."""
+"""A new cluster on a log in memory, and a helper that writes any entries."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ ChainMaker = Callable[..., EntryChain]
 
 @pytest.fixture
 def author() -> Author:
-    """An author with repeatable ids."""
+    """Return an author with repeatable ids."""
     return Author("tester", ManualClock(), SeededDraw(b"author"))
 
 
 @pytest.fixture
 def log() -> FaultyLog:
-    """A log in memory that fails when told to."""
+    """Return a log in memory with scripted faults."""
     return FaultyLog(MemoryLog())
 
 
 @pytest.fixture
 def replica(log: FaultyLog) -> Iterator[LogReplica]:
-    """A replica of the founded cluster."""
+    """Return a replica of the new cluster."""
     founded(log, "tests", draw=SeededDraw(b"founder"))
     log.appends.clear()
     with LogReplica(log) as replica:
@@ -47,7 +47,7 @@ def replica(log: FaultyLog) -> Iterator[LogReplica]:
 
 @pytest.fixture
 def chain_of(author: Author) -> ChainMaker:
-    """Makes a chain of commands (by default three Noops) on a state."""
+    """Return a function that makes a chain of commands (default: three Noops) on a state."""
 
     def make(state: ClusterState, *commands: Command) -> EntryChain:
         entries: list[EncodedEntry] = []

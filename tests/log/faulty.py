@@ -1,11 +1,10 @@
-"""A log that fails on order: the memory log's partner for tests of everything that appends.
+"""A log with scripted faults around a memory log, for tests of all writers.
 
-The n-th append meets the n-th fault: records are lost, come twice, come late (when ``release`` is called), other
-records slip in between, or the answer is lost although everything arrived. Deterministic: nothing is drawn, nothing
-waits.
+The n-th append meets the n-th fault: the log loses records, writes them twice or late (on ``release``), inserts other
+records, or loses the answer. The faults are deterministic and never wait.
 
-It scripts a broker and works on any log, requests and results too; it does not look into records. ``DelayableLog``
-holds back entries of the metadata log by what they say and for whom, and waits; neither can stand in for the other.
+The log scripts a broker and works for the log, the requests and the results; it does not decode records.
+``DelayableLog`` delays entries of the metadata log by content and receiver, and waits. Neither replaces the other.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from ringlog.log.port import LOOKUP_TIMEOUT_S, LogTail, MetadataLog, completed_f
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one append. Numbers are places within its records, from 0.
+    """The fault of one append. Numbers are indexes of its records, from 0.
 
-    ``lost``: never arrive. ``late``: arrive when released. ``twice``: arrive two times. ``before``: bytes of others
-    that arrive right before that place. ``answer_lost``: the author hears nothing. An author also hears nothing if
-    any record is missing.
+    ``lost``: never arrive. ``late``: arrive on release. ``twice``: arrive two times. ``before``: other bytes that
+    arrive just before that index. ``answer_lost``: the author gets no answer. The author also gets no answer if a
+    record is missing.
     """
 
     lost: frozenset[int] = frozenset()
@@ -39,7 +38,7 @@ NO_FAULT = Fault()
 
 
 class FaultyLog:
-    """A log with faults; without any left, as good as the one inside."""
+    """A log with faults; after the last fault it behaves like the inner log."""
 
     def __init__(self, inner: MetadataLog, faults: Iterable[Fault] = ()) -> None:
         self._inner = inner
@@ -50,16 +49,18 @@ class FaultyLog:
 
     @property
     def name(self) -> str:
-        """The name of the log inside."""
+        """Return the name of the inner log."""
         return self._inner.name
 
     def plan(self, *faults: Fault) -> None:
-        """The next appends meet these faults."""
+        """Set the faults of the next appends."""
         with self._lock:
             self._faults.extend(faults)
 
     def append(self, records: Sequence[bytes]) -> None:
-        """Append what the fault lets through, in order; raises LogUnavailable where the answer or a record is lost."""
+        """Append the records that the fault passes, in order. Raises LogUnavailable if the answer or a record
+        is lost.
+        """
         with self._lock:
             fault = self._faults.pop(0) if self._faults else NO_FAULT
             self.appends.append(tuple(records))
@@ -76,40 +77,40 @@ class FaultyLog:
             raise LogUnavailable(f"{self.name}: no answer", "its fate is unknown")
 
     def append_async(self, records: Sequence[bytes]) -> Future[None]:
-        """The same, as a future."""
+        """Append as ``append`` does and return a future."""
         return completed_future(lambda: self.append(records))
 
     def release(self) -> int:
-        """Let the late records arrive now; returns how many they were."""
+        """Append the late records now and return their number."""
         with self._lock:
             late, self._late = self._late, []
         self._inner.append(late)
         return len(late)
 
     def begin_offset(self) -> int:
-        """Of the log inside."""
+        """Return the begin offset of the inner log."""
         return self._inner.begin_offset()
 
     def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
-        """Of the log inside."""
+        """Return the end offset of the inner log."""
         return self._inner.end_offset(timeout_s)
 
     def identity(self) -> str:
-        """Of the log inside."""
+        """Return the identity of the inner log."""
         return self._inner.identity()
 
     def kafka_id(self) -> str:
-        """Of the log inside."""
+        """Return the Kafka id of the inner log."""
         return self._inner.kafka_id()
 
     def verify(self) -> None:
-        """Of the log inside."""
+        """Verify the inner log."""
         self._inner.verify()
 
     def tail(self, from_offset: int) -> LogTail:
-        """Of the log inside."""
+        """Return a tail of the inner log."""
         return self._inner.tail(from_offset)
 
     def close(self) -> None:
-        """Close the log inside."""
+        """Close the inner log."""
         self._inner.close()

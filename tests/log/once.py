@@ -1,6 +1,7 @@
-"""Entries that are in a log once: who submits them sends again what the log has not shown for half a second.
+"""Exactly-once appends for tests that count records and offsets: entries are sent again only if the log has not shown
+them for half a second.
 
-For tests that count records and offsets, on a machine that may stand still for longer.
+Clients retry earlier, which duplicates records on a paused machine.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from ringlog.runtime.clock import ManualClock
 
 
 def founded(log: MetadataLog, name: str, settings: Mapping[str, int] | None = None, *, draw: Draw) -> None:
-    """The founding entry."""
+    """Append the initial entry."""
     command = InitializeCluster(name, tuple(sorted((settings or {}).items())))
     log.append([Author("founder", ManualClock(), draw).entry(EMPTY_STATE, command, since_epoch=0).data])
 
 
 def appended(log: MetadataLog, entries: int, *, draw: Draw) -> None:
-    """So many Noops more, behind what is there."""
+    """Append that many more Noops behind the present entries."""
     author = Author("others", ManualClock(), draw)
     with LogReplica(log) as replica:
         state = replica.read_barrier()

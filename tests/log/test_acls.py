@@ -1,4 +1,4 @@
-"""The rights of each kind of process: only agents write the log, and what is printed is what is given."""
+"""The ACLs of each kind of process: only agents write the log, and the printed ACLs equal the granted ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def writers(suffix: str) -> set[BrokerUser]:
     return {kind for kind, needs in NEEDS.items() if suffix in needs.writes}
 
 
-def test_each_topic_is_written_by_whom_it_is_a_claim_of() -> None:
+def test_each_topic_has_its_own_writers() -> None:
     assert writers("metadata") == {BrokerUser.validator, BrokerUser.agent}
     assert writers("results") == {BrokerUser.validator}
     assert writers("acks") == writers("load") == {BrokerUser.node}
@@ -39,7 +39,7 @@ def test_a_client_is_in_no_group_and_takes_no_role() -> None:
 
 
 @pytest.mark.parametrize("kind", BrokerUser)
-def test_what_is_printed_is_what_is_given(kind: BrokerUser) -> None:
+def test_printed_acls_equal_granted_acls(kind: BrokerUser) -> None:
     rules = rules_for(kind, "shop")
     said = CliRunner().invoke(app, ["cluster", "acls", "--for", kind.value, "--user", "u", *WHERE, "--json"])
     told = json.loads(said.stdout)
@@ -52,7 +52,7 @@ def test_what_is_printed_is_what_is_given(kind: BrokerUser) -> None:
         assert (made.resource_pattern_type is ResourcePatternType.PREFIXED) == one.begins
 
 
-def test_as_kafka_s_own_tool_takes_it() -> None:
+def test_acls_have_the_format_of_the_kafka_tool() -> None:
     said = [one.command("u") for one in rules_for(BrokerUser.agent, "shop")]
     reads = "--topic shop. --resource-pattern-type prefixed"
     assert f"--add --allow-principal 'User:u' --operation DescribeConfigs {reads}" in said
@@ -61,14 +61,16 @@ def test_as_kafka_s_own_tool_takes_it() -> None:
     assert f"--add --allow-principal 'User:u' --operation Write {prefixed}" in said
 
 
-# Names of principals: whose each is can be told from it alone.
+# Names of principals: the name alone identifies the writer.
 
 
 NAMES = ("a", "a.b", "b", "b.1", "1", "a-b", "a.b.1", "a_b.1.2")
 
 
 def test_no_two_writers_share_a_principal() -> None:
-    """With dots between them, writer b.1 of cluster a and writer 1 of cluster a.b were one, with one password."""
+    """With dots as separators, writer b.1 of cluster a and writer 1 of cluster a.b would share one principal and
+    password.
+    """
     pairs = list(itertools.product(NAMES, NAMES))
     assert all(is_name(name) and "/" not in name for name in NAMES)
     assert not is_name("a/b")
@@ -78,7 +80,7 @@ def test_no_two_writers_share_a_principal() -> None:
         assert [other for other in pairs if principals_among([principal], *other)] == [pair]
 
 
-def test_a_writer_keeps_all_that_it_ever_had_and_gets_a_number_that_was_never_used() -> None:
+def test_a_writer_keeps_its_ids_and_gets_a_new_number() -> None:
     found = ["ringlog/shop/spark/10", "ringlog.shop.spark.2", "ringlog/shop/spark/3", "ringlog.shop.spark2.7", "admin"]
     had = principals_among([*found, *found], "shop", "spark")
     assert had == ("ringlog.shop.spark.2", "ringlog/shop/spark/3", "ringlog/shop/spark/10")

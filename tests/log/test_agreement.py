@@ -1,4 +1,6 @@
-"""Who has another state than two others halts, says so, and keeps what it had; who has theirs goes on."""
+"""State digests: a reader that differs from two others halts, reports it and keeps its evidence; a reader that agrees
+continues.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ LONG_S = 60.0
 
 
 class Reader:
-    """A process that follows the log of a cluster, and folds the state of a mark wrongly if ``flips`` says so."""
+    """A reader of a cluster's log that computes a wrong state at a mark if ``flips`` is set."""
 
     def __init__(self, cluster: Cluster, folder: Path, flips: bool) -> None:
         self.evidence = folder / "disputed.state"
@@ -36,7 +38,7 @@ class Reader:
         self.wrong = self.replica.state
 
         def follow(before: ClusterState, after: ClusterState, *more: object) -> None:
-            """What memory that failed would have made of the state, for all that comes after."""
+            """Return a state as failed memory changes it, for this mark and all later ones."""
             if flips and str(after.epoch) in after.snapshots:
                 after = self.wrong = replace(after, settings=after.settings.set("ranges_max", 7))
             self.agreement.folded(before, after, *more)  # type: ignore[arg-type]
@@ -52,7 +54,7 @@ def cluster() -> Cluster:
 
 
 def confirm(cluster: Cluster) -> None:
-    """The last mark, by two that have the log's state: first in the topic, then in the log."""
+    """Confirm the last mark by two readers with the log's state: first in the topic, then in the log."""
     start = cluster.taken[-1]
     topic = SnapshotTopic(cluster.records)
     head = topic.store(start, cluster.log.identity(), "keeper", 0, f"s{start.state.epoch}")
@@ -65,7 +67,7 @@ def said(cluster: Cluster, digested: str) -> ConfirmSnapshot:
     return ConfirmSnapshot(start.state.epoch, start.state.state_id, start.position, digested, ("keeper", "publisher"))
 
 
-def test_one_against_two_is_quarantined_and_keeps_its_evidence(cluster: Cluster, tmp_path: Path) -> None:
+def test_one_reader_against_two_is_quarantined_and_keeps_its_evidence(cluster: Cluster, tmp_path: Path) -> None:
     right, wrong = (Reader(cluster, tmp_path / name, name == "wrong") for name in ("right", "wrong"))
     for reader in (right, wrong):
         reader.evidence.parent.mkdir()
@@ -91,7 +93,7 @@ def test_one_against_two_is_quarantined_and_keeps_its_evidence(cluster: Cluster,
         reader.replica.stop()
 
 
-def test_who_is_started_again_goes_on_and_its_first_evidence_stays(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_restarted_reader_continues_and_keeps_its_first_evidence(cluster: Cluster, tmp_path: Path) -> None:
     kept = []
     for _ in range(2):
         reader = Reader(cluster, tmp_path, True)
@@ -107,7 +109,7 @@ def test_who_is_started_again_goes_on_and_its_first_evidence_stays(cluster: Clus
     reader.replica.stop()
 
 
-def test_evidence_that_cannot_be_kept_lets_nobody_go_on(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_reader_stays_halted_if_its_evidence_cannot_be_stored(cluster: Cluster, tmp_path: Path) -> None:
     reader = Reader(cluster, tmp_path / "no folder", True)
     cluster.apply(TakeSnapshot())
     confirm(cluster)
@@ -116,7 +118,7 @@ def test_evidence_that_cannot_be_kept_lets_nobody_go_on(cluster: Cluster, tmp_pa
     reader.replica.stop()
 
 
-def test_marks_that_nobody_confirms_are_not_kept_for_ever(cluster: Cluster, tmp_path: Path) -> None:
+def test_unconfirmed_marks_are_dropped(cluster: Cluster, tmp_path: Path) -> None:
     reader = Reader(cluster, tmp_path, True)
     cluster.apply(*[TakeSnapshot()] * (3 * SNAPSHOTS_KEPT_MAX))
     reader.replica.read_barrier(LONG_S)
@@ -126,8 +128,8 @@ def test_marks_that_nobody_confirms_are_not_kept_for_ever(cluster: Cluster, tmp_
 
 
 @pytest.mark.parametrize("stored", ["nothing", "by one alone", "of another state"])
-def test_a_digest_only_claimed_in_the_log_halts_nobody(cluster: Cluster, tmp_path: Path, stored: str) -> None:
-    """Whoever may send requests may send this one: nobody has a snapshot with that digest, or nobody confirms it."""
+def test_a_digest_only_claimed_in_the_log_halts_no_reader(cluster: Cluster, tmp_path: Path, stored: str) -> None:
+    """A client may send this request, but no stored snapshot has the digest, or no reader confirms it."""
     reader = Reader(cluster, tmp_path, stored == "by one alone")
     cluster.apply(TakeSnapshot())
     topic = SnapshotTopic(cluster.records)

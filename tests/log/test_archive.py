@@ -1,4 +1,4 @@
-"""The archive holds the log's records as they are; what is missing, cut or changed in it is refused with a code."""
+"""The archive stores the log's records unchanged; missing, cut or changed records are refused with a code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def archive(tmp_path: Path, cluster: Cluster) -> Archive:
-    """Of three segments: a record without effect in the second one; what follows is in the log alone."""
+    """Return an archive of three segments, with a record without effect in the second one. Later records are only in
+    the log.
+    """
     made = Archive(tmp_path / "archive")
     archived(cluster, made)
     cluster.log.append([b"junk in between"])
@@ -72,7 +74,7 @@ def test_archive_and_log_are_the_log(cluster: Cluster, archive: Archive) -> None
         folded(cluster, None)
 
 
-def test_what_is_there_is_not_written_again(cluster: Cluster, archive: Archive) -> None:
+def test_existing_segments_are_not_written_again(cluster: Cluster, archive: Archive) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in folder_in(archive).iterdir()}
     end = archived(cluster, archive)
     assert digest(end.state) == digest(cluster.state)
@@ -83,7 +85,7 @@ def test_what_is_there_is_not_written_again(cluster: Cluster, archive: Archive) 
     assert len(archive.segments()) == len(after)
 
 
-def test_a_state_behind_which_it_goes_on_needs_no_earlier_record(cluster: Cluster, archive: Archive) -> None:
+def test_an_archive_after_a_snapshot_needs_no_earlier_record(cluster: Cluster, archive: Archive) -> None:
     end = archived(cluster, archive)
     cluster.log.delete_before(end.position)
     cluster.apply(Noop())
@@ -105,14 +107,14 @@ def test_segments_are_bounded(cluster: Cluster, tmp_path: Path, monkeypatch: pyt
     assert made.segments()[-1].records == 1
 
 
-def test_it_ends_where_it_is_asked_to(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_archive_ends_at_the_requested_position(cluster: Cluster, tmp_path: Path) -> None:
     made = Archive(tmp_path / "part")
     end = extend_archive(made, all_records(cluster.log, None), BEGINNING, cluster.log.identity(), until=5)
     assert (end.state.epoch, made.segments()[-1].last) == (5, 5)
 
 
 def _rewrite(change: Callable[[SegmentHead], SegmentHead], number: int) -> Break:
-    """Another head, as if it had been written so; the name follows."""
+    """Replace the head as if the segment had been written with it; the file name follows."""
 
     def act(folder: Path, heads: list[SegmentHead]) -> None:
         path, head = folder / heads[number].name, change(heads[number])
@@ -132,7 +134,7 @@ def _bytes(change: Callable[[bytes], bytes], number: int) -> Break:
 
 
 def _forge(folder: Path, heads: list[SegmentHead]) -> None:
-    """A segment that fits itself, and not the one behind it."""
+    """Write a segment that is valid alone but does not follow the previous one."""
     path = folder / heads[1].name
     _, body = path.read_bytes().split(b"\n", 1)
     body = body[:-1] + bytes([body[-1] ^ 1])
@@ -169,7 +171,7 @@ def _renamed(folder: Path, head: SegmentHead) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_not_right_is_refused(cluster: Cluster, archive: Archive, name: str) -> None:
+def test_an_invalid_segment_is_refused(cluster: Cluster, archive: Archive, name: str) -> None:
     code, act = BROKEN[name]
     act(folder_in(archive), list(archive.segments()))
     with pytest.raises(ArchiveRefused) as caught:
@@ -177,14 +179,14 @@ def test_what_is_not_right_is_refused(cluster: Cluster, archive: Archive, name: 
     assert caught.value.code == code
 
 
-def test_a_draft_is_nobodys(cluster: Cluster, archive: Archive) -> None:
+def test_a_draft_is_ignored(cluster: Cluster, archive: Archive) -> None:
     last = archive.segments()[-1]
     (folder_in(archive) / f"{last.name}.77.part").write_bytes(b"half")
     (folder_in(archive) / "notes.txt").write_text("mine")
     assert folded(cluster, archive) == digest(cluster.state)
 
 
-def test_of_another_topic_or_another_history_nothing_is_added(cluster: Cluster, archive: Archive) -> None:
+def test_records_of_another_topic_or_history_are_not_added(cluster: Cluster, archive: Archive) -> None:
     held = len(archive.segments())
     with pytest.raises(ArchiveRefused, match="the archive is of the topic"):
         extend_archive(archive, all_records(cluster.log, None), BEGINNING, "another")
@@ -200,7 +202,7 @@ def test_of_another_topic_or_another_history_nothing_is_added(cluster: Cluster, 
     assert len(archive.segments()) == held
 
 
-def test_a_place_that_takes_nothing_says_so(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_unwritable_location_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ArchiveUnavailable):
@@ -227,7 +229,7 @@ def test_a_folder_is_named_by_its_path_or_its_url() -> None:
         assert found.folder == Path(folder)
 
 
-def test_every_code_is_its_own() -> None:
+def test_every_code_is_unique() -> None:
     codes = [kind.code for kind in (*ArchiveRefused.__subclasses__(), ArchiveUnavailable, ArchiveRefused)]
     assert len(set(codes)) == len(codes)
     assert all(issubclass(kind, LogError) for kind in ArchiveRefused.__subclasses__())

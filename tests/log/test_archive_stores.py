@@ -1,6 +1,6 @@
-"""An archive in a store of fsspec's holds what one in a folder does, and is refused by the same codes.
+"""An archive in an fsspec store has the same content and refusal codes as an archive in a folder.
 
-The store is fsspec's own in memory, which has no step that renames: it copies, as object stores do.
+The store is fsspec's own in memory. It has no rename and copies instead, as object stores do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLACE = "memory://bucket/shop"
 
 @pytest.fixture
 def store() -> Iterator[MemoryFileSystem]:
-    """The one store in memory that a process has, empty."""
+    """Return the one memory store of the process, empty."""
     MemoryFileSystem.store.clear()
     MemoryFileSystem.pseudo_dirs[:] = [""]
     yield MemoryFileSystem()
@@ -47,7 +47,7 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def archive(store: MemoryFileSystem, cluster: Cluster) -> Archive:
-    """Of three segments."""
+    """Return an archive of three segments."""
     assert store.ls("/") == []
     made = Archive(open_location(PLACE))
     for seed in (1, 2, 3):
@@ -73,7 +73,7 @@ def test_archive_and_log_are_the_log(store: MemoryFileSystem, cluster: Cluster, 
     assert (copy.place, end_of(copy).at.state.epoch) == (PLACE, archive.segments()[-1].last)
 
 
-def test_a_place_that_is_not_there_yet_is_empty(store: MemoryFileSystem) -> None:
+def test_a_missing_location_is_empty(store: MemoryFileSystem) -> None:
     archive = Archive(open_location("memory://elsewhere/a/b"))
     assert archive.segments() == ()
     with pytest.raises(CopyMissing, match="memory://elsewhere/a/b"):
@@ -114,7 +114,7 @@ def test_damage_is_refused(store: MemoryFileSystem, cluster: Cluster, archive: A
 
 
 class Failing(MemoryFileSystem):
-    """A store in memory that dies at a step, or keeps half of what it is given."""
+    """A store in memory that dies at a step or writes half of its data."""
 
     cachable = False
     step = ""
@@ -149,14 +149,14 @@ def test_a_write_is_all_or_nothing(store: MemoryFileSystem, cluster: Cluster, ar
     assert "memory://me:…@bucket/shop" in str(failed.value)
     segments = [name for name in names(store) if name.endswith(".segment")]
     assert segments[:3] == held
-    assert len(segments) == (4 if step == "leave" else 3), "it is there when it has its name"
+    assert len(segments) == (4 if step == "leave" else 3), "the segment exists once it has its final name"
     archived(cluster, archive)
     assert folded(cluster, archive) == digest(cluster.state)
     assert len(archive.segments()) == 4
 
 
-def test_a_store_that_renames_serves_as_well(cluster: Cluster, tmp_path: Path) -> None:
-    """fsspec's local files, which no place of a user's names: a folder is named by its path."""
+def test_a_store_with_rename_works_too(cluster: Cluster, tmp_path: Path) -> None:
+    """The store is fsspec's local file system, which no user configures: users name a folder by its path."""
     place = StoreLocation(DirFileSystem(str(tmp_path), LocalFileSystem()), "/log", "dir://log")
     archive = Archive(place)
     assert archive.segments() == ()
@@ -179,21 +179,21 @@ def test_a_store_that_renames_serves_as_well(cluster: Cluster, tmp_path: Path) -
         ("http://[a", "neither a folder nor a URL"),
     ],
 )
-def test_what_is_no_place_is_refused(place: str, rule: str) -> None:
+def test_an_invalid_location_is_refused(place: str, rule: str) -> None:
     with pytest.raises(ArchivePlaceUnknown) as refused:
         open_location(place)
     assert rule in str(refused.value)
     assert "a-secret" not in str(refused.value)
 
 
-def test_a_store_that_is_asked_at_once_and_is_away_is_no_unknown_place() -> None:
-    """fsspec's FTP logs in before anything else."""
+def test_an_unreachable_store_is_not_an_unknown_location() -> None:
+    """fsspec's FTP client logs in before any other call."""
     with pytest.raises(ArchiveUnavailable) as away:
         open_location("ftp://me:a-secret@127.0.0.1:1/log")
     assert "a-secret" not in str(away.value)
 
 
-def test_a_store_without_its_library_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_its_library_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "s3fs", None)
         with pytest.raises(ArchivePlaceUnknown, match="s3fs"):

@@ -1,4 +1,4 @@
-"""Authors: ascending state ids whatever the clock does, whose request it is, and a warning about skewed clocks."""
+"""Authors: ascending state ids on any clock, the request of each entry, and a warning about skewed clocks."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def test_a_slow_clock_still_gives_ascending_state_ids() -> None:
     assert encoded.entry.state_id > state.state_id
     after = fold(state, encoded.entry)
     assert after.outcome.kind is OutcomeKind.APPLIED
-    assert after.state.time == state.time, "state time does not go back"
+    assert after.state.time == state.time, "state time does not decrease"
 
 
-def test_skew_is_warned_of_once_a_minute() -> None:
+def test_clock_skew_is_logged_once_a_minute() -> None:
     clock = ManualClock(START_US)
     ahead = Author("ahead", ManualClock(START_US + 11_000_000), SeededDraw(b"a"))
     author = Author("me", clock, SeededDraw(b"b"))
@@ -45,10 +45,10 @@ def test_skew_is_warned_of_once_a_minute() -> None:
     with capture_logs() as logs:
         clock.advance(2)
         author.entry(state, Noop())
-    assert logs == [], "9 s are no skew"
+    assert logs == [], "9 s are within the tolerance"
 
 
-def test_an_entry_keeps_whose_request_it_is() -> None:
+def test_an_entry_keeps_its_request() -> None:
     author = Author("validator", ManualClock(START_US), SeededDraw(b"v"))
     state = fold(EMPTY_STATE, author.entry(EMPTY_STATE, InitializeCluster("c")).entry).state
     asked = author.new_request_id()
@@ -59,11 +59,11 @@ def test_an_entry_keeps_whose_request_it_is() -> None:
     assert own.request_id != asked
 
 
-# What an author foresaw of its entries is what the log makes of them, and is believed only there.
+# A log confirms the state that an author predicted for its entries; only then is it used.
 
 
 def sent(world: World, foreseen: ReadAhead, *commands: Command) -> list[EncodedEntry]:
-    """A chain of entries that are decided, and not yet in the log of ``world``."""
+    """Return a chain of decided entries that the log of ``world`` does not contain yet."""
     head, chain = world.state, []
     for command in commands:
         encoded = world.entry(command)
@@ -77,7 +77,7 @@ def records(chain: list[EncodedEntry]) -> list[LogRecord]:
     return [LogRecord(offset, encoded.data) for offset, encoded in enumerate(chain)]
 
 
-def test_what_is_read_as_it_was_foreseen_is_not_folded_again() -> None:
+def test_a_predicted_entry_is_not_folded_again() -> None:
     world, foreseen = World(), ReadAhead()
     chain = sent(world, foreseen, Noop(), ChangeSettings((("history_entries", 5_000),)), Noop())
     plain = list(follow(records(chain), world.state))
@@ -85,12 +85,14 @@ def test_what_is_read_as_it_was_foreseen_is_not_folded_again() -> None:
     assert plain == quick
     assert [made.item for made in quick] == [encoded.entry for encoded in chain]
     assert all(quick[0].item is not made.item for made in plain)
-    assert quick[0].item is chain[0].entry, "it was not decoded"
-    assert foreseen.take(world.state, chain[0].data) is None, "it is forgotten"
+    assert quick[0].item is chain[0].entry, "the entry was not decoded"
+    assert foreseen.take(world.state, chain[0].data) is None, "the prediction is dropped"
 
 
-def test_an_entry_between_them_is_folded_as_what_it_is() -> None:
-    """The first of the chain is lost to another author's entry: all of it is stale, whatever was foreseen."""
+def test_a_foreign_entry_between_predicted_ones_is_folded() -> None:
+    """The first entry of the chain loses to another author's entry: the whole chain is stale, despite the
+    predictions.
+    """
     world, foreseen = World(), ReadAhead()
     chain = sent(world, foreseen, Noop(), Noop())
     other = world.entry(ChangeSettings((("history_entries", 5_000),)))
@@ -107,7 +109,7 @@ def test_an_equal_state_that_is_another_object_is_folded() -> None:
     assert first.item is not chain[0].entry
 
 
-def test_what_never_comes_is_not_kept_for_ever() -> None:
+def test_predictions_of_lost_entries_are_dropped() -> None:
     world, foreseen = World(), ReadAhead()
     for _ in range(READ_AHEAD_MAX):
         foreseen.fold(world.state, world.entry(Noop()))

@@ -1,4 +1,4 @@
-"""Group commit against a log that loses, delays, repeats and does not answer."""
+"""Group commit on a log that loses, delays and repeats records and loses answers."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ def test_a_lost_entry_is_sent_with_its_successors(log: FaultyLog, replica: LogRe
     assert commit(log, replica, chain, resend_s=QUICK_S).commit_outcomes == (APPLIED,) * 3
     sent = tuple(encoded.data for encoded in chain.entries)
     assert log.appends[0] == sent
-    assert all(records == sent[-len(records) :] for records in log.appends), "identical, in order, as often as it takes"
-    assert replica.counts[OutcomeKind.STALE] == 1, "the third came before the second"
+    assert all(records == sent[-len(records) :] for records in log.appends), (
+        "the same entries in the same order, as often as necessary"
+    )
+    assert replica.counts[OutcomeKind.STALE] == 1, "the third arrived before the second"
 
 
-def test_only_what_is_open_is_sent_again(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
+def test_only_open_entries_are_sent_again(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     log.plan(Fault(lost=frozenset({1})))
     chain = chain_of(replica.state)
     with pytest.raises(FateOpen):
@@ -59,11 +61,11 @@ def test_an_entry_that_is_late_has_no_second_effect(log: FaultyLog, replica: Log
     assert log.release() == 2
     assert replica.read_barrier() is before
     again = sum(len(records) for records in log.appends[2:])
-    assert replica.counts[OutcomeKind.DUPLICATE] == 2 + again, "none, unless this process was held up"
+    assert replica.counts[OutcomeKind.DUPLICATE] == 2 + again, "no second effect, unless this process was paused"
 
 
 def test_a_late_entry_may_win_over_its_copy(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
-    """While the author waits, the late records arrive by themselves: nothing has to be sent again."""
+    """The late records arrive while the author waits, so it sends nothing again."""
     log.plan(Fault(late=frozenset({0, 1, 2})))
     chain = chain_of(replica.state)
     with pytest.raises(FateOpen) as caught:
@@ -82,7 +84,7 @@ def test_a_lost_answer_is_no_second_entry(log: FaultyLog, replica: LogReplica, c
 
 
 def unanswered(log: FaultyLog, monkeypatch: pytest.MonkeyPatch, *, arrive: bool) -> list[Future[None]]:
-    """From here on the broker answers when the test does; the next records ``arrive`` all the same, or are lost."""
+    """Make the broker answer only when the test says so; the next records ``arrive`` anyway, or are lost."""
     answers: list[Future[None]] = []
 
     def append_async(records: Sequence[bytes]) -> Future[None]:
@@ -95,7 +97,7 @@ def unanswered(log: FaultyLog, monkeypatch: pytest.MonkeyPatch, *, arrive: bool)
     return answers
 
 
-def test_nobody_waits_for_an_answer_that_the_log_has_given(
+def test_no_author_waits_for_an_answer_that_the_log_has_given(
     log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = unanswered(log, monkeypatch, arrive=True)
@@ -115,7 +117,7 @@ def test_nothing_is_sent_again_before_there_is_an_answer(
     answers[0].set_exception(LogUnavailable("no answer in time"))
     author.join(60)
     assert replica.read_barrier().epoch == chain.base + 3
-    assert len(answers) == 2, "the slow answer was waited for, and then it was sent again"
+    assert len(answers) == 2, "the author waited for the slow answer and then sent again"
 
 
 def test_repeated_records_are_duplicates(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
@@ -125,7 +127,9 @@ def test_repeated_records_are_duplicates(log: FaultyLog, replica: LogReplica, ch
     assert replica.counts[OutcomeKind.DUPLICATE] == 2
 
 
-def test_an_append_ends_the_rest(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author) -> None:
+def test_a_foreign_append_ends_the_remaining_chain(
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author
+) -> None:
     chain = chain_of(replica.state)
     first = chain.entries[0].entry
     middle = author.entry(fold(replica.state, first).state, Noop())
@@ -135,7 +139,9 @@ def test_an_append_ends_the_rest(log: FaultyLog, replica: LogReplica, chain_of: 
     assert replica.state.state_id == middle.entry.state_id
 
 
-def test_a_rival_before_ends_a_batch(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author) -> None:
+def test_a_competing_entry_ends_a_batch(
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author
+) -> None:
     log.plan(Fault(before={0: author.entry(replica.state, Noop()).data}))
     assert commit(log, replica, chain_of(replica.state)).commit_outcomes == (LOST,) * 3
     assert replica.state.epoch == 2
@@ -163,8 +169,8 @@ def test_settling_finds_late_entries(log: FaultyLog, replica: LogReplica, chain_
     assert replica.state.epoch == 4
 
 
-def test_the_deadline_tells_what_is_open(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
-    """How often entries are sent before it: ``tests/log/test_commit_steps.py``, without a clock that runs."""
+def test_the_deadline_reports_open_entries(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
+    """``tests/log/test_commit_steps.py`` checks the number of attempts before the deadline, without a running clock."""
     log.plan(Fault(lost=frozenset({0, 1, 2})))
     with pytest.raises(FateOpen, match="fate of 3 entries after epoch 1"):
         commit(log, replica, chain_of(replica.state), timeout_s=0.0, resend_s=QUICK_S)

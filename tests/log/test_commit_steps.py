@@ -1,6 +1,6 @@
-"""The steps of a commit, carried out by hand: when entries are sent again, and when patience ends.
+"""The steps of a commit without threads: when it sends entries again, and when it gives up.
 
-Time passes only where the steps wait: no test depends on how busy the machine is.
+Time passes only in the waits of the steps: no test depends on the load of the machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RESEND = 100
 
 @dataclass
 class ByHand:
-    """A log that shows nothing of what it takes, unless it shows ``then`` at its first append."""
+    """A log that shows none of its records, except ``then`` at its first append."""
 
     state: ClusterState
     then: ClusterState | None = None
@@ -60,25 +60,25 @@ def test_open_entries_are_sent_after_pauses_that_double_to_a_bound(replica: LogR
         run_steps(commit(chain_of(log.state), 3000, RESEND), log.perform)
     assert log.sent == [(0, 3), (100, 3), (300, 3), (700, 3), (1500, 3), (2300, 3)]
     assert PAUSES_MAX * RESEND == 2300 - 1500
-    assert log.now == 3000, "the last pause ends with the patience, not after it"
+    assert log.now == 3000, "the last pause ends at the time limit, not after it"
     assert caught.value.judged == (CommitOutcome.OPEN,) * 3
 
 
-def test_without_patience_entries_are_sent_once(replica: LogReplica, chain_of: ChainMaker) -> None:
+def test_without_a_time_limit_entries_are_sent_once(replica: LogReplica, chain_of: ChainMaker) -> None:
     log = ByHand(replica.state)
     with pytest.raises(Undecided):
         run_steps(commit(chain_of(log.state), 0, RESEND), log.perform)
     assert (log.sent, log.now) == ([(0, 3)], 0)
 
 
-def test_what_was_handed_over_is_first_waited_for(replica: LogReplica, chain_of: ChainMaker) -> None:
+def test_a_commit_first_waits_for_entries_in_transit(replica: LogReplica, chain_of: ChainMaker) -> None:
     chain = chain_of(replica.state)
     log = ByHand(replica.state, then=_after(replica.state, chain))
     assert run_steps(commit(chain, resend=RESEND, already_sent=3), log.perform) == (CommitOutcome.APPLIED,) * 3
     assert log.sent == [(RESEND, 3)]
 
 
-def test_what_is_final_is_not_sent(replica: LogReplica, chain_of: ChainMaker) -> None:
+def test_final_entries_are_not_sent(replica: LogReplica, chain_of: ChainMaker) -> None:
     chain = chain_of(replica.state)
     log = ByHand(_after(replica.state, chain))
     assert run_steps(commit(chain, 0, RESEND), log.perform) == (CommitOutcome.APPLIED,) * 3

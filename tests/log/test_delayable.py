@@ -1,4 +1,4 @@
-"""The delayable log: who hears of what when, and what a log stays true to meanwhile."""
+"""The delayable log: the records that each participant sees at each time, and the invariants of the log meanwhile."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ ChainMaker = Callable[..., EntryChain]
 READERS = ("one", "two", "three")
 QUICK_S, LONG_S = 0.02, 60.0
 SOON_S = 0.3
-"""Long enough for what must not happen to show itself."""
+"""Long enough to observe a forbidden event."""
 
 
 class World:
-    """One log in memory, and participants who each see it through a delayable log of their own."""
+    """One log in memory and participants that each see it through their own delayable log."""
 
     def __init__(self) -> None:
         self.truth = MemoryLog()
@@ -85,7 +85,7 @@ def world() -> Iterator[World]:
 # --------------------------------------------------------------------------------------------- propagation
 
 
-def test_a_held_entry_and_all_behind_it_are_kept_from_those_who_are_named(world: World, chain_of: ChainMaker) -> None:
+def test_a_held_entry_and_all_later_ones_are_hidden_from_named_participants(world: World, chain_of: ChainMaker) -> None:
     slow, quick = world.replica("node-n1"), world.replica("node-n2")
     takeover = TakeOver("coordinator", "me", 1)
     chain = chain_of(world.plain.state, Noop(), takeover, Noop())
@@ -105,8 +105,8 @@ def test_a_held_entry_and_all_behind_it_are_kept_from_those_who_are_named(world:
     assert world.control.held() == ()
 
 
-def test_a_barrier_of_who_is_held_back_waits(world: World, chain_of: ChainMaker) -> None:
-    """It may not say that it knows everything."""
+def test_the_barrier_of_a_held_participant_waits(world: World, chain_of: ChainMaker) -> None:
+    """A held participant must not claim that it knows the whole log."""
     slow = world.replica("node-n1")
     world.hold()
     world.append(*chain_of(world.plain.state).entries)
@@ -118,7 +118,7 @@ def test_a_barrier_of_who_is_held_back_waits(world: World, chain_of: ChainMaker)
     assert slow.read_barrier().epoch == 4
 
 
-def test_who_begins_to_read_late_is_held_at_the_same_place(world: World, chain_of: ChainMaker) -> None:
+def test_a_late_reader_is_held_at_the_same_place(world: World, chain_of: ChainMaker) -> None:
     world.append(*chain_of(world.plain.state).entries)
     world.hold(to=("node-*",), epoch=3)
     late = world.replica("node-n9")
@@ -127,7 +127,7 @@ def test_who_begins_to_read_late_is_held_at_the_same_place(world: World, chain_o
     assert world.plain.read_barrier().epoch == 4
 
 
-def test_what_was_read_before_the_rule_came_is_not_unread(world: World, chain_of: ChainMaker) -> None:
+def test_records_read_before_the_rule_stay_read(world: World, chain_of: ChainMaker) -> None:
     replica = world.replica("node-n1")
     world.append(*chain_of(world.plain.state, Noop()).entries)
     assert replica.read_barrier().epoch == 2
@@ -149,7 +149,7 @@ def test_a_delay_ends_by_itself(world: World, chain_of: ChainMaker) -> None:
     assert replica.read_barrier().epoch == 4
 
 
-def test_an_epoch_is_the_one_that_an_entry_makes_and_not_its_place(world: World, chain_of: ChainMaker) -> None:
+def test_a_rule_uses_the_epoch_of_an_entry_and_not_its_offset(world: World, chain_of: ChainMaker) -> None:
     """Records without effect lie between the entries."""
     replica = world.replica("node-n1")
     one, two, three = chain_of(world.plain.state).entries
@@ -182,8 +182,8 @@ def test_two_readers_of_one_participant_are_held_alike(world: World, chain_of: C
 # -------------------------------------------------------------------------------------------------- commit
 
 
-def test_a_held_commit_is_a_record_on_its_way(world: World, chain_of: ChainMaker) -> None:
-    """Its author hears nothing; a rival may take its place; and released it comes too late."""
+def test_a_held_commit_is_a_record_in_transit(world: World, chain_of: ChainMaker) -> None:
+    """Its author gets no answer and a competing entry may replace it; a later release is too late."""
     log = world.log("validator")
     replica = world.replica_of(log)
     chain = chain_of(world.plain.state)
@@ -206,10 +206,10 @@ def test_a_held_commit_is_a_record_on_its_way(world: World, chain_of: ChainMaker
     late = [encoded.data for encoded in chain.entries[1:]]
     replica.wait_for(lambda _: set(late) <= set(world.records()), LONG_S, "the late records")
     assert replica.read_barrier().epoch == 3
-    assert [world.records().count(data) for data in late] == [1, 1], "sent again and again, they were on their way once"
+    assert [world.records().count(data) for data in late] == [1, 1], "each retry is in transit once"
 
 
-def test_an_author_that_waits_long_enough_hears_of_the_release(world: World, chain_of: ChainMaker) -> None:
+def test_a_waiting_author_sees_the_released_entry(world: World, chain_of: ChainMaker) -> None:
     log = world.log("validator", timeout_s=30)
     replica = world.replica_of(log)
     world.control.put(Rule("late", DELAY, COMMIT, match=Match(epoch=3), seconds=5))
@@ -224,7 +224,7 @@ def test_an_author_that_waits_long_enough_hears_of_the_release(world: World, cha
     assert done == [(CommitOutcome.APPLIED,) * 3]
 
 
-def test_what_follows_elsewhere_overtakes_a_held_commit(world: World, chain_of: ChainMaker) -> None:
+def test_other_entries_overtake_a_held_commit(world: World, chain_of: ChainMaker) -> None:
     log = world.log("validator")
     chain = chain_of(world.plain.state, TakeOver("coordinator", "me", 1))
     world.hold(COMMIT, kind="TakeOver")
@@ -237,7 +237,7 @@ def test_what_follows_elsewhere_overtakes_a_held_commit(world: World, chain_of: 
     log.close()
 
 
-def test_closing_loses_what_is_on_its_way(world: World, chain_of: ChainMaker) -> None:
+def test_closing_loses_records_in_transit(world: World, chain_of: ChainMaker) -> None:
     log = world.log("validator")
     world.hold(COMMIT)
     with pytest.raises(LogUnavailable):
@@ -281,7 +281,7 @@ def test_rules_for_others_change_nothing(world: World, chain_of: ChainMaker) -> 
     assert commit(log, replica, chain_of(replica.read_barrier())).commit_outcomes == (CommitOutcome.APPLIED,) * 3
 
 
-def test_what_follows_in_an_append_keeps_its_order_when_rules_differ(world: World, author: Author) -> None:
+def test_records_of_an_append_keep_their_order_when_rules_differ(world: World, author: Author) -> None:
     log = world.log("validator")
     state, entries = world.plain.state, []
     for number in range(1, 5):
@@ -302,13 +302,13 @@ def test_what_follows_in_an_append_keeps_its_order_when_rules_differ(world: Worl
 
 
 @given(st.lists(st.tuples(st.sampled_from(["append", "hold", "release", "read"]), st.integers(0, 9)), max_size=60))
-def test_every_reader_stands_where_a_plain_look_at_the_rules_says(steps: list[tuple[str, int]]) -> None:
-    """A reader goes on while the next record fits none of its rules; it never skips and never goes back."""
+def test_every_reader_has_the_position_that_its_rules_permit(steps: list[tuple[str, int]]) -> None:
+    """A reader advances while the next record matches none of its rules; it neither skips records nor moves back."""
     truth, control = MemoryLog(), MemoryDelays()
     author, state = Author("a", ManualClock(), SeededDraw(b"r")), EMPTY_STATE
     readers = [DelayableLog(truth, control, name).tail(0) for name in READERS]
     seen: list[list[int]] = [[] for _ in READERS]
-    made: list[int] = []  # the epoch that the record at each offset makes, 0 for none
+    made: list[int] = []  # The epoch of the record at each offset, 0 for none.
 
     def read(number: int) -> None:
         while got := readers[number].poll(0, records_max=3):
@@ -335,4 +335,4 @@ def test_every_reader_stands_where_a_plain_look_at_the_rules_says(steps: list[tu
             read(number % len(READERS))
     for number in range(len(READERS)):
         read(number)
-        assert len(seen[number]) == len(made), "nothing holds any more"
+        assert len(seen[number]) == len(made), "no rule holds records back"

@@ -1,4 +1,4 @@
-"""Rules of delays: what they mean, what is refused, and the folder that carries them between processes."""
+"""Delay rules: their meaning, invalid rules, and the folder that shares them between processes."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def entry(command: Command) -> Entry:
         (Match(request_id="00000000-0000-7000-8000-000000000000"), Noop(), False),
     ],
 )
-def test_all_fields_that_are_given_must_fit(match: Match, command: Command, fits: bool) -> None:
+def test_all_given_fields_must_match(match: Match, command: Command, fits: bool) -> None:
     assert match.fits(entry(command), lambda: 5) is fits
 
 
-def test_what_is_no_entry_fits_only_a_rule_for_everything() -> None:
+def test_a_record_without_an_entry_matches_only_a_rule_for_all_records() -> None:
     assert Match().fits(UnreadableEntry("torn"), lambda: None)
     assert not Match(submitter="*").fits(UnreadableEntry("torn"), lambda: None)
 
 
-def test_a_rule_is_what_its_text_says() -> None:
+def test_a_rule_is_parsed_from_its_text() -> None:
     for rule in (RULE, Rule("b", HOLD), Rule("c", DROP, COMMIT, times=3, answer_only=True)):
         assert rule_from_json(rule_to_json(rule)) == rule
     assert json.loads(rule_to_json(Rule("b", HOLD))) == {
@@ -107,7 +107,7 @@ def test_a_rule_is_what_its_text_says() -> None:
         ('{"name": "a", "action": "hold", "match": []}', r"match: \[\] is not of type dict"),
     ],
 )
-def test_a_rule_that_means_nothing_is_refused_by_its_field(text: str, names: str) -> None:
+def test_an_invalid_rule_is_refused_with_its_field(text: str, names: str) -> None:
     with pytest.raises(BadRule, match=names):
         rule_from_json(text)
 
@@ -115,7 +115,7 @@ def test_a_rule_that_means_nothing_is_refused_by_its_field(text: str, names: str
 # -------------------------------------------------------------------------------------------------- folder
 
 
-def test_a_rule_in_a_folder_is_in_force_for_all_who_look_there(tmp_path: Path) -> None:
+def test_a_rule_in_a_folder_applies_to_all_its_readers(tmp_path: Path) -> None:
     writer, reader = FolderDelays(tmp_path / "new"), FolderDelays(tmp_path / "new")
     assert reader.rules() == ()
     writer.put(RULE)
@@ -132,14 +132,14 @@ def test_a_rule_in_a_folder_is_in_force_for_all_who_look_there(tmp_path: Path) -
             writer.release(name)
 
 
-def test_rules_added_at_once_get_names_of_their_own(tmp_path: Path) -> None:
+def test_rules_added_concurrently_get_distinct_names(tmp_path: Path) -> None:
     names: list[str] = []
     at_once(lambda _: names.extend(FolderDelays(tmp_path).add(RULE).name for _ in range(10)), range(4))
     assert sorted(names) == sorted(f"a-{number}" for number in range(1, 41))
     assert len(FolderDelays(tmp_path).rules()) == 40
 
 
-def test_a_file_that_is_no_rule_is_obeyed_by_nobody_and_told_of(tmp_path: Path) -> None:
+def test_an_invalid_rule_file_is_ignored_and_reported(tmp_path: Path) -> None:
     control = FolderDelays(tmp_path)
     control.put(RULE)
     (tmp_path / "torn.json").write_text('{"name": "to')
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_rule_is_obeyed_by_nobody_and_told_of(tmp_path: Path) 
     assert len(control.problems()) == 2
 
 
-def test_what_is_held_is_told_by_those_who_still_run(tmp_path: Path) -> None:
+def test_running_processes_report_held_records(tmp_path: Path) -> None:
     control = FolderDelays(tmp_path)
     held = HeldEntry("node-n1", "a", PROPAGATION, "Noop", "id", 7, 2, 1_700_000_000_000_000)
     control.report("node-n1-1", [held])

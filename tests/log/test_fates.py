@@ -1,4 +1,6 @@
-"""Fates: final exactly when nothing can change them, whatever arrives in whatever order, how often and with whom."""
+"""Commit outcomes: an outcome is final exactly when no record can change it, in any order and with any repeats and
+competitors.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,10 @@ def folded(state: ClusterState, entries: list[EncodedEntry]) -> ClusterState:
 BASE = founded()
 MINE = noops(BASE, 4)
 RIVALS = [noops(folded(BASE, MINE[:place]), 1)[0] for place in range(4)]
-"""Entries of others, each with the same predecessor as the one of ours at its place."""
+"""Competing entries, each with the same predecessor as our entry at that index."""
 
 
-def test_open_while_nothing_arrived_and_applied_in_order() -> None:
+def test_a_chain_is_open_until_it_arrives_and_is_applied_in_order() -> None:
     chain = EntryChain(BASE.epoch, tuple(MINE))
     assert commit_outcomes(BASE, chain) == (CommitOutcome.OPEN,) * 4
     assert commit_outcomes(folded(BASE, MINE[:2]), chain) == (
@@ -63,7 +65,7 @@ def test_open_while_nothing_arrived_and_applied_in_order() -> None:
     assert open_entries(chain, commit_outcomes(folded(BASE, MINE[:2]), chain)) == tuple(MINE[2:])
 
 
-def test_the_newest_epoch_alone_says_when_a_chain_is_over() -> None:
+def test_the_newest_epoch_alone_ends_a_chain() -> None:
     whole = EntryChain(BASE.epoch, tuple(MINE))
     states = [folded(BASE, MINE[:count]) for count in range(5)]
     states += [folded(states[place], [RIVALS[place]]) for place in range(4)]
@@ -73,7 +75,7 @@ def test_the_newest_epoch_alone_says_when_a_chain_is_over() -> None:
             assert is_over(chain, state) == all_final(commit_outcomes(state, chain)), (state.epoch, len(chain.entries))
 
 
-def test_seen_as_stale_is_no_fate() -> None:
+def test_a_stale_entry_is_not_final() -> None:
     chain = EntryChain(BASE.epoch, tuple(MINE[:2]))
     after = fold(BASE, MINE[1].entry)
     assert after.outcome.kind is OutcomeKind.STALE
@@ -84,7 +86,7 @@ def test_seen_as_stale_is_no_fate() -> None:
     )
 
 
-def test_a_rival_in_the_middle_ends_the_rest() -> None:
+def test_a_competing_entry_in_the_middle_ends_the_remaining_chain() -> None:
     chain = EntryChain(BASE.epoch, tuple(MINE))
     state = folded(BASE, [MINE[0], RIVALS[1], MINE[1], MINE[2], MINE[3]])
     assert commit_outcomes(state, chain) == (
@@ -95,7 +97,7 @@ def test_a_rival_in_the_middle_ends_the_rest() -> None:
     )
 
 
-def test_a_founding_entry_has_the_empty_state_as_base() -> None:
+def test_an_initial_entry_has_the_empty_state_as_base() -> None:
     one, other = (AUTHOR.entry(EMPTY_STATE, InitializeCluster(name)) for name in ("one", "other"))
     state = folded(EMPTY_STATE, [one, other])
     assert commit_outcomes(EMPTY_STATE, EntryChain(0, (other,))) == (CommitOutcome.OPEN,)
@@ -103,7 +105,7 @@ def test_a_founding_entry_has_the_empty_state_as_base() -> None:
     assert commit_outcomes(state, EntryChain(0, (other,))) == (CommitOutcome.LOST,)
 
 
-def test_a_fate_that_left_the_history_is_final_and_unknown() -> None:
+def test_an_outcome_older_than_the_history_is_final_and_unknown() -> None:
     start = founded(history_entries=100)
     chain = EntryChain(start.epoch, tuple(noops(start, 1)))
     state = folded(folded(start, list(chain.entries)), noops(folded(start, list(chain.entries)), 120))
@@ -113,7 +115,7 @@ def test_a_fate_that_left_the_history_is_final_and_unknown() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=14))
-def test_final_fates_never_change_and_tell_the_truth(arrivals: list[tuple[bool, int]]) -> None:
+def test_final_outcomes_are_correct_and_never_change(arrivals: list[tuple[bool, int]]) -> None:
     chain = EntryChain(BASE.epoch, tuple(MINE))
     state, before, applied = BASE, commit_outcomes(BASE, chain), set()
     for ours, place in arrivals:
@@ -128,7 +130,7 @@ def test_final_fates_never_change_and_tell_the_truth(arrivals: list[tuple[bool, 
         told = {mine.entry.state_id for mine, judged in zip(MINE, now, strict=True) if judged is CommitOutcome.APPLIED}
         assert told == applied & {mine.entry.state_id for mine in MINE}
         before = now
-    # What is open can still be applied by sending it again: it is not final for want of looking.
+    # The log can still apply an open entry after a retry, so it is open for a reason.
     state = folded(state, list(open_entries(chain, before)))
     assert all_final(commit_outcomes(state, chain))
     assert [

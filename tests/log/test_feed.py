@@ -1,4 +1,4 @@
-"""A feed gives all that was folded after an epoch, each record once; reading to the end gives all that is there."""
+"""A feed returns all records after an epoch, each once; reading to the end returns the whole log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Write = Callable[[int], None]
 
 @pytest.fixture
 def write(log: FaultyLog, author: Author) -> Write:
-    """Append so many entries, each after the one before; every third is sent twice."""
+    """Append that many entries, each after the previous one, and send every third one twice."""
     state = EMPTY_STATE
 
     def append(count: int) -> None:
@@ -47,13 +47,13 @@ def write(log: FaultyLog, author: Author) -> Write:
 
 
 def all_of(log: FaultyLog) -> list[FoldedRecord]:
-    """The whole log, folded here."""
+    """Fold the whole log and return its entries."""
     with closing(log.tail(0)) as tail:
         return list(follow(tail.poll(1.0, 10_000)))
 
 
 def read_up(replica: LogReplica) -> ClusterState:
-    """All that is in the log is folded, and followers have heard of it."""
+    """Wait until the log is folded and followers have received it."""
     state = replica.read_barrier()
     assert replica.counts
     return state
@@ -82,7 +82,7 @@ def test_records_after_an_epoch_come_once_in_order(log: FaultyLog, write: Write,
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_reader_of_any_pace_misses_nothing(log: FaultyLog, write: Write, seed: int) -> None:
+def test_a_reader_of_any_speed_misses_no_record(log: FaultyLog, write: Write, seed: int) -> None:
     draw = random.Random(seed)
     replica = LogReplica(log)
     feed = Feed(replica, 0, 4)
@@ -97,7 +97,7 @@ def test_a_reader_of_any_pace_misses_nothing(log: FaultyLog, write: Write, seed:
     assert all(one.after.epoch == other.before.epoch for one, other in pairwise(taken))
 
 
-def test_who_keeps_up_folds_nothing_twice(log: FaultyLog, write: Write) -> None:
+def test_a_current_reader_folds_each_record_once(log: FaultyLog, write: Write) -> None:
     replica = LogReplica(log)
     feed = Feed(replica, 0)
     with replica:
@@ -108,7 +108,7 @@ def test_who_keeps_up_folds_nothing_twice(log: FaultyLog, write: Write) -> None:
             assert feed.state is state
 
 
-def test_of_a_long_backlog_little_is_kept(log: FaultyLog, write: Write) -> None:
+def test_a_long_backlog_is_kept_only_in_part(log: FaultyLog, write: Write) -> None:
     write(300)
     replica = LogReplica(log)
     Feed(replica, 0, 10)
@@ -131,7 +131,7 @@ def test_no_gap_makes_a_transaction_fold_twice(log: FaultyLog, write: Write, mon
         assert shown(list(feed.take())) == wanted
 
 
-def test_what_grows_with_the_ring_weighs_more(log: FaultyLog, author: Author) -> None:
+def test_larger_states_count_more(log: FaultyLog, author: Author) -> None:
     replica = LogReplica(log)
     feed = Feed(replica, 0, 3 * LARGE_WEIGHT)
     state = EMPTY_STATE
@@ -152,7 +152,7 @@ def test_what_grows_with_the_ring_weighs_more(log: FaultyLog, author: Author) ->
         assert len(feed._stored) == 3
 
 
-def test_the_feed_of_an_epoch_to_come_has_no_state_yet(log: FaultyLog, write: Write) -> None:
+def test_the_feed_of_a_future_epoch_has_no_state_yet(log: FaultyLog, write: Write) -> None:
     write(3)
     replica = LogReplica(log)
     feed = Feed(replica, 9)
@@ -163,7 +163,7 @@ def test_the_feed_of_an_epoch_to_come_has_no_state_yet(log: FaultyLog, write: Wr
 
 
 class SlowTail:
-    """Needs three polls until its first record is there, as a new connection to a broker far away does."""
+    """A tail that returns its first record at the third poll, as a new connection to a distant broker does."""
 
     def __init__(self, inner: LogTail) -> None:
         self._inner = inner
@@ -177,7 +177,9 @@ class SlowTail:
         self._inner.close()
 
 
-def test_a_slow_new_connection_delays_no_laggard(log: FaultyLog, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_new_connection_does_not_delay_a_lagging_reader(
+    log: FaultyLog, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(300)
     replica = LogReplica(log)
     feed = Feed(replica, 0, 10)
@@ -205,7 +207,7 @@ def test_two_histories_are_not_joined(log: FaultyLog, write: Write) -> None:
 
 
 class Silent(MemoryLog):
-    """Has an end, but gives no records after the first two."""
+    """A log with an end offset that returns no records after the first two."""
 
     def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
         return super().read(position, timeout_s, 2) if position == 0 else ([], position)
@@ -217,7 +219,7 @@ def filled(log: MemoryLog) -> MemoryLog:
     return log
 
 
-def test_all_that_is_there() -> None:
+def test_a_read_to_the_end_returns_all_records() -> None:
     log = filled(MemoryLog())
     tail = log.tail(1)
     assert [record.data for record in read_to_end(log, tail)] == [b"1", b"2"]
@@ -233,7 +235,7 @@ def test_silence_is_an_error() -> None:
         next(found)
 
 
-def test_a_look_may_end_it() -> None:
+def test_a_check_may_stop_the_read() -> None:
     log = filled(Silent())
     looks: list[int] = []
 
@@ -246,7 +248,7 @@ def test_a_look_may_end_it() -> None:
         list(read_to_end(log, log.tail(0), check=check))
 
 
-# A replica on an event loop: waits end as soon as the state has moved, and when it never will.
+# A replica on an event loop: a wait ends when the state advances, or when it can never advance.
 
 
 def test_waiting_for_a_newer_epoch(log: FaultyLog, replica: LogReplica, chain_of: Callable[..., EntryChain]) -> None:

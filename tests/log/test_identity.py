@@ -1,4 +1,4 @@
-"""What a reader remembers of a log: one that was cut, grew again, lost its beginning or moved is noticed."""
+"""A reader's stored view of the log: it detects a log that was cut, extended, truncated or replaced."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HERE, THERE = "kafka-a", "kafka-b"
 
 
 class World:
-    """A cluster on a log in memory, and others who write to it."""
+    """A cluster on a log in memory, and its other writers."""
 
     def __init__(
         self, kafka: str = HERE, seed: bytes = b"x", history: int = 1_000, log: MemoryLog | None = None
@@ -51,11 +51,11 @@ class World:
         self.cluster_id = cluster_id_of_log(self.log)
 
     def grow(self, entries: int, seed: bytes = b"others") -> None:
-        """Somebody appends so many."""
+        """Append that many entries of another writer."""
         appended(self.log, entries, draw=SeededDraw(seed))
 
     def read(self, memory: Path | ClusterIdentityStore | None = None, **options: object) -> str:
-        """The code of the halt of a reader that reads all, or nothing."""
+        """Return the halt code of a reader of the whole log, or None."""
         replica = LogReplica(self.log, record=memory, watch_s=WATCH_S, **options)  # type: ignore[arg-type]
         try:
             with replica:
@@ -87,7 +87,7 @@ def test_a_log_cut_and_grown_again_is_another_history(
     world.log.truncate(5)
     world.grow(grown, seed=b"after the power cut")
     assert world.read(memory) == "log_forked"
-    assert world.read(memory) == "log_forked", "and it stays so"
+    assert world.read(memory) == "log_forked", "the halt is permanent"
 
 
 BRANCHES = st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 12), st.integers(0, 3))
@@ -95,8 +95,8 @@ BRANCHES = st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 12), s
 
 @settings(max_examples=12, deadline=None)
 @given(BRANCHES)
-def test_a_reader_goes_on_if_and_only_if_the_log_still_has_what_it_saw(branch: tuple[int, int, int, int]) -> None:
-    """(entries seen, entries that the cut leaves, entries that come then, other records among them)."""
+def test_a_reader_continues_only_if_the_log_has_its_entries(branch: tuple[int, int, int, int]) -> None:
+    """(entries seen, entries that the cut keeps, entries appended later, other records among them)."""
     seen, left, grown, noise = branch
     world = World()
     world.grow(seen)
@@ -108,13 +108,14 @@ def test_a_reader_goes_on_if_and_only_if_the_log_still_has_what_it_saw(branch: t
         world.log.append([b"no entry"] * noise)
         world.grow(grown, seed=b"after the power cut")
         halted = world.read(record)
-        # Who saw nothing that is lost goes on; who did halts: at once if the log is shorter, else at the epoch.
+        # A reader that saw no lost entry continues. Another one halts: at once if the log is shorter, otherwise at the
+        # epoch.
         assert bool(halted) == (left < seen)
         assert halted in ("", "log_truncated" if left + noise + grown < seen else "log_forked")
 
 
-def test_it_is_noticed_after_the_history_has_forgotten_the_epoch(memory: Path | ClusterIdentityStore) -> None:
-    """The state of the remembered epoch is compared when it is folded: no bound of the history matters."""
+def test_another_history_is_detected_beyond_the_retained_epochs(memory: Path | ClusterIdentityStore) -> None:
+    """The reader compares the state of the stored epoch when it folds it, for any length of the history."""
     world = World(history=100)
     world.grow(8)
     assert world.read(memory) == ""
@@ -131,7 +132,7 @@ def test_a_log_grown_by_other_records_is_another_history(world: World, memory: P
     assert world.read(memory) == "log_forked"
 
 
-def test_a_log_that_only_went_on_is_the_same(world: World, memory: Path | ClusterIdentityStore) -> None:
+def test_an_extended_log_is_the_same(world: World, memory: Path | ClusterIdentityStore) -> None:
     for number in range(3):
         assert world.read(memory) == ""
         world.grow(3, seed=b"%d" % number)
@@ -150,12 +151,12 @@ def test_the_halt_names_the_file_the_epoch_and_both_states(world: World, tmp_pat
     world.grow(10, seed=b"after the power cut")
     with LogReplica(world.log, record=record) as replica, pytest.raises(ReplicaHalted) as caught:
         replica.read_barrier()
-    assert replica.state.epoch == known.epoch - 1, "it stands before what it cannot believe"
+    assert replica.state.epoch == known.epoch - 1, "the reader stops before the entry that contradicts its view"
     assert f"epoch {known.epoch} was {known.state_id}, says {record}" in str(caught.value)
 
 
-def test_what_others_remember_is_compared_too(world: World) -> None:
-    """A node's folder and its journal know epochs of their own."""
+def test_views_of_other_files_are_compared_too(world: World) -> None:
+    """A node's folder and its journal have separate epochs."""
     world.grow(8)
     with LogReplica(world.log) as replica:
         ids = {entry.epoch: entry.state_id for entry in replica.read_barrier().history}
@@ -163,7 +164,7 @@ def test_what_others_remember_is_compared_too(world: World) -> None:
     assert world.read(seen=[KnownEpoch(4, ids[4], "a node"), KnownEpoch(9, ids[8], "its journal")]) == "log_forked"
 
 
-def test_a_log_that_was_emptied_and_founded_anew_is_another_history(world: World, tmp_path: Path) -> None:
+def test_an_emptied_and_recreated_log_is_another_history(world: World, tmp_path: Path) -> None:
     records = ClusterIdentityStore(tmp_path, "shop", "validator")
     assert world.read(records) == ""
     other = World(seed=b"another founder")
@@ -204,7 +205,7 @@ def test_a_running_replica_halts_when_the_log_loses_its_beginning(world: World) 
 
 
 class Unseen(MemoryLog):
-    """Its running reader misses that it was cut: it slept until the log was longer than before."""
+    """A log whose running reader misses the cut: the reader slept until the log was longer than before."""
 
     asleep = False
 
@@ -212,7 +213,7 @@ class Unseen(MemoryLog):
         return ([], position) if self.asleep else super().read(position, min(timeout_s, 0.01), records_max)
 
     def cut(self, end: int, lost_by: list[bytes]) -> None:
-        """Lose what lies above ``end``, and have other records there before anybody looks."""
+        """Remove the records above ``end`` and append others before any read."""
         with self._changed:
             self.asleep = True
             self.truncate(end)
@@ -221,8 +222,8 @@ class Unseen(MemoryLog):
 
 
 @pytest.mark.parametrize("noise", [0, 4])
-def test_a_running_replica_that_slept_through_the_cut_halts(noise: int) -> None:
-    """With other records in the log the new entries are of epochs that are still to come for the replica."""
+def test_a_running_replica_that_missed_the_cut_halts(noise: int) -> None:
+    """Other records fill the gap, so the new entries have epochs that the replica has not reached."""
     world = World(log=Unseen("shop.metadata"))
     log = world.log
     assert isinstance(log, Unseen)
@@ -235,11 +236,11 @@ def test_a_running_replica_that_slept_through_the_cut_halts(noise: int) -> None:
         appended(branch, 10, draw=SeededDraw(b"after the power cut"))
         log.cut(2, [record.data for record in branch._records[2:]])
         assert halt_of(replica) == "log_forked"
-        assert replica.state.epoch == 9 - noise, "nothing of the other history was taken"
+        assert replica.state.epoch == 9 - noise, "the replica folded no entry of the other history"
 
 
 class Watched(MemoryLog):
-    """Knows who began to read, and where."""
+    """A log that records its readers and their start offsets."""
 
     def __init__(self) -> None:
         super().__init__("shop.metadata")
@@ -250,8 +251,8 @@ class Watched(MemoryLog):
         return super().tail(from_offset)
 
 
-def test_entries_of_an_author_that_lies_halt_nobody() -> None:
-    """A replica looks whether its own newest entry is where it was, and that is all that counts."""
+def test_entries_of_a_lying_author_halt_no_replica() -> None:
+    """A replica only checks that its own newest entry is still at its offset."""
     world = World(log=Watched())
     log = world.log
     assert isinstance(log, Watched)
@@ -277,7 +278,7 @@ def records(folder: Path) -> ClusterIdentityStore:
 
 
 def test_a_cluster_of_the_same_name_on_another_kafka_is_another_cluster(tmp_path: Path) -> None:
-    """A second stack, or one that was wiped and founded again."""
+    """The second Kafka is another stack, or the same one after a wipe and a new cluster."""
     one, two = World(HERE, b"one"), World(THERE, b"two")
     for _ in range(2):
         assert one.read(records(tmp_path)) == ""
@@ -285,10 +286,10 @@ def test_a_cluster_of_the_same_name_on_another_kafka_is_another_cluster(tmp_path
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == sorted(f"shop.{each.cluster_id}.validator.json" for each in (one, two))
     one.log.truncate(0)
-    assert one.read(records(tmp_path)) == "log_truncated", "each is still remembered"
+    assert one.read(records(tmp_path)) == "log_truncated", "the file keeps both clusters"
 
 
-def test_a_topic_made_again_on_the_same_kafka_halts_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_a_recreated_topic_halts_with_instructions(tmp_path: Path) -> None:
     one, two = World(HERE, b"one"), World(HERE, b"two")
     assert one.read(records(tmp_path)) == ""
     file = tmp_path / f"shop.{one.cluster_id}.validator.json"
@@ -301,22 +302,22 @@ def test_a_topic_made_again_on_the_same_kafka_halts_and_says_how_to_go_on(tmp_pa
     assert two.read(records(tmp_path)) == ""
 
 
-def test_a_log_that_was_rebuilt_is_accepted_for_its_cluster_alone(tmp_path: Path) -> None:
+def test_a_rebuilt_log_is_accepted_only_for_its_cluster(tmp_path: Path) -> None:
     one, other, rebuilt = World(HERE, b"one"), World(THERE, b"two"), World(HERE, b"one")
     assert [world.read(records(tmp_path)) for world in (one, other)] == ["", ""]
     topic = rebuilt.log.identity()
     assert records(tmp_path).remove_outdated(one.cluster_id, one.log.identity()) == (), (
-        "that is the topic that was read"
+        "the file has the topic that was read"
     )
     file = tmp_path / f"shop.{one.cluster_id}.validator.json"
     assert records(tmp_path).remove_outdated(one.cluster_id, topic) == (file,)
     assert records(tmp_path).remove_outdated(one.cluster_id, topic) == ()
     assert rebuilt.read(records(tmp_path)) == ""
     other.log.truncate(0)
-    assert other.read(records(tmp_path)) == "log_truncated", "other clusters are still remembered"
+    assert other.read(records(tmp_path)) == "log_truncated", "the file keeps the other clusters"
 
 
-def test_a_topic_made_again_and_not_founded_halts_too(tmp_path: Path) -> None:
+def test_a_recreated_empty_topic_halts_too(tmp_path: Path) -> None:
     one, empty = World(HERE), MemoryLog("shop.metadata")
     empty.kafka = HERE
     assert one.read(records(tmp_path)) == ""
@@ -335,7 +336,7 @@ def test_a_copy_of_the_log_on_another_kafka_halts(tmp_path: Path) -> None:
     assert "is a copy on another Kafka" in str(caught.value)
 
 
-def test_files_of_other_readers_and_clusters_are_not_looked_at(tmp_path: Path) -> None:
+def test_files_of_other_readers_and_clusters_are_ignored(tmp_path: Path) -> None:
     for name in ("shop.publisher.json", "shop.validator.json", "shop.x.validator.json", "other.validator.json"):
         (tmp_path / name).write_text("no record")
     assert list(records(tmp_path).known()) == []
@@ -344,7 +345,7 @@ def test_files_of_other_readers_and_clusters_are_not_looked_at(tmp_path: Path) -
         list(records(tmp_path).known())
 
 
-def test_a_stand_by_knows_the_log_by_its_topic_alone(tmp_path: Path) -> None:
+def test_a_standby_identifies_the_log_by_its_topic_alone(tmp_path: Path) -> None:
     one = World(HERE)
     assert one.read(records(tmp_path)) == ""
     records(tmp_path).check_topic(Topic(one.log.name, one.log.identity(), HERE, None))
@@ -363,7 +364,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_a_greater_position_is_never_forgotten(path: Path) -> None:
+def test_the_greatest_position_is_kept(path: Path) -> None:
     more, less = IdentityRecord("t", 9, 5, "s5"), IdentityRecord("t", 4, 2, "s2")
     for recorded in (more, less):
         save_record(path, recorded)
@@ -375,13 +376,13 @@ def test_a_greater_position_is_never_forgotten(path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"epoch": -1}, {"epoch": "1"}, {"state_id": 1}, {"kafka": None}, {"position": True}]
 )
-def test_a_record_with_a_wrong_field_is_damage(path: Path, change: dict[str, object]) -> None:
+def test_a_record_with_a_wrong_field_is_damaged(path: Path, change: dict[str, object]) -> None:
     path.write_text(json.dumps(asdict(IdentityRecord("t", 1)) | change))
     with pytest.raises(LogDamaged):
         load_record(path)
 
 
-def test_a_log_that_cannot_be_the_one_is_refused_before_it_is_read(path: Path) -> None:
+def test_a_wrong_log_is_refused_before_it_is_read(path: Path) -> None:
     save_record(path, IdentityRecord("t", 9))
     with pytest.raises(LogTruncated, match="ends at offset 8, read were 9"):
         FileIdentityStore(path).check_topic(Topic("shop.metadata", "t", HERE, 8))

@@ -1,4 +1,4 @@
-"""A reader without hurry: it sees at once what happens now and then, rests in a stream, and goes on for who waits."""
+"""A relaxed reader: it reads rare records at once, pauses in a dense stream, and resumes for a waiting caller."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ DEADLINE_S = 60.0
 HOUR = 3_600_000_000
 
 
-def test_what_happens_now_and_then_is_seen_at_once() -> None:
+def test_rare_records_are_read_at_once() -> None:
     budget = PollBudget()
     assert not any(budget.pause_after(number * PAUSE_US) for number in range(1_000))
 
 
-def test_the_steps_of_an_operation_are_seen_at_once_and_a_stream_once_in_a_pause() -> None:
+def test_operation_steps_are_read_at_once_and_streams_in_batches() -> None:
     budget, now, count = PollBudget(), 0, 0
     assert not any(budget.pause_after(0) for _ in range(POLLS_MAX))
     while now < 100 * PAUSE_US:
@@ -45,10 +45,10 @@ def test_the_steps_of_an_operation_are_seen_at_once_and_a_stream_once_in_a_pause
         count += 1
     assert 99 <= count <= 101
     later = now + (POLLS_MAX + 1) * PAUSE_US
-    assert not any(budget.pause_after(later) for _ in range(POLLS_MAX)), "it has all of them to spare again"
+    assert not any(budget.pause_after(later) for _ in range(POLLS_MAX)), "the reader has its full budget again"
 
 
-def test_in_a_dense_stream_it_looks_more_seldom_and_goes_back_to_its_pace_behind_it() -> None:
+def test_a_dense_stream_is_read_less_often() -> None:
     budget, now, dense = PollBudget(), 0, []
     for _ in range(100):
         dense.append(budget.pause_after(now, BATCH_RECORDS))
@@ -57,21 +57,21 @@ def test_in_a_dense_stream_it_looks_more_seldom_and_goes_back_to_its_pace_behind
     assert budget.pause_after(now, BATCH_RECORDS - 1) == PAUSE_US
 
 
-def test_who_is_behind_does_not_rest_and_owes_nothing_for_it() -> None:
+def test_a_lagging_reader_does_not_pause() -> None:
     budget = PollBudget()
     assert not any(budget.pause_after(0, BACKLOG_RECORDS) for _ in range(10_000))
-    assert not any(budget.pause_after(0) for _ in range(POLLS_MAX)), "it has all of them to spare"
+    assert not any(budget.pause_after(0) for _ in range(POLLS_MAX)), "the reader has its full budget"
 
 
 @pytest.mark.parametrize("records", [1, BATCH_RECORDS])
-def test_who_did_not_rest_when_it_was_time_owes_nothing(records: int) -> None:
+def test_a_skipped_pause_is_not_made_up(records: int) -> None:
     budget = PollBudget()
     assert max(budget.pause_after(0, records) for _ in range(10_000)) == PAUSE_US * (
         BATCH_PAUSES if records == BATCH_RECORDS else 1
     )
 
 
-def test_who_rests_goes_on_once_somebody_waits() -> None:
+def test_a_paused_reader_resumes_for_a_waiting_caller() -> None:
     policy = PollPolicy(is_relaxed=True)
     reader = threading.Thread(target=policy.pause, args=(PollBudget(0, HOUR), [b"a record"]), daemon=True)
     reader.start()
@@ -80,22 +80,22 @@ def test_who_rests_goes_on_once_somebody_waits() -> None:
     assert not reader.is_alive()
     with policy.urgent(), policy.urgent():
         pass
-    assert not policy._wake.is_set(), "nobody waits any more"
+    assert not policy._wake.is_set(), "no caller waits"
 
 
-def test_nobody_rests_who_found_nothing_or_is_not_at_ease() -> None:
+def test_only_a_relaxed_reader_with_records_pauses() -> None:
     PollPolicy(is_relaxed=True).pause(PollBudget(0, HOUR), [])
     PollPolicy().pause(PollBudget(0, HOUR), [b"a record"])
 
 
 @pytest.fixture
-def rests_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica at ease rests for an hour after each look."""
+def paused_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Return a relaxed replica that pauses for an hour after each read."""
     monkeypatch.setattr(replicas, "PollBudget", partial(PollBudget, 0, HOUR))
 
 
-@pytest.mark.usefixtures("rests_long")
-def test_a_decision_and_a_catch_up_wait_for_no_rest(log: FaultyLog, replica: LogReplica) -> None:
+@pytest.mark.usefixtures("paused_replica")
+def test_a_decision_and_a_catch_up_end_a_pause(log: FaultyLog, replica: LogReplica) -> None:
     with LogReplica(log) as reader:
         reader.poll_policy = PollPolicy(is_relaxed=True)
         author = DirectAuthor(log, reader, "one")
@@ -105,11 +105,11 @@ def test_a_decision_and_a_catch_up_wait_for_no_rest(log: FaultyLog, replica: Log
             newer = DirectAuthor(log, replica, "two").submit(Noop())
             assert isinstance(newer, AppliedResult)
             assert catch_up(reader, silence_s=DEADLINE_S).epoch == newer.epoch
-        reader.poll_policy.begin_urgent()  # to its end
+        reader.poll_policy.begin_urgent()  # To its end.
 
 
-@pytest.mark.usefixtures("rests_long")
-def test_what_is_submitted_waits_for_no_rest(log: FaultyLog, replica: LogReplica) -> None:
+@pytest.mark.usefixtures("paused_replica")
+def test_a_submission_ends_a_pause(log: FaultyLog, replica: LogReplica) -> None:
     logs = Logs(log, MemoryLog("tests.requests"), MemoryLog("tests.results"))
     with (
         LogReplica(log) as reader,

@@ -1,4 +1,4 @@
-"""The producer without a broker: what is sent gets an answer, whenever it is sent."""
+"""The producer without a broker: every record gets an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_closed_producer_refuses_at_once() -> None:
         producer.send("topic", b"late", partition=0)
 
 
-def test_closing_answers_what_was_sent_before() -> None:
+def test_closing_answers_earlier_records() -> None:
     producer = AckedProducer(NOBODY, delivery_timeout_s=30.0)
     future = producer.send("topic", b"early", partition=0)
     producer.close(0.1)
@@ -27,7 +27,7 @@ def test_closing_answers_what_was_sent_before() -> None:
         future.result(DEADLINE_S)
 
 
-def test_a_caller_that_cancels_changes_nothing_and_harms_nobody() -> None:
+def test_a_cancelled_call_affects_no_other() -> None:
     producer = AckedProducer(NOBODY, delivery_timeout_s=0.2)
     futures = [producer.send("topic", b"x", partition=0)]
     assert not futures[0].cancel()
@@ -38,8 +38,8 @@ def test_a_caller_that_cancels_changes_nothing_and_harms_nobody() -> None:
     producer.close(0.1)
 
 
-def test_what_can_be_done_about_a_record_that_is_too_large() -> None:
-    """The limit of some topics is fixed: to raise it would keep everybody from starting."""
+def test_the_error_of_a_too_large_record_names_the_remedy() -> None:
+    """The limit of some topics is fixed: a higher limit would prevent every start."""
     lowered = too_large("c.schema", b"table/ks.t", 5_000)
     assert lowered.hint.endswith(f"--entity-name c.schema --add-config max.message.bytes={RECORD_BYTES_MAX}")
     beyond = too_large("c.schema", b"table/ks.t", 3_000_000)
@@ -49,7 +49,7 @@ def test_what_can_be_done_about_a_record_that_is_too_large() -> None:
     assert "max.message.bytes=2097152" in too_large("c.metadata", None, 5_000).hint
 
 
-def test_records_sent_together_have_one_answer_and_the_one_that_can_never_be_there_is_it() -> None:
+def test_records_sent_together_share_the_answer_of_the_impossible_one() -> None:
     producer = AckedProducer(NOBODY, delivery_timeout_s=0.2)
     future = producer.send_all("topic", [b"a", b"x" * (2 * RECORD_BYTES_MAX + 1), b"c"])
     with pytest.raises(RecordTooLarge, match="topic"):
@@ -58,8 +58,8 @@ def test_records_sent_together_have_one_answer_and_the_one_that_can_never_be_the
 
 
 @pytest.mark.parametrize("more", [(1, 500), (500, 1)])
-def test_of_several_records_that_can_never_be_there_the_smallest_is_named(more: tuple[int, int]) -> None:
-    """Its author takes apart all that are as large."""
+def test_the_smallest_of_several_impossible_records_is_reported(more: tuple[int, int]) -> None:
+    """The author splits all records of at least that size."""
     producer = AckedProducer(NOBODY, delivery_timeout_s=0.2)
     future = producer.send_all("topic", [b"a", *(b"x" * (2 * RECORD_BYTES_MAX + size) for size in more)])
     with pytest.raises(RecordTooLarge) as raised:
@@ -68,7 +68,7 @@ def test_of_several_records_that_can_never_be_there_the_smallest_is_named(more: 
     producer.close(0.1)
 
 
-def test_records_that_nobody_acknowledged_are_unknown() -> None:
+def test_unacknowledged_records_are_unknown() -> None:
     producer = AckedProducer(NOBODY, delivery_timeout_s=0.2)
     future = producer.send_all("topic", [b"a", b"b"])
     with pytest.raises(LogUnavailable, match="not acknowledged"):

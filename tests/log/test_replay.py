@@ -1,4 +1,4 @@
-"""A replica takes the time that it needs to read a long log, while it gets on; only silence ends the wait."""
+"""Replay of a long log: a replica may take any time while it makes progress; only silence ends the wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SILENCE_S = 30.0
 
 
 class SlowLog(MemoryLog):
-    """Gives one record at a time, and only one that was asked for: ``given`` is how many may be read."""
+    """A log that returns one permitted record at a time; ``given``: the number of readable records."""
 
     def __init__(self) -> None:
         super().__init__("c.metadata")
@@ -51,14 +51,14 @@ class SlowLog(MemoryLog):
         return super().read(position, 0.0, 1) if self.given > position else ([], position)
 
     def give(self, more: int) -> None:
-        """Let ``more`` records be read."""
+        """Permit ``more`` records."""
         with self._changed:
             self.given += more
             self._changed.notify_all()
 
 
 class Hours:
-    """A clock that a test moves; each record takes ``each_s``, and there is a look in the middle of that."""
+    """A clock that a test advances; each record takes ``each_s``, with one check in the middle."""
 
     def __init__(self, log: SlowLog, replica: LogReplica, each_s: float) -> None:
         self.log, self.replica, self.each_s = log, replica, each_s
@@ -66,7 +66,7 @@ class Hours:
         self.looks = 0
 
     def check(self) -> None:
-        """Half the time of a record goes by; at every second look one comes."""
+        """Advance by half a record; every second check returns one."""
         if self.replica.position == self.log.given:
             self.looks += 1
             self.now += self.each_s / 2
@@ -76,7 +76,7 @@ class Hours:
         return self.now
 
 
-def test_a_replay_has_no_deadline_while_it_gets_on() -> None:
+def test_a_replay_with_progress_has_no_deadline() -> None:
     log = SlowLog()
     told: list[Replay] = []
     with LogReplica(log) as replica:
@@ -92,7 +92,7 @@ def test_a_replay_has_no_deadline_while_it_gets_on() -> None:
     assert f"epoch {middle.epoch}, record {middle.position} of {ENTRIES}" in str(middle)
 
 
-def test_what_is_soon_over_is_passed_over_and_what_lasts_has_an_end() -> None:
+def test_a_short_replay_is_not_logged_and_a_long_one_is_completed() -> None:
     now, told = [0.0], list[Replay]()
     short = ProgressReporter("log", 100, 110, told.append, lambda: now[0])
     long = ProgressReporter("log", 100, 110, told.append, lambda: now[0], "for another reason")
@@ -108,7 +108,7 @@ def test_what_is_soon_over_is_passed_over_and_what_lasts_has_an_end() -> None:
     assert "log read for another reason: epoch 110" in str(told[-1])
 
 
-def test_silence_ends_the_wait_and_what_was_folded_is_kept() -> None:
+def test_silence_ends_the_wait_and_keeps_folded_entries() -> None:
     log = SlowLog()
     with LogReplica(log) as replica:
         log.give(4)
@@ -123,10 +123,10 @@ def test_silence_ends_the_wait_and_what_was_folded_is_kept() -> None:
         assert replica.state.epoch == 4
         log.give(ENTRIES)
         assert catch_up(replica).epoch == ENTRIES
-        assert log.begun == 1, "it went on from where it was"
+        assert log.begun == 1, "the replay continued from its position"
 
 
-def test_a_short_replay_is_not_worth_a_word() -> None:
+def test_a_short_replay_logs_nothing() -> None:
     log = SlowLog()
     log.give(ENTRIES)
     told: list[Replay] = []
@@ -135,7 +135,7 @@ def test_a_short_replay_is_not_worth_a_word() -> None:
     assert told == []
 
 
-def test_who_waits_hears_of_a_halt() -> None:
+def test_a_waiting_caller_learns_of_a_halt() -> None:
     log = SlowLog()
     with LogReplica(log, watch_s=0.01) as replica:
         log.give(2)
@@ -144,7 +144,7 @@ def test_who_waits_hears_of_a_halt() -> None:
             catch_up(replica)
 
 
-def test_a_client_that_met_silence_goes_on_where_it_was() -> None:
+def test_a_client_resumes_after_silence() -> None:
     log = SlowLog()
     client = Client("", "c", logs=Logs(log, MemoryLog("q"), MemoryLog("r")))
     log.give(4)
@@ -156,7 +156,7 @@ def test_a_client_that_met_silence_goes_on_where_it_was() -> None:
     client.close()
 
 
-def test_a_client_can_be_a_guest_of_a_replica() -> None:
+def test_a_client_can_share_a_replica() -> None:
     log = SlowLog()
     log.give(ENTRIES)
     with LogReplica(log) as replica:
@@ -164,10 +164,10 @@ def test_a_client_can_be_a_guest_of_a_replica() -> None:
         assert guest.start().replica is replica
         guest.close()
         assert log.begun == 1, "one fold serves both"
-        assert replica.read_barrier().epoch == ENTRIES, "the replica stays with its owner"
+        assert replica.read_barrier().epoch == ENTRIES, "the replica remains with its owner"
 
 
-def test_a_wait_for_a_replay_can_be_given_up() -> None:
+def test_a_wait_for_a_replay_can_be_cancelled() -> None:
     stopping = threading.Event()
 
     class Stopped(Exception):
@@ -182,24 +182,24 @@ def test_a_wait_for_a_replay_can_be_given_up() -> None:
     assert stopping.is_set()
 
 
-# What a replica counts of the log: the bytes of the entries since the newest mark of a snapshot.
+# The size of the log since the newest snapshot mark, in bytes of entries, as a replica counts it.
 
 
 def counted(cluster: Cluster) -> int:
-    """By a replica that reads all that it has to."""
+    """Return the count of a replica that has read the whole log."""
     with LogReplica(cluster.log, start_finder=cluster.start_finder()) as replica:
         replica.read_barrier()
         return replica.recent.since_mark
 
 
 def by_hand(cluster: Cluster) -> int:
-    """The bytes of the records that made an epoch behind the last mark."""
+    """Return the bytes of the records of an epoch behind the last mark."""
     records, mark = cluster.log.read(0, 0, 100_000)[0], last_snapshot(cluster.state)
     made = zip(records, follow(records), strict=True)
     return sum(len(one.data) for one, fold in made if fold.after is not fold.before and fold.after.epoch > mark)
 
 
-def test_from_the_beginning_or_from_a_snapshot_it_is_the_same() -> None:
+def test_the_count_is_equal_from_the_start_or_a_snapshot() -> None:
     cluster = Cluster()
     cluster.live(random.Random(3), 20)
     for _ in range(2):
@@ -210,12 +210,12 @@ def test_from_the_beginning_or_from_a_snapshot_it_is_the_same() -> None:
         cluster.apply(Noop(), Noop())
         assert counted(cluster) == by_hand(cluster) > 0
     cluster.apply(TakeSnapshot())
-    assert counted(cluster) == 0, "it is a mark, stored or not"
+    assert counted(cluster) == 0, "each mark counts, stored or not"
     cluster.apply(Noop())
     assert counted(cluster) == by_hand(cluster) > 0
 
 
-def test_where_a_reader_begins_again_with_a_snapshot_it_counts_from_there() -> None:
+def test_a_reader_that_restarts_with_a_snapshot_counts_from_it() -> None:
     recent = RecentEntries()
     for epoch in (1, 2, 3):
         recent.add(epoch, b"123")
@@ -234,10 +234,10 @@ def test_the_state_behind_the_newest_mark_is_kept_until_it_is_taken() -> None:
     recent.add(3, b"3")
     assert recent.take_mark() is second
     recent.add(4, b"4", Start(position=4))
-    assert recent.take_mark() is None, "who took it hears of the next one otherwise"
+    assert recent.take_mark() is None, "another caller gets the next mark some other way"
 
 
-def test_a_mark_of_before_a_later_beginning_is_nobodys_and_others_keep_none() -> None:
+def test_a_mark_before_a_later_start_is_dropped() -> None:
     recent, other = RecentEntries(keeps_mark=True), RecentEntries()
     for one in (recent, other):
         one.add(1, b"1", Start())

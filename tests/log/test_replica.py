@@ -1,4 +1,4 @@
-"""The replica: its state is the fold of the log up to its position, and it halts rather than guess."""
+"""The replica: its state is the fold of the log up to its position, and it halts at any contradiction."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def test_a_barrier_waits_for_a_position_alone(log: FaultyLog, replica: LogReplic
     assert replica.position == 5
 
 
-def test_waits_say_what_they_wait_for(replica: LogReplica) -> None:
+def test_waits_name_their_condition(replica: LogReplica) -> None:
     with pytest.raises(WaitTimedOut, match=r"waited \d+\.\d s for epoch 99 \(the replica is at epoch 1") as caught:
         replica.wait_for(lambda state: state.epoch >= 99, 0.01, "epoch 99")
     assert caught.value.what == "epoch 99"
 
 
-def test_a_wait_ends_with_the_state_it_waited_for(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
+def test_a_wait_returns_the_awaited_state(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     chain = chain_of(replica.state)
     got: list[int] = []
     waiter = threading.Thread(
@@ -109,7 +109,7 @@ def test_a_stopped_replica_ends_its_waits(log: FaultyLog, replica: LogReplica) -
         LogReplica(log).read_barrier()
 
 
-def test_followers_hear_of_every_record_in_order(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
+def test_followers_receive_every_record_in_order(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     heard: list[tuple[int, int, OutcomeKind, int]] = []
 
     def follow(
@@ -165,7 +165,7 @@ def test_an_essential_follower_halts_the_replica(log: FaultyLog, replica: LogRep
     assert (error.code, error.detail) == ("replica_failed", "RuntimeError: lost its way")
 
 
-def test_who_waits_hears_of_a_halt_before_the_log_does(
+def test_a_waiting_caller_learns_of_a_halt_before_it_is_logged(
     log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A renderer that shows a state in a traceback takes seconds on a busy machine."""
@@ -217,7 +217,7 @@ def test_another_cluster_than_the_configured_one_halts(log: FaultyLog, replica: 
         assert other.state is EMPTY_STATE
 
 
-def test_who_founded_is_known(replica: LogReplica) -> None:
+def test_the_creator_of_the_cluster_is_known(replica: LogReplica) -> None:
     assert replica.origin is not None
     assert (replica.origin.submitter, replica.origin.offset) == ("founder", 0)
     assert replica.origin.cluster_id == replica.state.cluster_id
@@ -243,7 +243,7 @@ def test_a_shorter_log_halts() -> None:
         replica.read_barrier()
         log.truncate(2)
         assert halt_of(replica).code == "log_truncated"
-        assert replica.state.epoch == 1, "its last state can still be looked at"
+        assert replica.state.epoch == 1, "its last state is still readable"
 
 
 def test_a_log_without_its_beginning_is_refused() -> None:
@@ -253,7 +253,7 @@ def test_a_log_without_its_beginning_is_refused() -> None:
         LogReplica(log).start()
 
 
-def test_what_was_recorded_is_compared_after_a_restart(tmp_path: Path) -> None:
+def test_the_stored_view_is_compared_after_a_restart(tmp_path: Path) -> None:
     log, _ = filled()
     record = tmp_path / "deep" / "metadata.json"
     with LogReplica(log, record=record) as replica:
@@ -282,7 +282,7 @@ def test_what_was_recorded_is_compared_after_a_restart(tmp_path: Path) -> None:
         LogReplica(log, record=record).start()
 
 
-def test_a_replica_that_is_killed_before_it_has_read_everything_forgets_nothing(tmp_path: Path) -> None:
+def test_a_replica_killed_before_it_has_read_everything_keeps_its_view(tmp_path: Path) -> None:
     log, _ = filled()
     record = tmp_path / "metadata.json"
     with LogReplica(log, record=record) as replica:
@@ -290,7 +290,7 @@ def test_a_replica_that_is_killed_before_it_has_read_everything_forgets_nothing(
     known = record.read_text()
 
     class Silent(MemoryLog):
-        """Has the records, but nobody has read any yet."""
+        """A log with records that returns none of them yet."""
 
         def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
             return [], position
@@ -305,11 +305,11 @@ def test_a_replica_that_is_killed_before_it_has_read_everything_forgets_nothing(
         LogReplica(log, record=record).start()
 
 
-def test_a_record_that_comes_after_the_halt_is_not_folded() -> None:
+def test_a_record_after_the_halt_is_not_folded() -> None:
     gate, asked = threading.Event(), threading.Event()
 
     class Late(MemoryLog):
-        """Gives the third record when told to."""
+        """A log that returns its third record on command."""
 
         def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
             if position == 2:
@@ -334,7 +334,7 @@ def test_a_record_that_comes_after_the_halt_is_not_folded() -> None:
         assert replica.state.epoch == 2
 
 
-def test_a_topic_that_is_missing_for_a_moment_is_no_reason_to_halt() -> None:
+def test_a_briefly_missing_topic_does_not_halt_a_replica() -> None:
     """A broker that has just started may not know its topics yet."""
 
     class Flickering(MemoryLog):
@@ -355,8 +355,8 @@ def test_a_topic_that_is_missing_for_a_moment_is_no_reason_to_halt() -> None:
         assert replica.halted is None
 
 
-def test_a_topic_seen_missing_before_and_after_a_silence_is_no_reason_to_halt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody said anything in between: a broker that slept and woke up is asked anew, however long it slept."""
+def test_a_topic_missing_before_and_after_silence_does_not_halt_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker gave no answer in between: after an outage of any length the reader asks again."""
     monkeypatch.setattr("ringlog.log.replicas.replica.MISSING_S", 0.05)
 
     class Asleep(MemoryLog):
@@ -379,7 +379,7 @@ def test_a_topic_seen_missing_before_and_after_a_silence_is_no_reason_to_halt(mo
         assert replica.halted is None
 
 
-def test_a_topic_that_told_its_id_is_there_although_its_end_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_with_an_id_exists_even_without_a_known_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringlog.log.replicas.replica.MISSING_S", 0.05)
 
     class Endless(MemoryLog):
@@ -402,7 +402,7 @@ def test_a_topic_that_told_its_id_is_there_although_its_end_is_not_known(monkeyp
         assert replica.halted is None
 
 
-def test_a_replica_goes_on_from_a_stored_state(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
+def test_a_replica_continues_from_a_stored_state(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     data = [encoded.data for encoded in chain_of(replica.state, *[Noop()] * 6).entries]
     log.append(data[:3])
     stored = Start(decode_state(encode(replica.read_barrier())), replica.position)

@@ -1,4 +1,4 @@
-"""Snapshots: who begins with one has the same state, byte for byte; what is not right in one is refused."""
+"""Snapshots: a replica that starts with one has the same state, byte for byte; an invalid snapshot is refused."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class Cluster:
         if self.state.epoch == 0:
             self.apply(InitializeCluster("c"))
         for _ in range(length):
-            with suppress(WireError):  # text that is no legal UTF-8 gets into no log
+            with suppress(WireError):  # The log never contains invalid UTF-8.
                 self.apply(random_command(draw, self.state))
 
     def store(self, *confirmed_by: str) -> StoredSnapshot:
-        """A snapshot of the state behind a new ``TakeSnapshot``, confirmed by these."""
+        """Store a snapshot of the state behind a new ``TakeSnapshot``, confirmed by these readers."""
         self.apply(TakeSnapshot())
         start = self.taken[-1]
         head = SnapshotTopic(self.records).store(start, self.log.identity(), "keeper", 0, f"s{start.state.epoch}")
@@ -97,7 +97,7 @@ class Cluster:
         return start_finder.start(self.log, self.log.identity(), lambda _: remembered)
 
     def rewrite(self, change: Callable[[object], object | None]) -> None:
-        """Another topic with other records; None leaves one out."""
+        """Return another topic with changed records; None drops a record."""
         records, self.records = self.records, MemoryKeyed()
         for record in records.read(0, 0, 1_000)[0]:
             changed = change(decode_snapshot_record(record.data))
@@ -140,7 +140,7 @@ def test_snapshot_and_tail_are_the_whole_log(draw: random.Random, before: int, a
     assert digest(state) == digest(cluster.state)
 
 
-def test_a_replica_begins_with_the_newest_and_folds_only_what_follows(cluster: Cluster) -> None:
+def test_a_replica_starts_with_the_newest_snapshot_and_folds_later_entries(cluster: Cluster) -> None:
     cluster.store("publisher")
     cluster.live(random.Random(1), 5)
     newest = cluster.store("coordinator")
@@ -150,20 +150,20 @@ def test_a_replica_begins_with_the_newest_and_folds_only_what_follows(cluster: C
         assert sum(replica.counts.values()) == cluster.log.end_offset() - newest.position
 
 
-def test_a_replica_lets_go_of_the_state_that_it_began_with(cluster: Cluster) -> None:
+def test_a_replica_releases_its_initial_state(cluster: Cluster) -> None:
     cluster.live(random.Random(1), 30)
     epoch = cluster.store("publisher").epoch
     cluster.taken.clear()
     with LogReplica(cluster.log, start_finder=cluster.start_finder()) as replica:
         began = id(replica.state)
         assert replica.state.epoch == epoch
-        cluster.apply(Noop(), Noop())  # the one before the newest is at hand
+        cluster.apply(Noop(), Noop())  # The previous snapshot is still in memory.
         assert replica.read_barrier().epoch == epoch + 2
         assert replica.started_from.epoch == epoch
         gc.collect()
         there = {id(one): one.epoch for one in gc.get_objects() if isinstance(one, ClusterState)}
         assert there[id(replica.state)] == epoch + 2
-        assert there.get(began) != epoch  # of other tests there may be states of that epoch, too
+        assert there.get(began) != epoch  # Other tests may hold states of that epoch too.
 
 
 BROKEN: dict[str, Callable[[object, StoredSnapshot], object | None]] = {
@@ -197,7 +197,7 @@ BROKEN: dict[str, Callable[[object, StoredSnapshot], object | None]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_not_right_is_refused_and_the_next_older_serves(cluster: Cluster, what: str) -> None:
+def test_an_invalid_snapshot_is_refused_and_an_older_one_is_used(cluster: Cluster, what: str) -> None:
     older = cluster.store("publisher")
     expected = cluster.taken[-1]
     cluster.live(random.Random(1), 3)
@@ -243,7 +243,7 @@ def test_generations_are_stored_by_their_differences(cluster: Cluster) -> None:
         decode_snapshot(replace(head, parts=tuple(later)), chunks)
 
 
-def test_the_codes_of_what_is_refused(cluster: Cluster) -> None:
+def test_refused_snapshots_have_codes(cluster: Cluster) -> None:
     cluster.apply(TakeSnapshot())
     head, chunks = encode_snapshot(cluster.taken[-1], "t", "keeper", 0, "s", 500)
     with pytest.raises(SnapshotIncomplete, match=r"chunk 1 of \d+ is missing"):
@@ -258,7 +258,7 @@ def test_the_codes_of_what_is_refused(cluster: Cluster) -> None:
         decode_snapshot(replace(head, parts=head.parts[:-1]), chunks)
 
 
-def test_a_log_that_was_cut_and_has_grown_again_is_another(cluster: Cluster) -> None:
+def test_a_log_cut_and_extended_is_another_log(cluster: Cluster) -> None:
     head = cluster.store("publisher")
     cluster.log.truncate(head.position - 1)
     before = cluster.taken[-1].state
@@ -271,7 +271,7 @@ def test_a_log_that_was_cut_and_has_grown_again_is_another(cluster: Cluster) -> 
     assert cluster.begin() == Start()
 
 
-def test_what_a_process_remembers_is_compared_as_ever(cluster: Cluster, tmp_path: object) -> None:
+def test_the_stored_view_of_a_process_is_compared(cluster: Cluster, tmp_path: object) -> None:
     head = cluster.store("publisher")
     with (
         LogReplica(
@@ -284,7 +284,7 @@ def test_what_a_process_remembers_is_compared_as_ever(cluster: Cluster, tmp_path
         replica.read_barrier()
 
 
-def test_a_snapshot_that_has_forgotten_what_a_process_remembers_is_passed_over() -> None:
+def test_a_snapshot_without_the_stored_epoch_is_skipped() -> None:
     cluster = Cluster()
     cluster.apply(InitializeCluster("c", (("history_entries", 100),)))
     early = cluster.store("publisher")
@@ -296,10 +296,10 @@ def test_a_snapshot_that_has_forgotten_what_a_process_remembers_is_passed_over()
     seen = (KnownEpoch(known.epoch, known.state_id, "a test"),)
     assert cluster.begin(seen).state.epoch == early.epoch
     cluster.log.delete_before(late.position - 1)
-    assert cluster.begin(seen).state.epoch == late.epoch, "nobody can compare any more"
+    assert cluster.begin(seen).state.epoch == late.epoch, "the epochs cannot be compared"
 
 
-def test_a_memory_of_another_history_is_not_overwritten_by_a_snapshot(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_snapshot_does_not_overwrite_the_view_of_another_history(cluster: Cluster, tmp_path: Path) -> None:
     head = cluster.store("publisher")
     path = tmp_path / "log.json"
     memory = FileIdentityStore(path)
@@ -313,7 +313,7 @@ def test_a_memory_of_another_history_is_not_overwritten_by_a_snapshot(cluster: C
     assert head.position > 3
 
 
-def test_who_must_not_begin_later_begins_earlier(cluster: Cluster) -> None:
+def test_a_reader_with_a_start_limit_starts_earlier(cluster: Cluster) -> None:
     early = cluster.store("publisher")
     late = cluster.store("publisher")
     assert cluster.begin(epoch_max=late.epoch).state.epoch == late.epoch
@@ -321,7 +321,7 @@ def test_who_must_not_begin_later_begins_earlier(cluster: Cluster) -> None:
     assert cluster.begin(epoch_max=early.epoch - 1) == Start()
 
 
-def test_no_topic_and_no_broker_are_no_obstacle(cluster: Cluster) -> None:
+def test_a_missing_topic_or_broker_does_not_block_a_start(cluster: Cluster) -> None:
     for error in (TopicMissing("c.snapshots"), LogUnavailable("c.snapshots: no answer")):
 
         def open_topic(error: Exception = error) -> SnapshotTopic:
@@ -334,7 +334,7 @@ def test_no_topic_and_no_broker_are_no_obstacle(cluster: Cluster) -> None:
         begin()
 
 
-def test_strangers_records_are_nobodys(cluster: Cluster) -> None:
+def test_foreign_records_are_ignored(cluster: Cluster) -> None:
     cluster.records.put("x", b"no record")
     head = cluster.store("publisher")
     cluster.records.put("y", encode_snapshot_record(replace(head, epoch=head.epoch + 1, first=-5)))
@@ -345,7 +345,7 @@ def test_strangers_records_are_nobodys(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("compacts", [False, True])
-def test_the_topic_keeps_the_newest_confirmed_and_as_many_others(cluster: Cluster, compacts: bool) -> None:
+def test_the_topic_keeps_a_bounded_number_of_snapshots(cluster: Cluster, compacts: bool) -> None:
     topic = SnapshotTopic(cluster.records)
     heads = []
     for number in range(12):
@@ -366,7 +366,7 @@ def test_the_topic_keeps_the_newest_confirmed_and_as_many_others(cluster: Cluste
     assert held <= 2 * STORED_MAX * 2 + STORED_MAX
 
 
-def test_the_one_with_which_the_log_begins_stays_among_later_ones(cluster: Cluster) -> None:
+def test_the_first_snapshot_of_the_log_is_kept(cluster: Cluster) -> None:
     first = cluster.store("publisher")
     said = first.epoch, first.state_id, first.position, first.digest
     cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")), TruncateLog(first.epoch))
@@ -374,7 +374,7 @@ def test_the_one_with_which_the_log_begins_stays_among_later_ones(cluster: Clust
     cluster.records.compact()
     kept = [one.head.epoch for one in SnapshotTopic(cluster.records).listed()]
     assert kept == [*(head.epoch for head in later[:0:-1]), first.epoch], (
-        "the last was not confirmed when it was stored"
+        "the last one was not confirmed when it was stored"
     )
     assert cluster.begin(epoch_max=later[0].epoch - 1).state.epoch == first.epoch
     said = later[-1].epoch, later[-1].state_id, later[-1].position, later[-1].digest
@@ -386,7 +386,7 @@ def test_the_one_with_which_the_log_begins_stays_among_later_ones(cluster: Clust
         assert any(one.head.epoch == first.epoch for one in topic.listed()) is there
 
 
-def test_a_snapshot_half_written_is_none_and_goes_with_a_later_one(cluster: Cluster) -> None:
+def test_an_incomplete_snapshot_is_ignored_and_removed_later(cluster: Cluster) -> None:
     cluster.apply(TakeSnapshot())
     _, chunks = encode_snapshot(cluster.taken[-1], "t", "keeper", 0, "dead", 500)
     for chunk in chunks[:-1]:
@@ -397,7 +397,7 @@ def test_a_snapshot_half_written_is_none_and_goes_with_a_later_one(cluster: Clus
     assert cluster.begin().state.epoch == head.epoch
 
 
-def test_a_chunk_is_below_what_the_topic_takes() -> None:
+def test_a_chunk_fits_the_record_size_of_the_topic() -> None:
     chunk = SnapshotChunk("x" * 36, 10**6, bytes(CHUNK_BYTES))
     assert len(encode_snapshot_record(chunk)) < 2 * 1024 * 1024 - 4_096
 
@@ -407,7 +407,7 @@ def _records(records: MemoryKeyed) -> Iterator[object]:
         yield decode_snapshot_record(record.data)
 
 
-def test_the_state_of_a_snapshot_folds_on(cluster: Cluster) -> None:
+def test_the_state_of_a_snapshot_folds_later_entries(cluster: Cluster) -> None:
     cluster.store("publisher")
     found = cluster.begin().state
     for number in range(5):
@@ -427,7 +427,7 @@ def test_the_state_of_a_snapshot_folds_on(cluster: Cluster) -> None:
         (("publisher",), ("coordinator", "validator"), "snapshot_disputed", ()),
     ],
 )
-def test_two_are_believed_against_one(
+def test_two_readers_outvote_one(
     cluster: Cluster, same: tuple[str, ...], other: tuple[str, ...], code: str, outvoted: tuple[str, ...]
 ) -> None:
     head = cluster.store(*same)

@@ -1,4 +1,4 @@
-"""A log that begins later: readers begin behind what went, or say what to do; and no cut goes unseen."""
+"""A truncated log: readers start behind the deleted part or report the remedy, and every cut is detected."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def cluster() -> Cluster:
 
 
 def ordered(cluster: Cluster, head: StoredSnapshot) -> int:
-    """The snapshot is confirmed in the log, which lets all go before its entry; where that is."""
+    """Confirm the snapshot in the log, which permits the deletion before its entry, and return that offset."""
     said = head.epoch, head.state_id, head.position, head.digest
     cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")), TruncateLog(head.epoch))
     return head.position - 1
 
 
 class Late(StartPointFinder):
-    """Finds nothing at first; then ``away`` times the broker does not answer."""
+    """A snapshot finder that finds none at first; then the broker is unavailable ``away`` times."""
 
     def __init__(self, cluster: Cluster, away: int = 0) -> None:
         self.away = away
@@ -60,7 +60,7 @@ class Late(StartPointFinder):
 
 
 class Going(MemoryLog):
-    """The records of another log, of which the oldest go when a reader is about to begin with them."""
+    """The records of another log, whose oldest records disappear when a reader starts with them."""
 
     def __init__(self, source: MemoryLog, begin: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Going(MemoryLog):
 
 
 class Watched(MemoryLog):
-    """Counts the looks at it: each begins with the topic's id."""
+    """A log that counts its identity checks."""
 
     def __init__(self, source: MemoryLog) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Watched(MemoryLog):
             assert self.looks.acquire(timeout=LONG_S)
 
 
-def test_a_replica_begins_behind_what_was_ordered_to_go(cluster: Cluster) -> None:
+def test_a_replica_starts_behind_the_deleted_part(cluster: Cluster) -> None:
     begin = ordered(cluster, cluster.store("publisher"))
     log = Watched(cluster.log)
     log.delete_before(begin)
@@ -102,7 +102,7 @@ def test_a_replica_begins_behind_what_was_ordered_to_go(cluster: Cluster) -> Non
         assert replica.halted is None
 
 
-def test_a_reader_at_the_end_goes_on_when_the_beginning_goes(cluster: Cluster) -> None:
+def test_a_reader_at_the_end_survives_a_truncation(cluster: Cluster) -> None:
     begin = ordered(cluster, cluster.store("publisher"))
     log = Watched(cluster.log)
     with LogReplica(log, watch_s=WATCH_S) as replica:
@@ -114,7 +114,7 @@ def test_a_reader_at_the_end_goes_on_when_the_beginning_goes(cluster: Cluster) -
         assert replica.halted is None
 
 
-def test_one_without_a_snapshot_says_what_to_do(cluster: Cluster) -> None:
+def test_a_reader_without_a_snapshot_reports_the_remedy(cluster: Cluster) -> None:
     cluster.log.delete_before(ordered(cluster, cluster.store()))
     for start_finder in (cluster.start_finder(), None):
         with pytest.raises(LogTruncated, match="restore the topic; see `ringlog snapshot list`"):
@@ -123,14 +123,14 @@ def test_one_without_a_snapshot_says_what_to_do(cluster: Cluster) -> None:
             cluster_id_of_log(cluster.log, start_finder=start_finder)
 
 
-def test_the_cluster_is_known_without_its_founding_entry(cluster: Cluster) -> None:
+def test_the_cluster_is_known_without_its_initial_entry(cluster: Cluster) -> None:
     assert cluster_id_of_log(cluster.log) == cluster.state.cluster_id
     cluster.log.delete_before(ordered(cluster, cluster.store("publisher")))
     assert cluster_id_of_log(cluster.log, start_finder=cluster.start_finder()) == cluster.state.cluster_id
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_what_nobody_ordered_halts_even_who_has_a_snapshot(cluster: Cluster, before: bool) -> None:
+def test_an_unordered_deletion_halts_even_with_a_snapshot(cluster: Cluster, before: bool) -> None:
     ordered(cluster, cluster.store("publisher"))
     newest = cluster.store("publisher")
     if before:
@@ -144,7 +144,7 @@ def test_what_nobody_ordered_halts_even_who_has_a_snapshot(cluster: Cluster, bef
 
 
 @pytest.mark.parametrize("away", [0, 2])
-def test_a_replica_that_is_overtaken_begins_again(cluster: Cluster, away: int) -> None:
+def test_an_overtaken_replica_restarts(cluster: Cluster, away: int) -> None:
     head = cluster.store("publisher")
     ordered(cluster, head)
     log = Going(cluster.log, head.position - 1)
@@ -153,7 +153,7 @@ def test_a_replica_that_is_overtaken_begins_again(cluster: Cluster, away: int) -
         assert sum(replica.counts.values()) == log.end_offset() - head.position
 
 
-def test_who_is_followed_must_be_started_anew(cluster: Cluster) -> None:
+def test_a_replica_with_followers_needs_a_restart(cluster: Cluster) -> None:
     head = cluster.store("publisher")
     ordered(cluster, head)
     replica = LogReplica(Going(cluster.log, head.position - 1), start_finder=Late(cluster))

@@ -58,13 +58,13 @@ def _stayed(_: Path) -> None:
     )
 
 
-CLAIMED = agreement.test_a_digest_only_claimed_in_the_log_halts_nobody
+CLAIMED = agreement.test_a_digest_only_claimed_in_the_log_halts_no_reader
 STORIES: dict[str, Story] = {
-    "quarantine_never": _agreed(agreement.test_one_against_two_is_quarantined_and_keeps_its_evidence),
+    "quarantine_never": _agreed(agreement.test_one_reader_against_two_is_quarantined_and_keeps_its_evidence),
     "quarantine_by_the_logs_word": _agreed(CLAIMED, stored="nothing"),
     "quarantine_by_one_alone": _agreed(CLAIMED, stored="by one alone"),
-    "quarantine_evidence_replaced": _agreed(agreement.test_who_is_started_again_goes_on_and_its_first_evidence_stays),
-    "quarantine_marks_kept": _agreed(agreement.test_marks_that_nobody_confirms_are_not_kept_for_ever),
+    "quarantine_evidence_replaced": _agreed(agreement.test_a_restarted_reader_continues_and_keeps_its_first_evidence),
+    "quarantine_marks_kept": _agreed(agreement.test_unconfirmed_marks_are_dropped),
     "code_of_any_node": _told(codes.test_a_node_key_signs_its_own_acknowledgements_only),
     "code_not_asked_for": _told(codes.test_a_node_key_signs_its_own_acknowledgements_only),
     "code_of_the_first_master_only": _told(codes.test_keys_rotate_while_all_nodes_run),
