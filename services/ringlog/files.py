@@ -104,11 +104,13 @@ def private_folder(path: Path, *marks: str, ours: bool = False) -> Path:
 
 
 def exposure(path: Path, mode: int, *, is_secret: bool) -> str:
-    """Return why a file with these permissions must not be used, or "" if it may.
+    """Return why a file with this mode must not be used, or "" if it may. A device or a pipe is never used.
 
     Only the owner may write a file that decides which peers the process trusts. A secret is closed to other users; its
     group may read it, as where a service's user is in the group of a mounted secret.
     """
+    if not stat.S_ISREG(mode):
+        return f"{path} is not a regular file"
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"{path} can be changed by other users: chmod {'600' if is_secret else 'go-w'} {path}"
     if is_secret and mode & stat.S_IRWXO:

@@ -38,6 +38,11 @@ DAY = 86_400
 ONE, OTHER = uuid(1, space=2), uuid(2, space=2)
 
 
+def test_a_device_is_no_trust_file() -> None:
+    with pytest.raises(BadTrustConfig, match=r"^/dev/null is not a regular file$"):
+        TrustFile(Path("/dev/null")).now()
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Certificates of a node and a client, not to be changed."""
