@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -27,11 +28,12 @@ from ringlog.kernel.values import (
     TabletOptions,
     TypeField,
 )
-from ringlog.operator.ddl.reading import DdlError, batch_json, ddl, located, read_ddl
+from ringlog.operator.ddl.reading import REASONS, DdlError, batch_json, ddl, located, read_ddl
 from ringlog.operator.ddl.writing import RESERVED, describe, identifier
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents.json_commands import from_json, to_json
 from ringlog.runtime.draw import SeededDraw
+from tests.cli.known_commands import unknown
 from tests.kernel.entries import applied, entry, founded, uuid, with_normal_nodes
 
 EMPTY = with_normal_nodes(founded(), 3)
@@ -446,3 +448,11 @@ def test_what_cassandras_driver_writes_is_read() -> None:
     assert command_of(metadata.Function("shop", "next", *arguments).as_cql_query()) == made
     aggregate = metadata.Aggregate("shop", "sum", ["int"], "next", "int", None, "0", "int", False)
     assert command_of(aggregate.as_cql_query()) == CreateAggregate("shop", "sum", ("int",), "next", "int", "", "0")
+
+
+def test_the_reason_of_an_unsupported_word_names_commands_that_exist() -> None:
+    named = {word: re.findall(r"`(ringlog [^`]+)`", reason) for word, reason in REASONS.items()}
+    assert named["GRANT"] == named["ROLE"] == named["USER"] == ["ringlog cluster acls"]
+    assert [unknown(line.split()) for lines in named.values() for line in lines if unknown(line.split())] == []
+    with pytest.raises(DdlError, match="ringlog cluster acls"):
+        read_ddl("GRANT SELECT ON ks.t TO someone;")
