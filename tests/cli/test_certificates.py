@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.operator.certificates import CertificatesFailed
+from ringlog.operator.certificates import AuthorityInUse, CertificatesFailed
 from ringlog.wire.acks import key_of
 from tests.certificates import needs_openssl
 
@@ -42,6 +42,21 @@ def test_an_authority_is_replaced_in_three_steps(tmp_path: Path) -> None:
         code, said = certificates(folder, *options)
         assert code == 0, said
     assert (folder / "ca.pem").read_text().count("BEGIN CERTIFICATE") == 1
+
+
+@needs_openssl
+def test_an_authority_that_certificates_need_is_not_retired(tmp_path: Path) -> None:
+    folder = tmp_path / "trust"
+    for options in (("--node", "n1", "--client", "ops", "--agents", "agents"), ("--new-ca",), ("--node", "n1")):
+        assert certificates(folder, *options)[0] == 0
+    before = (folder / "ca.pem").read_text()
+    refused = CliRunner().invoke(app, ["cluster", "certificates", str(folder), "--retire-ca"]).exception
+    assert isinstance(refused, AuthorityInUse)
+    assert str(refused).startswith(f"agents.pem, ops.pem in {folder}: signed by an old authority.")
+    assert f"`ringlog cluster certificates {folder} --agents agents --client ops`" in str(refused)
+    assert (folder / "ca.pem").read_text() == before
+    assert certificates(folder, "--agents", "agents", "--client", "ops")[0] == 0
+    assert certificates(folder, "--retire-ca")[0] == 0
 
 
 @pytest.mark.parametrize("options", [("--new-ca", "--retire-ca"), ("--new-ca", "--node", "n1")])

@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.operator.certificates import CertificatesFailed, add_authority, make_certificates, retire_authorities
+from ringlog.operator.certificates import (
+    AuthorityInUse,
+    CertificatesFailed,
+    add_authority,
+    make_certificates,
+    retire_authorities,
+)
 from ringlog.runtime import trust as trust_module
 from ringlog.runtime.monitoring.scrape import is_admitted
 from ringlog.runtime.trust import (
@@ -365,7 +371,11 @@ def test_an_authority_is_replaced_in_steps_and_each_process_shows_its_own_end(tm
     renewed = TrustFile(n1).now()
     assert (renewed.node, renewed.expires) == (ONE, pytest.approx(time.time() + 20 * DAY, abs=600))
     TrustFile(at / "n2.properties").now()  # still trusted, by the old one
+    with pytest.raises(AuthorityInUse, match=r"^n2\.pem in "):
+        retire_authorities(at)
+    (at / "n2.pem").rename(at / "elsewhere")
     assert retire_authorities(at) == 1
     assert TrustFile(n1).now().node == ONE
+    (at / "elsewhere").rename(at / "n2.pem")
     with pytest.raises(BadTrustConfig, match="not usable for TLS"):
         TrustFile(at / "n2.properties").now()

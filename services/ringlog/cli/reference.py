@@ -37,7 +37,7 @@ from ringlog.log.kafka.topics import TOPICS, TopicSpec
 from ringlog.node import errors as node_errors
 from ringlog.node.errors import NodeFailed
 from ringlog.operator import certificates
-from ringlog.operator.certificates import CertificatesFailed
+from ringlog.operator.certificates import AuthorityInUse, CertificatesFailed
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime import settings, trust
 from ringlog.runtime.kafka import security as kafka_security
@@ -288,6 +288,7 @@ def _errors() -> Iterator[
         | BadProcessSettings
         | BadRedisUrl
         | BadTrustConfig
+        | AuthorityInUse
         | CertificatesFailed
         | FileUnusable
         | NodeFailed

@@ -43,6 +43,12 @@ class CertificatesFailed(Exception):
     code = "certificates_failed"
 
 
+class AuthorityInUse(CertificatesFailed):
+    """Certificates in the folder need the authority to remove; the message has the command that renews them."""
+
+    code = "authority_in_use"
+
+
 @dataclass(frozen=True, slots=True)
 class MadeCertificate:
     """A new certificate. ``node``: the named node, empty for none. ``config``: the file for ``--trust-config``."""
@@ -122,11 +128,50 @@ def add_authority(folder: Path, days: int = CA_DAYS) -> None:
 def retire_authorities(folder: Path) -> int:
     """Remove all authorities but the signing one from ``ca.pem``, and return the number removed.
 
-    Raises CertificatesFailed, FileUnusable.
+    Raises AuthorityInUse if a valid certificate in the folder needs one of them, CertificatesFailed, FileUnusable.
     """
     newest, *old = _authorities(folder)
+    if old:
+        _check_unused(folder, newest, old)
     write_private(folder / CA, newest)
     return len(old)
+
+
+def _check_unused(folder: Path, newest: str, old: Iterable[str]) -> None:
+    """Refuse to remove an authority that signed a certificate in the folder. Expired certificates do not count."""
+    with TemporaryDirectory(dir=folder) as made:
+        kept, retired = Path(made, "kept.pem"), Path(made, "retired.pem")
+        write_private(kept, newest)
+        write_private(retired, "".join(old))
+        needing = [
+            path
+            for path in sorted(folder.glob("*.pem"))
+            if path.name != CA and not _is_signed(path, kept) and _is_signed(path, retired)
+        ]
+    if needing:
+        renewing = " ".join(f"--{_use_of(path).value} {path.stem}" for path in needing)
+        raise AuthorityInUse(
+            f"{', '.join(path.name for path in needing)} in {folder}: signed by an old authority. Renew with "
+            f"`ringlog cluster certificates {folder} {renewing}`, or delete the files that are not used. Copy the new "
+            "files to their machines first"
+        )
+
+
+def _is_signed(certificate: Path, authorities: Path) -> bool:
+    try:
+        _openssl("verify", "-CAfile", authorities, certificate)
+    except CertificatesFailed:
+        return False
+    return True
+
+
+def _use_of(certificate: Path) -> CertificateUse:
+    """Return the holder of an existing certificate."""
+    if _named_by(certificate):
+        return CertificateUse.NODE
+    config = certificate.with_suffix(".properties")
+    is_agents = config.exists() and f"{ACK_MASTER}=" in config.read_text(encoding="utf-8")
+    return CertificateUse.AGENTS if is_agents else CertificateUse.CLIENT
 
 
 def _authorities(folder: Path) -> list[str]:
