@@ -178,7 +178,7 @@ def test_the_first_word_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "why", "epoch", "age_s", "standing"),
+    ("state", "why", "epoch", "age_s", "readiness"),
     [
         ("active", "", 10, 1, "caught up"),
         ("active", "", 7, 1, "3 epochs behind"),
