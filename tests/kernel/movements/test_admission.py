@@ -205,6 +205,20 @@ def test_rebuild_streams_and_changes_no_group() -> None:
     assert back.nodes["a1"].state == "normal"
 
 
+def test_a_rebuild_skips_ranges_that_no_other_node_has() -> None:
+    """So the hint of an assassination works, also in a cluster that has a keyspace with one replica."""
+    state = placed(EIGHT, simple(1), simple(3))
+    begin, operation = begun(state, Rebuild("n4"))
+    assert {source.replication for source in begin.operations[operation].plan.sources} == {"simple:3"}
+    assert driven(begin, operation, "finished").operations[operation].stage == "finished"
+    after = applied(applied(state, DeclareDown("n4", "disk")), Assassinate("n4"))
+    reason = after.operations[f"assassinate-{after.epoch}"].reason
+    names = reason.partition("run `ringlog node rebuild` for ")[2].partition(";")[0].split(", ")
+    assert names == ["n5", "n6", "n7"]
+    for name in names:
+        assert begun(after, Rebuild(name))[0].operations
+
+
 def test_the_name_of_a_removed_node_stays_taken() -> None:
     state = applied(QUIET, UnregisterNode("x"))
     assert state.nodes["x"].state == "left"

@@ -191,7 +191,7 @@ def _confirm(context: ClusterContext, node: str, intent: Intent) -> None:
             lost = dry_run(client.read_barrier(), intent, SystemDraw())
         except Refused as refused:
             fail(refused.code, str(refused), 2 if isinstance(refused, InvalidIntent) else 1)
-    out.print(f"{node} leaves at once, and this cannot be undone: {lost}", markup=False)
+    out.print(f"{node} leaves with this entry, which cannot be undone: {lost}", markup=False)
     if not sys.stdin.isatty():
         fail("not_confirmed", "pass --yes to confirm")
     if not typer.confirm("Continue?"):

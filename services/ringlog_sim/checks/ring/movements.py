@@ -334,7 +334,7 @@ class Movements:
             if move.kind == "alter":
                 inside = set(layout) if key == key_of(self.keyspaces[move.keyspace]) else set()
             elif move.kind == "rebuild":
-                inside = {end for end, span in layout.items() if move.node in span.read}
+                inside = {end for end, span in layout.items() if move.node in span.read and len(span.read) > 1}
             elif key != "entire":
                 inside.update(token for token in move.tokens if token not in self.owners)
                 inside.update(end for token in move.gone for end in (token, token + 1))

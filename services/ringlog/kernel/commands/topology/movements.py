@@ -38,9 +38,12 @@ from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.operations.plan import plan_movement, plan_rebuild, unsourced
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import FINISHED, POINT_OF_NO_RETURN, has_reached, in_flight
-from ringlog.kernel.ownership.placements import read_ranges_of
+from ringlog.kernel.ownership.placements import nodes_of, read_ranges_of
 from ringlog.kernel.tablets.mutual_exclusion import tables_on, undrainable
 from ringlog.kernel.values import Command, NodeId, Token, is_token
+
+NAMES_MAX: Final = 5
+"""The most names in the reason of an assassination."""
 
 
 def bad_tokens(state: ClusterState, tokens: Sequence[Token], seed: bytes) -> Rejected | None:
@@ -285,7 +288,7 @@ def decide_assassinate(state: ClusterState, command: Assassinate, context: Entry
         operation,
         stage=FINISHED,
         marks=(StageMark(FINISHED, context.epoch, context.time),),
-        reason=_may_be_lost(plan),
+        reason=_may_be_lost(state, plan),
     )
     after = at_once(state, operation, context)
     if node.id in after.service:
@@ -301,11 +304,14 @@ def _finished_without(state: ClusterState, operation: Operation, context: EntryC
     return Accepted(enter(state, replace(operation, reason=told), FINISHED, context))
 
 
-def _may_be_lost(plan: Plan) -> str:
+def _may_be_lost(state: ClusterState, plan: Plan) -> str:
     """Return the possible losses of an assassination, in words."""
     bare = {(change.replication, change.end) for change in plan.start.write_added}
+    gaining = {change.node for change in plan.start.write_added}.union([source.target for source in plan.sources])
+    names = sorted([state.nodes[node].name for node in gaining])
+    shown = ", ".join(names[:NAMES_MAX]) + (", …" if len(names) > NAMES_MAX else "")
     bare.update((source.replication, source.end) for source in plan.sources)
-    told = f"{len(bare)} ranges have replicas without all rows: rebuild or repair"
+    told = f"{len(bare)} ranges have replicas without all rows: run `ringlog node rebuild` for {shown}"
     lossy = unsourced(plan)
     if not lossy:
         return f"{told}; enough old replicas of every range are left"
@@ -315,7 +321,10 @@ def _may_be_lost(plan: Plan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild(Command):
-    """Start the rebuild of a normal node, which streams all of its ranges again."""
+    """Start the rebuild of a normal node, which streams all of its ranges again.
+
+    Ranges without another replica are skipped, as in Cassandra.
+    """
 
     PAUSED_BY = TOPOLOGY
 
@@ -335,8 +344,9 @@ def decide_rebuild(state: ClusterState, command: Rebuild, context: EntryContext)
     plan = plan_rebuild(state, node.id, wanted)
     for key, placement in sorted(state.placements.items()):
         served = {source.end for source in plan.sources if source.replication == key}
+        alone = {group.end for group in placement.ranges if nodes_of(group.read) == (node.id,)}
         for start, end in read_ranges_of(placement, node.id):
-            if end not in served:
+            if end not in served and (end not in alone or not plan.sources):
                 where = f"({start}, {end}] under {key}"
                 return Rejected("too_few_replicas", f"node: too few other replicas of {where} are alive")
     return admit(state, operation, plan, context)
