@@ -7,8 +7,11 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
 from ringlog.client.creation.creation import found
 from ringlog.client.direct import DirectAuthor
+from ringlog.kernel.commands.topology.nodes import UnregisterNode
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.errors import NodeFailed
@@ -72,6 +75,15 @@ def test_the_status_shows_the_values_of_the_parts(tmp_path: Path) -> None:
             assert ("ringlog_node_copy_epoch",) not in shown, "the node is not a member"
             assert ("ringlog_node_mutations_behind_records",) not in shown, "the broker has not answered yet"
             assert b'ringlog_node_ready{node="n1"} 1.0' in exposition(watch.samples(), watch.labels).splitlines()
+
+            replica.subscribe(watch.folded)
+            with capture_logs() as lines:
+                author.submit(UnregisterNode(folder.node))
+                author.submit(register(2))
+                until(lambda: len(lines) > 0, "the node to log that it has left")
+            (line,) = lines
+            assert (line["event"], line["node"], line["epoch"]) == ("left_cluster", "n1", 3)
+            assert line["next_step"] == "the process can be stopped"
 
             stopping.set()
             assert watch.health()[0].state == "stopping"

@@ -60,7 +60,7 @@ from ringlog.node.protocol.mutation_loop import (
 )
 from ringlog.node.reports.acks import Acks
 from ringlog.node.reports.loads import Loads
-from ringlog.node.reports.monitor import NodeWatch
+from ringlog.node.reports.monitor import NodeWatch, has_left
 from ringlog.node.retry import BrokerRetry, Stopped, retry_until_answered
 from ringlog.node.rows.disk_rows import ROWS, DiskRows
 from ringlog.node.rows.replica import RowReplica
@@ -279,6 +279,9 @@ class NodeProcess:
             raise Stopped
         replica = self._client.replica
         replica.subscribe(self._agreement.folded, replica.halt_on_defect)
+        begin = replica.subscribe(self._watched.folded, replica.halt_on_defect).state
+        if has_left(begin, self.node):
+            self._watched.report_departure(begin)
         return self._client.state
 
     def _compare_disk(self, state: ClusterState) -> None:

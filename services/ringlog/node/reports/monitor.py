@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, NodeId
 from ringlog.log.replicas.metrics import log_view
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.identity import NodeFolder, NodeOptions
@@ -20,8 +21,11 @@ from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.data_service import CELLS, DataService
 from ringlog.node.streams.mutation_tail import MutationsTail
 from ringlog.runtime.clock import Clock
+from ringlog.runtime.logs import get_logger
 from ringlog.runtime.monitoring.health import Health, StateSince
 from ringlog.runtime.monitoring.metrics import Sample
+
+log = get_logger("ringlog.node")
 
 FILES = {"rows": f"{ROWS}*", "registers": f"{CELLS}/*", "log_copy": f"{COPY}*"}
 """The files of a node by metric label, as patterns in its folder."""
@@ -71,6 +75,17 @@ class NodeWatch:
         found = health_of(self._view())
         return found, self._since.of(found.state)
 
+    def folded(
+        self, before: ClusterState, after: ClusterState, _item: Entry | UnreadableEntry, _outcome: Outcome, _offset: int
+    ) -> None:
+        """Log that the node has left the cluster. A follower of the replica (``LogReplica.subscribe``)."""
+        if has_left(after, self._row_replica.node) and not has_left(before, self._row_replica.node):
+            self.report_departure(after)
+
+    def report_departure(self, state: ClusterState) -> None:
+        """Log that the node is not a member in ``state``, so its process is not needed."""
+        log.info("left_cluster", epoch=state.epoch, next_step="the process can be stopped", **self.labels)
+
     def samples(self) -> Iterator[Sample]:
         """Return the metrics. See ``WatchedProcess``."""
         return samples_of(self._view())
@@ -102,6 +117,12 @@ class NodeWatch:
     def _copied(self, state: ClusterState) -> Epoch | None:
         is_member = self._row_replica.node in state.service
         return self.copy.acknowledgeable(state) if self.copy is not None and is_member else None
+
+
+def has_left(state: ClusterState, node: NodeId) -> bool:
+    """Return True if the node has left the cluster."""
+    member = state.nodes.get(node)
+    return member is not None and member.state == "left"
 
 
 def _size(folder: Path, pattern: str) -> int:
