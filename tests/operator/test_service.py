@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 
 from ringlog.kernel.commands.cluster.service import AddServiceMember, ReconfigureService
+from ringlog.kernel.commands.topology.movements import Leave
+from ringlog.kernel.service import GATED, next_step
+from ringlog.operator.rehearsal.rehearsal import acknowledgements
+from ringlog.operator.views import views
 from ringlog.operator.views.service import service_status
+from ringlog.operator.views.waiting import waiting
 from ringlog.operator.views.ways_out import submit, tried
-from tests.kernel.commands.test_service import TWO, of, settled
+from tests.kernel.commands.test_service import ONE, THREE, TWO, of, settled, step
 from tests.kernel.entries import applied
 
 
@@ -17,3 +22,19 @@ def test_the_command_of_a_way_out_is_accepted_as_it_is_printed() -> None:
     _, way = service_status(state, {})["ways_out"]
     printed = way.partition("ringlog submit ")[2].strip("'")
     assert tried(state, submit(json.loads(printed))) is not None
+
+
+def test_an_operation_that_waits_for_the_service_names_the_silent_members() -> None:
+    """``ringlog status`` shows this wait, so its summary connects the operation with the silent nodes."""
+    state = applied(settled(applied(of(4), ReconfigureService(3))), Leave(ONE))
+    while (ahead := next_step(state)) is not None and ahead.to not in GATED:
+        state = applied(state, step(state))
+    (leave,) = state.operations.values()
+    assert waiting(state, leave, acknowledgements(state, 0)).nodes == ()
+    silent = {TWO, THREE}
+    acks = {node: ack for node, ack in acknowledgements(state, 0).items() if node not in silent}
+    view = views.operation(state, leave, acks)
+    assert view["waits_for"].startswith("n1 to leave the metadata service (see: ringlog service show); ")
+    assert set(view["waits_for_nodes"]) == {"n2", "n3"}
+    assert view["ways_out"][0].startswith("if n2, n3 have stopped, start them again")
+    assert "operation cancel" in view["ways_out"][-1]

@@ -20,6 +20,7 @@ from ringlog.kernel.operations.stages import (
     POINT_OF_NO_RETURN,
     has_reached,
 )
+from ringlog.kernel.service import explained, missing, next_step
 from ringlog.kernel.tablets.gates import awaited, turns_back_without
 from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.mutual_exclusion import drained_by, knows_every_row, tables_on, transitions
@@ -107,8 +108,7 @@ def _waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck],
         return _decision(state, found, stopped_by(found))
     if here.kind == SERVICE:
         (node,) = here.nodes
-        text = f"{state.nodes[node].name} to leave the metadata service (see: ringlog service show)"
-        return WaitingFor(text, (), lambda: _cancel(state, found))
+        return _service(state, found, node, acks)
     if here.kind == TABLET_TRACK:
         return _tablets(state, found)
     if here.kind == TURN:
@@ -132,6 +132,19 @@ def _waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck],
         text = "; ".join([text, *_wrong_reports(wrong, here.nodes), *failed_tries])
         return WaitingFor(text, here.nodes, lambda: _ways_out(state, found, here.nodes))
     return WaitingFor(COORDINATOR)
+
+
+def _service(state: ClusterState, found: Operation, node: NodeId, acks: Mapping[str, NodeAck]) -> WaitingFor:
+    """Return the wait until ``node`` has left the metadata service, with the members that delay it."""
+    step, acknowledged = next_step(state), witnesses_of(state, acks)
+    text = f"{state.nodes[node].name} to leave the metadata service (see: ringlog service show)"
+    lacking, silent = (0, ()) if step is None else missing(state, step, acknowledged)
+    if step is None or not lacking:
+        return WaitingFor(text, (), lambda: _cancel(state, found))
+    ways = tuple(_restart_lines([state.nodes[one] for one in silent], found.id))
+    return WaitingFor(
+        f"{text}; {explained(state, step, acknowledged)}", silent, lambda: (*ways, *_cancel(state, found))
+    )
 
 
 def _generation(state: ClusterState, found: Operation, now: Micros | None) -> WaitingFor:
