@@ -21,9 +21,11 @@ from ringlog.operator.answers import dry_run
 from ringlog.operator.intents.intents import named
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views import views
+from ringlog.operator.views.views import silent_source_lines
 from ringlog.operator.views.waiting import COORDINATOR, tries, waiting
 from ringlog.operator.views.words import described, subject, wait_lines
 from ringlog.operator.views.zones import full_view
+from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.protocol.coordinator import waits
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.protocol.coordinator.waits import operation_waits
@@ -37,6 +39,7 @@ from tests.kernel.tablets import lives
 from tests.kernel.zones.placed import of_coordinator, of_rebalancer, said, with_data
 from tests.kernel.zones.scenes import done, down, ids, moved, partition, tried
 
+HOUR = 3_600_000_000
 FIVE = {f"n{number}": ("dc1/r1", [100 * number]) for number in range(1, 6)} | {"x": ("dc1/r1", [])}
 REQUESTS: dict[str, Command] = {
     "join": Join("x", (150,), SEED),
@@ -171,6 +174,39 @@ def test_a_leaving_node_that_must_be_asked_though_it_is_dead_is_assassinated_or_
         assert found.nodes == ("n3",)
         assert any(way in one for one in found.ways_out)
         assert not any("node down n3" in one for one in found.ways_out)
+
+
+def test_a_replacement_that_streams_from_a_dead_node_is_cancelled_and_repeated() -> None:
+    """The sources are part of the plan, so a declaration alone would let the new node wait forever."""
+    first, operation = asked("replace")
+    state = driven(first, operation, "write_both_read_old")
+    found = state.operations[operation]
+    acks = {node: ack for node, ack in all_acks(state).items() if node != "n3"}
+    acks["x"] = replace(acks["x"], reports=())
+    heard = LastReports({node: 0 if node == "n3" else HOUR for node in state.nodes}, HOUR)
+    view = views.operation(state, found, acks, HOUR, last_reports=heard)
+    assert view["waits_for"].startswith("x to stream its rows")
+    assert [one["node"] for one in view["silent"]] == ["n3"]
+    begins = f"if n3 is permanently lost: ringlog operation cancel {operation} --reason …, then "
+    end = "ringlog node replace x n3"
+    assert [way for way in view["ways_out"] if "n3" in way] == [f"{begins}ringlog node down n3 --reason …, then {end}"]
+    assert silent_source_lines(state, found, heard) == (
+        "n3 is silent: last heard 60 min ago, and x streams from it",
+        f"{begins}ringlog node down n3 --reason …, then {end}",
+    )
+    state = applied(state, DeclareDown("n3", "fire"))
+    view = views.operation(state, state.operations[operation], acks, HOUR, last_reports=heard)
+    assert f"{begins}{end}" in view["ways_out"]
+
+
+def test_a_replacement_of_a_node_that_is_heard_has_no_warning() -> None:
+    first, operation = asked("replace")
+    heard = LastReports(dict.fromkeys(first.nodes, HOUR), HOUR)
+    assert silent_source_lines(first, first.operations[operation], heard) == ()
+    dead = applied(placed(FIVE, simple(3)), DeclareDown("n3", "disk"))
+    state, operation = begun(replace(dead, cluster_id="c"), Replace("x", "n3"))
+    heard = LastReports({"n3": 0}, HOUR)
+    assert silent_source_lines(state, state.operations[operation], heard) == ()
 
 
 def test_operations_in_words() -> None:

@@ -24,9 +24,10 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.log.errors import WaitTimedOut
 from ringlog.operator.answers import answer_json, ways_after
-from ringlog.operator.balancing import LastHeardReader
+from ringlog.operator.balancing import LastHeardReader, last_heard
 from ringlog.operator.intents.intents import Intent
 from ringlog.operator.views import views
+from ringlog.operator.views.ways_out import replaced_source
 from ringlog.operator.views.words import printable, wait_lines
 from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.clock import SystemClock
@@ -65,6 +66,8 @@ def ask(
     """Submit a command, and watch the operation that it starts."""
     with connect(context) as client:
         answer, began = submitted(client, intent)
+        if began is not None:
+            _warn_of_silent_source(context, client.replica.state, began)
         if began is None or not wait or not isinstance(answer, AppliedResult):
             show_answer(answer, began, as_json, ways_after(client.replica.state, intent, answer))
             return
@@ -76,6 +79,14 @@ def ask(
     if as_json:
         typer.echo(json.dumps(answer_json(answer, began) | {"stage": view["stage"], "ended": view}))
     _conclude(view, as_json)
+
+
+def _warn_of_silent_source(context: ClusterContext, state: ClusterState, name: str) -> None:
+    """Print a warning to standard error if a replacement streams from a node that is probably dead."""
+    found = state.operations[name]
+    if replaced_source(found):
+        for line in views.silent_source_lines(state, found, last_heard(context.bootstrap, context.cluster)):
+            errors.print(printable(line), markup=False)
 
 
 def watch(

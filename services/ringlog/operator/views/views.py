@@ -23,7 +23,8 @@ from ringlog.kernel.values import SECOND_US, Micros, NodeId
 from ringlog.log.kafka.retention import UNLIMITED, Retention
 from ringlog.operator.intents.replication import replication_json
 from ringlog.operator.views.waiting import tries, waiting
-from ringlog.operator.views.words import picked
+from ringlog.operator.views.ways_out import replace_again, replaced_source
+from ringlog.operator.views.words import picked, silent_lines
 from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.wire.records import NodeAck
 
@@ -192,7 +193,7 @@ def operation(
         view["waits_for_nodes"] = [name_of(state, node) for node in waits.nodes]
         view["down"] = [state.nodes[node].name for node in waits.nodes if state.nodes[node].down]
         if last_reports is not NO_REPORTS:
-            view["silent"] = silent_nodes(state, last_reports, (*waits.nodes, *filter(None, [found.node])))
+            view["silent"] = silent_nodes(state, last_reports, (*waits.nodes, found.node, replaced_source(found)))
         view["ways_out"] = list(waits.ways_out) if advises else []
         view["awaits_decision"] = bool(stopped_by(found))
         view["tries"] = [
@@ -200,6 +201,15 @@ def operation(
             for node, one in tries(state, found, acks or {})
         ]
     return view
+
+
+def silent_source_lines(state: ClusterState, found: Operation, last_reports: LastReports) -> tuple[str, ...]:
+    """Return a warning and the remedy if a replacement streams from a node that is silent; else nothing."""
+    silent = silent_nodes(state, last_reports, (replaced_source(found),))
+    if not silent:
+        return ()
+    (line,) = silent_lines(silent)
+    return (f"{line}, and {name_of(state, found.node)} streams from it", *replace_again(state, found))
 
 
 def request(found: GlobalRequest) -> Json:

@@ -229,8 +229,10 @@ def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) 
     parting = parting_of(found)
     is_late = has_reached(found, POINT_OF_NO_RETURN)
     found_ways = [*_restart_lines(awaited, found.id)]
+    again = advice.replace_again(state, found)
+    found_ways += again
     for node in awaited:
-        if node.id == parting and not node.down:
+        if node.id == parting and not node.down and not again:
             found_ways += advice.ways(
                 state, f"if {node.name} is permanently lost, continue without it", *advice.down(node)
             )

@@ -17,7 +17,7 @@ from ringlog.kernel.commands.topology.operations import CancelOperation, RetryOp
 from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import Accepted, EntryContext
 from ringlog.kernel.model.state import ClusterState, Node, Operation
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, NodeId
 from ringlog.operator.intents.intents import Intent, InvalidCommand, named, resolved
 from ringlog.protocol.effects import Draw
 from ringlog.runtime.draw import SeededDraw
@@ -119,6 +119,24 @@ def swap(node: Node) -> Step:
     new = replace(node, id=NEW_ID, name=NEW, address="new.invalid:1", state="none", tokens=(), down=False)
     started = replace(new, down_reason="", replaced="")
     return Step(f"node replace {NEW} {node.name}", named(Replace(NEW_ID, node.id)), started)
+
+
+def replaced_source(found: Operation) -> NodeId:
+    """Return the replaced node if the new one streams from it; else empty."""
+    return found.replaced if any(source.source == found.replaced for source in found.plan.sources) else ""
+
+
+def replace_again(state: ClusterState, found: Operation) -> tuple[str, ...]:
+    """Return the line that repeats a replacement from other sources, if the replaced node was its source and is dead.
+
+    The sources are part of the plan, so a declaration alone does not change them.
+    """
+    if not replaced_source(found):
+        return ()
+    new, old = state.nodes[found.node], state.nodes[found.replaced]
+    ignored = "".join(f" --ignore {state.nodes[node].name}" for node in found.ignored)
+    again = Step(f"node replace {new.name} {old.name}{ignored}", named(Replace(new.id, old.id, found.ignored)))
+    return ways(state, f"if {old.name} is permanently lost", cancel(found), *down(old), again)
 
 
 def assassinate(node: Node) -> Step:
