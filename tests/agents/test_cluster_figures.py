@@ -18,7 +18,7 @@ from ringlog.runtime.monitoring.metrics import ALL_METRICS, COORDINATOR
 from ringlog.runtime.monitoring.scrape import exposition
 from ringlog.wire.records import NodeAck
 from tests.kernel.operations.drive import applied, driven
-from tests.kernel.tablets.lives import begun, factor, migration, three_racks, with_table
+from tests.kernel.tablets.lives import factor, migration, started, three_racks, with_table
 from tests.operator.test_waiting import asked
 
 NOW = 2_000_000_000
@@ -78,7 +78,7 @@ def test_a_failure_waits_for_a_decision() -> None:
 
 def test_tablets_are_counted_apart() -> None:
     start = with_table(three_racks(), factor(1), 2)
-    state = begun(start, migration(start), "streaming")
+    state = started(start, migration(start), "streaming")
     found = shown(state, {})
     assert waited(found, "ringlog_operations") == {}
     assert sum(waited(found, "ringlog_tablets_on_their_way").values()) == 1

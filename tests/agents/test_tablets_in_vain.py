@@ -25,7 +25,7 @@ Acks = dict[str, NodeAck]
 def streaming() -> ClusterState:
     """A tablet is streamed to another node of its rack."""
     state = lives.with_table(lives.three_racks(), lives.factor(3), 2)
-    return lives.begun(state, lives.migration(state), STREAMING)
+    return lives.started(state, lives.migration(state), STREAMING)
 
 
 def tried(state: ClusterState, count: int, since: int = 0) -> Acks:
@@ -68,7 +68,7 @@ def test_a_copy_turns_back_when_nobody_is_left_who_knows_every_row() -> None:
     ((source, _),) = lives.places(lives.tablet(state))
     state = applied(state, AlterKeyspace("ks", lives.factor(2)))
     copy = TabletMigration(lives.TABLE, 0, "rebuild", None, Shard(lives.free_node(state), 0))
-    streaming = lives.begun(state, copy, STREAMING)
+    streaming = lives.started(state, copy, STREAMING)
     assert not turned_back(streaming, {})
     state = applied(streaming, DeclareDown(source, "burnt"))
     (back,) = turned_back(state, {})

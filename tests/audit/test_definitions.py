@@ -97,7 +97,7 @@ def test_a_table_in_tablets_has_the_streams_that_are_published_for_it(seed: int)
 COLUMNS = AuditColumns(("text",), ("int", "int"), frozenset("s"), {name: TYPES[name] for name in KEYS})
 
 
-def said(piece: Piece) -> tuple[Any, ...]:
+def row_values(piece: Piece) -> tuple[Any, ...]:
     values = {
         one.column: elements(TYPES[one.column], one.value or b"") if one.column in KEYS else one.value
         for one in piece.cells
@@ -131,4 +131,4 @@ def test_random_histories(preimage: str, keys_only: bool) -> None:
                 (r.timestamp, r.sequence, r.last, r.operation, r.ttl, r.clustering_key, r.values, r.deleted, r.taken)
                 for r in rows
             ]
-            assert found == [said(piece) for piece in made.pieces], (seed, number)
+            assert found == [row_values(piece) for piece in made.pieces], (seed, number)

@@ -144,7 +144,7 @@ def mutation(chance: Random, now: int, met: dict[str, list[tuple[str, str]]], ep
     return made
 
 
-def lived(seed: int) -> MemoryCluster:
+def random_cluster(seed: int) -> MemoryCluster:
     """Return a cluster after a random history. The production rules write its CDC log."""
     chance = Random(seed)
     now = START
@@ -186,7 +186,7 @@ def lived(seed: int) -> MemoryCluster:
 def test_a_correct_log_has_no_deviation() -> None:
     reasons: Counter[str] = Counter()
     for seed in range(40):
-        cluster = lived(seed)
+        cluster = random_cluster(seed)
         report = audit(cluster.topics, Expected(), lambda _: None)
         wrong = [f"{check.name}: {check.examples[:3]}" for check in report.checks if not check.ok]
         assert not wrong, (seed, wrong)

@@ -21,13 +21,13 @@ from ringlog_audit.verify import ROW_FIELDS, Expected, audit
 from ringlog_audit.writes.writes import HEAD_FIELDS
 from ringlog_schemas import current
 from tests.audit.memory_topics import MemoryCluster
-from tests.audit.test_lives import lived
+from tests.audit.test_lives import random_cluster
 from tests.node.test_partial_decode import mutations
 
 
 @pytest.fixture
 def cluster() -> MemoryCluster:
-    return lived(1)
+    return random_cluster(1)
 
 
 def is_right(cluster: MemoryCluster, *archived: bytes) -> bool:

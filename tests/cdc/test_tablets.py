@@ -20,7 +20,7 @@ from ringlog_cdc.bulk.rows import Input, PartContext, outgoing
 from ringlog_cdc.columnar.routing import RoutingTable
 from ringlog_cdc.plan.decisions import context_of, table_of
 from tests.kernel.entries import applied
-from tests.kernel.generations.test_tablet_streams import LOGGED, begun, coordinated, cut
+from tests.kernel.generations.test_tablet_streams import LOGGED, coordinated, cut, initial_state
 from tests.kernel.tablets import lives
 
 KEYS = tuple(number.to_bytes(4, "big") for number in range(12))
@@ -28,7 +28,7 @@ KEYS = tuple(number.to_bytes(4, "big") for number in range(12))
 
 @pytest.fixture(scope="module")
 def start() -> ClusterState:
-    return applied(begun(), LOGGED)
+    return applied(initial_state(), LOGGED)
 
 
 def stored(state: ClusterState) -> dict[str, Any]:

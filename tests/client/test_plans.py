@@ -34,7 +34,7 @@ from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRIT
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.values import Replication
 from tests.kernel.entries import applied
-from tests.kernel.operations.drive import begun, driven, report_of
+from tests.kernel.operations.drive import admitted, driven, report_of
 from tests.node.world import begin_join, cluster, name_of, step
 
 PAGE = Path(__file__).parents[2] / "docs/concepts/consistency.md"
@@ -260,7 +260,7 @@ def test_an_answer_from_before_a_node_left_and_came_back_does_not_count() -> Non
 
 def test_answers_from_before_a_group_change_do_not_count() -> None:
     """Node 1 remains alone and received the rows of the others only afterwards."""
-    state, operation = begun(ring(3, 3), AlterKeyspace("shop", Replication("simple", 1)))
+    state, operation = admitted(ring(3, 3), AlterKeyspace("shop", Replication("simple", 1)))
     before = driven(state, operation, WRITE_BOTH_READ_OLD)
     after = driven(before, operation, WRITE_BOTH_READ_NEW)
     made = planned(before, asked(access=Access.READ))

@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
             note(f"command: {command}")
         self.submit(command)
 
-    def one_near(self, command: Any, seed: int) -> None:
+    def submit_similar(self, command: Any, seed: int) -> None:
         """Submit the command with up to two new field values, corrected according to its rejections."""
         plausible = self.pools.of(self.state)
         first = altered(BySeed(seed), command, plausible)
@@ -250,7 +250,7 @@ def test_each_command_is_accepted_and_refused() -> None:
         machine.start_from(step.before)
         machine.one_that_applies(step.encoded.entry.kind, 3 * step.before.epoch + 1)
         machine.start_from(step.before)
-        machine.one_near(step.encoded.entry.command, step.before.epoch)
+        machine.submit_similar(step.encoded.entry.command, step.before.epoch)
     print(f"\n{_table()}")
     assert set(KINDS) - _kinds({"applied"}) == set(), "never accepted; see SHAPES in tests/fuzz/strategies.py"
     assert set(KINDS) - _kinds(CODES.keys()) == NEVER_REFUSED.keys()

@@ -38,7 +38,7 @@ SEED = bytes(range(16))
 Topics = dict[tuple[str, str], Change]
 
 
-def told(topics: Topics, records: tuple[ChangeRecord, ...]) -> None:
+def apply_records(topics: Topics, records: tuple[ChangeRecord, ...]) -> None:
     """Apply the records to a compacted topic."""
     for record in records:
         if record.value is None:
@@ -56,7 +56,7 @@ def test_all_differences_together_are_the_projection(seed: int) -> None:
     draw = random.Random(seed)
     state = founded(operations_kept_max=2)
     topics: Topics = {}
-    told(topics, diff(EMPTY_STATE, state))
+    apply_records(topics, diff(EMPTY_STATE, state))
     for _ in range(400):
         after = fold(state, entry(state, random_command(draw, state))).state
         before = dict(topics)
@@ -65,7 +65,7 @@ def test_all_differences_together_are_the_projection(seed: int) -> None:
             CHANGE_TOPICS.index(record.topic) for record in records
         )
         assert len({(record.topic, record.key) for record in records}) == len(records), "one record for each key"
-        told(topics, records)
+        apply_records(topics, records)
         changed = {key for key, value in topics.items() if before.get(key) != value}
         assert all(topics[key].epoch == after.epoch for key in changed)
         state = after
@@ -80,7 +80,7 @@ def test_a_gap_of_several_epochs_is_one_difference() -> None:
         states.append(fold(states[-1], entry(states[-1], random_command(draw, states[-1]))).state)
     topics: Topics = {}
     for before, after in zip([EMPTY_STATE, *states[::40]], [*states[::40], states[-1]], strict=True):
-        told(topics, diff(before, after))
+        apply_records(topics, diff(before, after))
     assert without_epochs(topics) == without_epochs(project(states[-1]))
 
 

@@ -57,7 +57,7 @@ JOINING = NODES[3]
 KEY = "simple:2"
 
 
-def _further(state: ClusterState) -> ClusterState:
+def _advanced(state: ClusterState) -> ClusterState:
     """Advance the operation in flight by one step, with all acknowledgements."""
     (operation,) = in_flight(state)
     if operation.stage == "commit_cdc_generation":
@@ -81,7 +81,7 @@ def lives() -> dict[str, ClusterState]:
     for number in range(3):
         state = applied(state, Join(NODES[number], (1_000 * number,), SEED))
         while in_flight(state):
-            state = _further(state)
+            state = _advanced(state)
     fields = (TypeField("street", "text"),)
     state = applied(
         state,
@@ -103,7 +103,7 @@ def lives() -> dict[str, ClusterState]:
             wanted = to_prepare(state)
             assert wanted is not None
             found["preparing"] = state = applied(state, *parts_of(wanted[0], generate_for(state, wanted[1]), 4)[:1])
-        state = _further(state)
+        state = _advanced(state)
     later = replace(TABLE, name="later", id=uuid(3, space=5))
     found["zoned"] = applied(found["quiet"], CreateZone("z", tuple(NODES[:3]), 2, 2))
     in_zone = replace(later, keyspace="placed", cdc=CdcOptions())
@@ -111,7 +111,7 @@ def lives() -> dict[str, ClusterState]:
     found["settled"] = applied(found["quiet"], SettleVerdicts(2**50), later)
     altered = AlterKeyspace("ks", Replication("network", 1, (DatacenterReplication("dc1", 1),)))
     found["altering"] = state = applied(found["quiet"], altered)
-    found["altered"] = _further(state)
+    found["altered"] = _advanced(state)
     cut = replace(
         TABLE,
         keyspace="cut",

@@ -109,7 +109,7 @@ def test_an_acknowledgement_is_renewed_before_the_log_prunes_its_epoch() -> None
 def test_the_nodes_of_a_tablet_acknowledge_its_stage_at_once() -> None:
     before = lives.with_table(lives.three_racks(), lives.factor(2), 4)
     move = lives.migration(before)
-    state = lives.begun(before, move)
+    state = lives.started(before, move)
     transition = state.tablets[lives.TABLE].transitions[0]
     concerned = {one.node for one in (*transition.next, *lives.tablet(before).replicas)}
     asked = set()

@@ -22,7 +22,7 @@ from ringlog.node import retry as retry
 from ringlog.node.retry import BrokerRetry, retry_until_answered
 from ringlog.node.stream_attempts import AGAIN_MOST_S, AGAIN_S, StreamAttempts, reportable_counts
 from tests.kernel.movements.clusters import placed, simple
-from tests.kernel.operations.drive import SEED, applied, begun, driven
+from tests.kernel.operations.drive import SEED, admitted, applied, driven
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +144,7 @@ TWO = {"n1": ("dc1/r1", (100,)), "n2": ("dc1/r1", (200,)), "x": ("dc1/r1", ())}
 
 def test_stream_retries_are_bounded_and_restart_after_a_decision() -> None:
     state = applied(placed(TWO, simple(1)), ChangeSettings((("stream_tries_max", 3),)))
-    state, operation = begun(state, Join("x", (150,), SEED))
+    state, operation = admitted(state, Join("x", (150,), SEED))
     state = driven(state, operation, "write_both_read_old")
     tries = StreamAttempts()
     waits = []

@@ -52,7 +52,7 @@ class Coordinator(Actor):
             while proposals := propose(known(self.log.state)):
                 self.log.direct(proposals[0].command)
         self.log.direct(CreateKeyspace("ks", Replication("simple", int(factor))))
-        self._hear()
+        self._read_log()
         self._publish()
 
     # Writes of other processes
@@ -61,34 +61,34 @@ class Coordinator(Actor):
     def _registers(self, name: str) -> None:
         port = 7_000 + int(name.removeprefix("n"))
         self.log.direct(RegisterNode(name, node_id(name), f"127.0.0.1:{port}", "dc", "r", 2, 12, "1", (), 1))
-        self._hear()
+        self._read_log()
 
     @line(r"(n\d) asks to join")
     def _joins(self, name: str) -> None:
         number = int(name.removeprefix("n"))
         self.log.direct(Join(node_id(name), (number * 10**15, number * 10**18), bytes(16)))
-        self._hear()
+        self._read_log()
 
     @line("somebody writes a Noop")
     def _noop(self) -> None:
         self.log.direct()
-        self._hear()
+        self._read_log()
 
     @line("somebody cancels the join")
     def _cancelled(self) -> None:
         self.log.direct(CancelOperation(self.operation.id, "no"))
-        self._hear()
+        self._read_log()
 
     @line("it hears nothing of the log")
-    def _goes_deaf(self) -> None:
+    def _stop_reading(self) -> None:
         self.deaf = True
 
     @line("it hears of the log again")
-    def _hears_again(self) -> None:
+    def _resume_reading(self) -> None:
         self.deaf = False
-        self._hear()
+        self._read_log()
 
-    def _hear(self) -> None:
+    def _read_log(self) -> None:
         if not self.deaf:
             self.seen = self.log.state
 
@@ -194,7 +194,7 @@ class Coordinator(Actor):
         assert self.look() == self.asked
 
     @line("it asks for it anew, under another id")
-    def _asks_anew(self) -> None:
+    def _asks_again(self) -> None:
         before, self.asked = self.asked, self.look()
         assert _steps(self.asked) == _steps(before)
         assert not {p.request_id for p in self.asked} & {p.request_id for p in before}
@@ -207,7 +207,7 @@ class Coordinator(Actor):
 
     def _land(self) -> list[OutcomeKind]:
         landed = [self.log.land(self.log.entry(p.command, p.request_id)) for p in self.asked]
-        self._hear()
+        self._read_log()
         return landed
 
     @line("that is applied")
@@ -223,7 +223,7 @@ class Coordinator(Actor):
         assert set(self._land()) == {OutcomeKind.REFUSED}
 
     @line("it goes on to (.*), everything acknowledged at once")
-    def _go_on(self, stage: str) -> None:
+    def _advance_to(self, stage: str) -> None:
         """Advance the operation to that stage."""
         while self.operation.stage != stage:
             self._acknowledge("n1 n2 n3")

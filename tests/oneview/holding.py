@@ -47,7 +47,7 @@ class Node(Actor):
     def _i_am(self, number: str) -> None:
         self.me = RowReplica(name_of(int(number)))
         self.me.positions[0] = 0
-        self._hear()
+        self._read_log()
 
     @line("I restart")
     def _restart(self) -> None:
@@ -85,11 +85,11 @@ class Node(Actor):
         self.state = applied(self.state, CancelOperation(self.operation, "no"))
 
     @line("I hear of it")
-    def _hear(self) -> None:
+    def _read_log(self) -> None:
         self.fetches += self.me.adopt(self.state)
 
     @line(r"I hear of it as it was in (\w+)")
-    def _hear_late(self, stage: str) -> None:
+    def _read_log_late(self, stage: str) -> None:
         self.fetches += self.me.adopt(self.earlier[stage])
 
     # Rows of the other nodes
@@ -140,7 +140,7 @@ class Node(Actor):
         assert not any(self._receive(self.former))
 
     @line("I ask for the streams anew")
-    def _ask_anew(self) -> None:
+    def _request_again(self) -> None:
         self.former += self.fetches
         self.fetches = self.me.adopt(self.state)
         assert self.fetches

@@ -141,7 +141,7 @@ class Reader(Actor):
     # Actions of this replica
 
     @line(r"I stand before epoch (\d+)")
-    def _stand(self, epoch: str) -> None:
+    def _wait_before(self, epoch: str) -> None:
         """Wait until all earlier entries are applied and the entry of this epoch is held."""
         held = self.delays.await_held(f"epoch-{epoch}", ME, LONG_S)
         self.me.wait_for(lambda _: self.me.position == held.offset, LONG_S, f"offset {held.offset}")
@@ -188,5 +188,5 @@ class Reader(Actor):
         assert self.me.counts[OutcomeKind(kind)] == int(count)
 
     @line("my followers heard of every record once, in order")
-    def _heard(self) -> None:
+    def _followed_all(self) -> None:
         assert [offset for offset, _ in self.followed] == list(range(self.log.end_offset()))

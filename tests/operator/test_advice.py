@@ -19,7 +19,7 @@ from ringlog.operator.views.waiting import WaitingFor, tablet_waiting, waiting
 from tests.kernel.entries import applied as folded
 from tests.kernel.entries import entry
 from tests.kernel.movements.clusters import network, placed, simple
-from tests.kernel.operations.drive import SEED, applied, begun, decided, driven, stepped
+from tests.kernel.operations.drive import SEED, admitted, applied, decided, driven, stepped
 from tests.kernel.tablets import lives
 from tests.kernel.tablets.test_random_lives import drawn
 from tests.operator.printed import commands_of, followed
@@ -38,7 +38,7 @@ def ring_life(random: Random) -> tuple[ClusterState, set[str]]:
     state = declared(state, early | ({"n3"} if kind == "replace" and random.random() < 0.5 else set()))
     if isinstance(decided(state, REQUESTS[kind]), Rejected):
         return state, dead
-    state, operation = begun(state, REQUESTS[kind])
+    state, operation = admitted(state, REQUESTS[kind])
     for _ in range(random.randrange(6)):
         if in_flight(state):
             state = stepped(state, operation)
@@ -95,7 +95,7 @@ def test_the_lives_come_to_every_kind_of_advice() -> None:
 
 
 def test_with_one_replica_the_last_resort_is_named_with_its_loss() -> None:
-    state, operation = begun(replace(placed(PLACES, simple(1)), cluster_id="c"), Join("x", (150,), SEED))
+    state, operation = admitted(replace(placed(PLACES, simple(1)), cluster_id="c"), Join("x", (150,), SEED))
     state = driven(state, operation, "prepared")
     acks = {node: ack for node, ack in all_acks(state).items() if node != "n2"}
     found = waiting(state, state.operations[operation], acks)
@@ -113,7 +113,7 @@ def test_with_one_replica_the_last_resort_is_named_with_its_loss() -> None:
 
 
 def test_a_node_that_died_in_its_own_join_is_started_again_or_unregistered() -> None:
-    state, operation = begun(replace(placed(PLACES, simple(3)), cluster_id="c"), Join("x", (150,), SEED))
+    state, operation = admitted(replace(placed(PLACES, simple(3)), cluster_id="c"), Join("x", (150,), SEED))
     state = driven(state, operation, "write_both_read_old")
     acks = {node: replace(ack, reports=()) for node, ack in all_acks(state).items() if node != "x"}
     found = waiting(state, state.operations[operation], acks)

@@ -27,7 +27,7 @@ from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import NodeAck
 from tests.cli.known_commands import unknown
 from tests.kernel.entries import applied
-from tests.kernel.tablets.lives import TABLE, begun, factor, migration, tablet, three_racks, with_table
+from tests.kernel.tablets.lives import TABLE, factor, migration, started, tablet, three_racks, with_table
 
 START = with_table(three_racks(), factor(1), 2)
 MOVE = migration(START)
@@ -65,7 +65,7 @@ def test_a_tablet_with_one_replica_waits_for_the_dead_until_it_is_given_up(stage
     """Only the dead node knows whether it still answers reads, or only it has the newest rows."""
     shard = MOVE.from_ if role == "source" else MOVE.to
     assert shard is not None
-    state = driven(applied(begun(START, MOVE, stage), DeclareDown(shard.node, "burnt")))
+    state = driven(applied(started(START, MOVE, stage), DeclareDown(shard.node, "burnt")))
     moving, name = tablet(state).transition, state.nodes[shard.node].name
     assert moving is not None
     view = explanation(state, advise(state, {}), state.tablets[TABLE], 0, acks_of(state))
@@ -84,11 +84,11 @@ def test_a_tablet_with_one_replica_waits_for_the_dead_until_it_is_given_up(stage
 def test_other_stages_of_a_tablet_wait_for_no_dead_node(stage: str, role: str) -> None:
     shard = MOVE.from_ if role == "source" else MOVE.to
     assert shard is not None
-    assert tablet(driven(applied(begun(START, MOVE, stage), DeclareDown(shard.node, "burnt")))).transition is None
+    assert tablet(driven(applied(started(START, MOVE, stage), DeclareDown(shard.node, "burnt")))).transition is None
 
 
 def test_every_way_out_is_a_command_that_there_is() -> None:
-    state = begun(START, MOVE, ALLOW)
+    state = started(START, MOVE, ALLOW)
     found = tablet_waiting(state, state.tablets[TABLE], tablet(state), {})
     shown = [shlex.split(one) for way in found.ways_out for one in re.findall("ringlog .*", way)]
     assert [unknown(words) for words in shown] == [None] * 2
@@ -100,7 +100,7 @@ def test_every_way_out_is_a_command_that_there_is() -> None:
 
 
 def test_reasons_have_the_names_of_nodes() -> None:
-    state = begun(START, MOVE, ALLOW)
+    state = started(START, MOVE, ALLOW)
     node = max(state.nodes)
     state = applied(state, RevertTablets((TabletRevert(TABLE, tablet(state).index, f"{node} is full"),)))
     view = explanation(state, advise(state, {}), state.tablets[TABLE], tablet(state).index, {})
@@ -109,7 +109,7 @@ def test_reasons_have_the_names_of_nodes() -> None:
 
 
 def test_a_report_that_cannot_be_used_is_told_where_the_tablet_waits() -> None:
-    state = begun(START, MOVE, STREAMING)
+    state = started(START, MOVE, STREAMING)
     moving = tablet(state).transition
     assert moving is not None
     assert MOVE.to is not None

@@ -34,9 +34,9 @@ from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import FailedTries, NodeAck
 from tests.cli.known_commands import unknown
 from tests.kernel.movements.clusters import network, placed, simple
-from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven
+from tests.kernel.operations.drive import SEED, admitted, applied, at_every_stage, driven
 from tests.kernel.tablets import lives
-from tests.kernel.zones.placed import of_coordinator, of_rebalancer, said, with_data
+from tests.kernel.zones.placed import node_reports, of_coordinator, of_rebalancer, with_data
 from tests.kernel.zones.scenes import done, down, ids, moved, partition, tried
 
 HOUR = 3_600_000_000
@@ -58,7 +58,7 @@ def asked(kind: str) -> tuple[ClusterState, str]:
     cluster = placed(FIVE, simple(3))
     if kind == "remove":
         cluster = applied(cluster, DeclareDown("n3", "disk"))
-    return begun(replace(cluster, cluster_id="c"), REQUESTS[kind])
+    return admitted(replace(cluster, cluster_id="c"), REQUESTS[kind])
 
 
 def all_acks(state: ClusterState) -> dict[str, NodeAck]:
@@ -110,8 +110,8 @@ def test_the_turn_names_those_ahead() -> None:
         {f"n{n}": ("d/r", [1000 * n]) for n in range(1, 13)} | {"x": ("d/r", []), "y": ("d/r", [])}, simple(1)
     )
     state = replace(state, settings=state.settings.set("operations_concurrent_max", 1))
-    state, first = begun(state, Join("x", (1500,), SEED))
-    state, second = begun(state, Join("y", (7500,), SEED))
+    state, first = admitted(state, Join("x", (1500,), SEED))
+    state, second = admitted(state, Join("y", (7500,), SEED))
     assert waiting(state, state.operations[first], {}).text == COORDINATOR
     state = driven(state, first, "prepared")
     found = waiting(state, state.operations[second], all_acks(state))
@@ -125,8 +125,8 @@ def test_tablets_are_waited_for_before_a_turn() -> None:
     """A node that leaves has some still; one that comes waits until none is on its way."""
     settled = lives.with_table(lives.three_racks(), lives.factor(2), 4)
     full = lives.places(lives.tablet(settled))[0][0]
-    leaving, operation = begun(settled, Leave(full))
-    moving = lives.joining(lives.begun(settled, lives.migration(settled)), 7)
+    leaving, operation = admitted(settled, Leave(full))
+    moving = lives.joining(lives.started(settled, lives.migration(settled)), 7)
     (join,) = moving.operations
     name, held = (
         leaving.nodes[full].name,
@@ -166,7 +166,7 @@ def test_a_leaving_node_that_died_may_be_declared_down() -> None:
 def test_a_leaving_node_that_must_be_asked_though_it_is_dead_is_assassinated_or_the_operation_called_off() -> None:
     """With n4, which is left out, it is a quorum: that it was declared down is no advice any more."""
     state = applied(placed(FIVE, simple(3)), DeclareDown("n4", "fire"))
-    state, operation = begun(replace(state, cluster_id="c"), Replace("x", "n3", ("n4",)))
+    state, operation = admitted(replace(state, cluster_id="c"), Replace("x", "n3", ("n4",)))
     for stage, way in (("write_both_read_old", "operation cancel"), ("write_both_read_new", "node assassinate n3")):
         dead = applied(driven(state, operation, stage), DeclareDown("n3", "fire"))
         alive = {node: ack for node, ack in all_acks(dead).items() if node not in ("n3", "n4")}
@@ -204,7 +204,7 @@ def test_a_replacement_of_a_node_that_is_heard_has_no_warning() -> None:
     heard = LastReports(dict.fromkeys(first.nodes, HOUR), HOUR)
     assert silent_source_lines(first, first.operations[operation], heard) == ()
     dead = applied(placed(FIVE, simple(3)), DeclareDown("n3", "disk"))
-    state, operation = begun(replace(dead, cluster_id="c"), Replace("x", "n3"))
+    state, operation = admitted(replace(dead, cluster_id="c"), Replace("x", "n3"))
     heard = LastReports({"n3": 0}, HOUR)
     assert silent_source_lines(state, state.operations[operation], heard) == ()
 
@@ -283,7 +283,7 @@ def test_who_asks_for_rows_in_vain_is_told_and_then_waits_for_a_decision() -> No
 
 @pytest.mark.parametrize(("factor", "loss"), [(1, True), (2, False)])
 def test_past_the_point_of_no_return_it_says_how_to_go_on_without_a_dead_node(factor: int, loss: bool) -> None:
-    state, operation = begun(replace(placed(FIVE, simple(factor)), cluster_id="c"), Join("x", (150,), SEED))
+    state, operation = admitted(replace(placed(FIVE, simple(factor)), cluster_id="c"), Join("x", (150,), SEED))
     state = driven(state, operation, "write_both_read_new")
     acks = {node: ack for node, ack in all_acks(state).items() if node != "n2"}
     found = waiting(state, state.operations[operation], acks)
@@ -321,7 +321,7 @@ def test_a_replica_that_comes_is_initializing_then_catching_up_then_healthy() ->
     assert replicas(state, {}) == {"A": "healthy", "B": "healthy", "C": "initializing"}
     met = []
     for _ in range(40):
-        found = replicas(state, said(state))
+        found = replicas(state, node_reports(state))
         if not met or met[-1] != found:
             met.append(found)
         for command in (*of_coordinator(state), *of_rebalancer(state)):

@@ -26,7 +26,7 @@ from tests.kernel.balance.test_advice import PILED
 from tests.kernel.entries import NODES, applied
 from tests.kernel.reads import parts_read, unnoted_copies
 from tests.kernel.test_invariants import PLANTED, lives
-from tests.kernel.zones.placed import said, with_data, zone_only
+from tests.kernel.zones.placed import node_reports, with_data, zone_only
 from tests.kernel.zones.scenes import done, down, ids, to
 
 BESIDE = {
@@ -90,7 +90,7 @@ def test_the_rebalancer_looks_again_for_all_that_it_reads(monkeypatch: pytest.Mo
 
     def look(state: ClusterState) -> None:
         timers = updated_timers(Timers(), state)
-        known = RebalancerView(state, said(state), new_data_nodes(timers, state, 10**18))
+        known = RebalancerView(state, node_reports(state), new_data_nodes(timers, state, 10**18))
         idle_zones(known)
         propose(known)
         list(rejections(known))

@@ -32,11 +32,11 @@ from tests.kernel.zones.placed import (
     REPLICATION,
     TABLE,
     create_table,
-    led,
+    node_reports,
     of_coordinator,
     of_rebalancer,
     on,
-    said,
+    run_to_idle,
     with_data,
     zone_only,
 )
@@ -48,7 +48,7 @@ KEY, CELL = key_of(TABLE, b"seat-12A"), RegisterCell(7, b"taken")
 def to(state: ClusterState, letters: str) -> ClusterState:
     """Other data nodes, all of which have their data in the end."""
     state = done(state, SetDataNodes("z", ids(letters), state.epoch))
-    return led(done(state, trigger(state)))[0]
+    return run_to_idle(done(state, trigger(state)))[0]
 
 
 def replicas(state: ClusterState, letters: str) -> dict[str, RegisterReplica]:
@@ -80,7 +80,7 @@ def test_3_every_table_of_a_zone_ends_as_the_last_number_of_replicas_says() -> N
         state = done(state, trigger(state))
         for command in (*of_coordinator(state), *of_rebalancer(state)):
             state = tried(state, command)[0]
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     for number in range(2):
         one = partition(state, number)
         assert (one.pending, one.planned, len(shown(one.stable))) == ((), None, 2)
@@ -115,13 +115,13 @@ def test_5_who_goes_and_is_wanted_again_keeps_its_rows(letters: str, asked_after
 
 def test_9_a_node_that_did_not_hear_of_a_step_says_nothing_and_gets_its_replica_when_it_is_back() -> None:
     """What it acknowledged before it was cut off is the state before the trigger; then it is started again."""
-    before = led(zone_only("ABC", "D", partitions=1, replicas=3))[0]
+    before = run_to_idle(zone_only("ABC", "D", partitions=1, replicas=3))[0]
     state = done(before, SetDataNodes("z", ids("ABD"), before.epoch))
     state = done(state, trigger(state))
     cut_off = Member(ids("D")[0], NoRows())
     assert cut_off.reports(before, before.epoch) == ()
     assert cut_off.reports(state, before.epoch) == (), "the step is not on its disk"
-    others = said(state, silent=ids("D"))
+    others = node_reports(state, silent=ids("D"))
     assert awaited(partition(state), others) == ids("D")
     back = Member(ids("D")[0], NoRows()).reports(state, state.epoch)
     assert [one.operation for one in back] == [session(partition(state), HAS)]
@@ -129,24 +129,24 @@ def test_9_a_node_that_did_not_hear_of_a_step_says_nothing_and_gets_its_replica_
 
 def test_9_a_move_that_was_undone_by_hand_happens_when_it_is_asked_for_again() -> None:
     """Nothing can take a pending step away but a cancel."""
-    state = led(zone_only("ABC", "D", partitions=1, replicas=3))[0]
+    state = run_to_idle(zone_only("ABC", "D", partitions=1, replicas=3))[0]
     state = done(state, SetDataNodes("z", ids("ABD"), state.epoch))
     state = done(state, trigger(state))
-    state, asked_for = led(done(state, CancelRebalance("z", 0, partition(state).revisions.pending)))
+    state, asked_for = run_to_idle(done(state, CancelRebalance("z", 0, partition(state).revisions.pending)))
     assert (shown(partition(state).stable), asked_for) == ("ABC", ["FinishCancel"])
-    assert shown(partition(led(done(state, trigger(state)))[0]).stable) == "ABD"
+    assert shown(partition(run_to_idle(done(state, trigger(state)))[0]).stable) == "ABD"
 
 
 def test_14_a_quorum_of_its_own_decides_what_is_lost() -> None:
     """Seven replicas with a quorum of two: three vote. Four are lost, and no reset is due while two voters live."""
-    state = led(zone_only("ABCDEFG", partitions=1, replicas=7, quorum=2, mode=HIGH_AVAILABILITY))[0]
+    state = run_to_idle(zone_only("ABCDEFG", partitions=1, replicas=7, quorum=2, mode=HIGH_AVAILABILITY))[0]
     voters, learners = shown(partition(state).stable).split("/")
     assert (len(voters), len(learners)) == (3, 4)
     spared = done(state, *down(voters[:1] + learners[:3]))
     assert tried(spared, reset(spared, {voters[1]: 1}))[1] == "partition_healthy"
-    assert "ResetPartitions" not in led(spared)[1]
+    assert "ResetPartitions" not in run_to_idle(spared)[1]
     lost = done(state, *down(voters[:2] + learners[:2]))
-    assert "ResetPartitions" in led(lost)[1]
+    assert "ResetPartitions" in run_to_idle(lost)[1]
 
 
 def test_4_a_spare_takes_the_place_of_who_left_and_gives_it_back_and_only_members_answer() -> None:

@@ -28,7 +28,7 @@ from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updat
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES, IdleZones
 from ringlog.protocol.rebalancer.zone_tablets import migrations
 from ringlog.protocol.rebalancer.zone_waits import MISPLACED, waits_of
-from tests.kernel.zones.placed import TABLE, of_coordinator, said, with_data
+from tests.kernel.zones.placed import TABLE, node_reports, of_coordinator, with_data
 from tests.kernel.zones.scenes import cancel, done, down, ids, joined, partition, reset, restart, to, tried, with_zone
 
 LETTERS = "ABCDEF"
@@ -37,7 +37,7 @@ FOREVER = 10**17
 
 def look(state: ClusterState, rest: IdleZones, timers: Timers) -> RebalancerView:
     """One look of a rebalancer, which hears each node that is alive."""
-    known = RebalancerView(state, said(state), new_data_nodes(timers, state, FOREVER), rest)
+    known = RebalancerView(state, node_reports(state), new_data_nodes(timers, state, FOREVER), rest)
     return RebalancerView(state, known.reports, known.data_nodes, idle_zones(known))
 
 
@@ -130,7 +130,7 @@ def test_a_cancel_holds_whichever_instance_looks() -> None:
     state = joined(state, "F")
     for rest in (first.idle, NO_IDLE_ZONES):
         assert propose(look(state, rest, updated_timers(Timers(), state))) == ()
-    (row,) = full_view(state, state.zones["z"], said(state))["partitions"]
+    (row,) = full_view(state, state.zones["z"], node_reports(state))["partitions"]
     assert row["stuck"]
     assert row["waits"].startswith("stuck: its zone places it on A, B, C, D, E, but a cancellation or a reset left it")
     assert row["waits"].endswith("; ringlog zone rebalance z 0")

@@ -12,22 +12,22 @@ from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, rejecti
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES
 from ringlog.protocol.rebalancer.zone_tablets import migrations
 from ringlog.protocol.rebalancer.zone_waits import ZoneWait, waits_of
-from tests.kernel.zones.placed import led, of_coordinator, said, with_data, zone_only
+from tests.kernel.zones.placed import node_reports, of_coordinator, run_to_idle, with_data, zone_only
 from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, to
 
 
 def found(state: ClusterState, silent: str = "") -> dict[str, bool]:
     """Code to whether that is stuck."""
-    return {one.code: one.is_stuck for one in waits_of(state, partition(state), said(state, ids(silent)))}
+    return {one.code: one.is_stuck for one in waits_of(state, partition(state), node_reports(state, ids(silent)))}
 
 
 def told(state: ClusterState) -> tuple[str, bool]:
-    row = full_view(state, state.zones["z"], said(state))["partitions"][0]
+    row = full_view(state, state.zones["z"], node_reports(state))["partitions"][0]
     return row["waits"], row["stuck"]
 
 
 def test_at_rest_it_waits_for_nothing_and_its_zone_rests() -> None:
-    state = led(zone_only("ABC", replicas=3))[0]
+    state = run_to_idle(zone_only("ABC", replicas=3))[0]
     assert found(state) == {}
     rest = idle_zones(RebalancerView(state, {}))
     assert list(rest.zones) == ["z"]
@@ -39,7 +39,7 @@ def test_at_rest_it_waits_for_nothing_and_its_zone_rests() -> None:
 
 
 def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_so() -> None:
-    state = led(zone_only("ABC", replicas=3))[0]
+    state = run_to_idle(zone_only("ABC", replicas=3))[0]
     nobody = done(state, SetDataNodes("z", (), state.epoch))
     assert found(nobody) == {"place": True}
     way = "start nodes, or change the filter of the zone (ringlog zone alter)"
@@ -48,7 +48,7 @@ def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_s
     assert {(one.kind, one.detail) for one in rejections(known)} == {
         ("TriggerRebalance", "waits for place: ringlog zone show z")
     }
-    mode = led(zone_only("ABC", "D", replicas=1, partitions=1, mode=HIGH_AVAILABILITY))[0]
+    mode = run_to_idle(zone_only("ABC", "D", replicas=1, partitions=1, mode=HIGH_AVAILABILITY))[0]
     dead = done(mode, SetDataNodes("z", ids("D"), mode.epoch), *down("D"))
     assert found(dead) == {"place": True}
     assert "none of its data nodes (D) can have it" in told(dead)[0]
@@ -57,7 +57,7 @@ def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_s
 
 
 def test_words_and_then_only_the_rebalancer() -> None:
-    state = to(led(zone_only("ABC", "D", partitions=1, replicas=3))[0], "ABD")
+    state = to(run_to_idle(zone_only("ABC", "D", partitions=1, replicas=3))[0], "ABD")
     assert found(state, "D") == {"answers": False}
     assert found(state) == {"step": False}
     assert told(state) == ("for its group to have A, B, D; for the rebalancer: all nodes have answered", False)
@@ -70,7 +70,7 @@ def test_words_and_then_only_the_rebalancer() -> None:
 
 def test_a_majority_that_is_lost_is_reset_by_the_zone_itself_or_is_stuck() -> None:
     for mode, stuck in (("strong", True), (HIGH_AVAILABILITY, False)):
-        state = led(zone_only("ABC", partitions=1, replicas=3, mode=mode))[0]
+        state = run_to_idle(zone_only("ABC", partitions=1, replicas=3, mode=mode))[0]
         assert found(done(state, *down("A"))) == {}
         assert found(done(state, *down("AB"))) == {"voters": stuck}
         assert found(done(state, *down("ABC"))) == {"voters": True}, "nobody survives"
@@ -80,11 +80,11 @@ def test_a_majority_that_is_lost_is_reset_by_the_zone_itself_or_is_stuck() -> No
 
 
 def test_data_that_may_begin_are_on_their_way_or_cannot_come() -> None:
-    state = to(led(with_data("ABC", "D", partitions=1, replicas=3))[0], "ABD")
+    state = to(run_to_idle(with_data("ABC", "D", partitions=1, replicas=3))[0], "ABD")
     assert found(state) == {"begin": False}
     dead = done(state, *down("D"))
     assert found(dead) == {"answers": True, "room": True}
-    (one,) = rejections(RebalancerView(dead, said(dead)))
+    (one,) = rejections(RebalancerView(dead, node_reports(dead)))
     assert (one.subject, one.kind, one.code) == ("z/0", "SwitchStable", "gate_not_met")
     assert one.detail == "waits for answers, room (D): ringlog zone show z"
     moves = migrations(state)
@@ -99,7 +99,7 @@ def test_data_that_may_begin_are_on_their_way_or_cannot_come() -> None:
 
 
 def test_rows_that_nobody_else_knows() -> None:
-    state = led(with_data("A", "B", partitions=1, replicas=1))[0]
+    state = run_to_idle(with_data("A", "B", partitions=1, replicas=1))[0]
     state = to(done(state, *down("A")), "B")
     assert found(state) == {"voters": True, "answers": True, "rows": True}
     assert "for rows of its tablets that only A have: start them again" in told(state)[0]
@@ -107,9 +107,9 @@ def test_rows_that_nobody_else_knows() -> None:
 
 
 def test_turned_back_to_who_has_left() -> None:
-    state = led(with_data("ABC", "D", partitions=1, replicas=3))[0]
+    state = run_to_idle(with_data("ABC", "D", partitions=1, replicas=3))[0]
     state = to(done(state, *down("C"), Assassinate(ids("C")[0])), "ABD")
-    state = led(done(state, cancel(state)))[0]
+    state = run_to_idle(done(state, cancel(state)))[0]
     assert shown(partition(state).stable) == "ABC"
     assert waits_of(state, partition(state), {}) == (ZoneWait("gone", ids("C"), is_stuck=True),)
     assert [one.kind for one in rejections(RebalancerView(state, {}))] == ["TriggerRebalance"]
@@ -117,7 +117,7 @@ def test_turned_back_to_who_has_left() -> None:
 
 
 def test_a_node_that_comes_back_is_a_reason_to_look_at_all_zones() -> None:
-    state = done(led(with_data("ABC", partitions=1, replicas=3))[0], *down("C"))
+    state = done(run_to_idle(with_data("ABC", partitions=1, replicas=3))[0], *down("C"))
     rest = idle_zones(RebalancerView(state, {}, (), NO_IDLE_ZONES))
     assert list(rest.zones) == ["z"]
     back = done(state, DeclareUp(ids("C")[0], ""))

@@ -95,7 +95,7 @@ def test_keys_and_partitions():
 ACK = NodeAck("c", "n", "", 0, 0, (), 0, 0)
 
 
-def heard(offset: int, name: str) -> ReceivedAck:
+def received_ack(offset: int, name: str) -> ReceivedAck:
     return offset, replace(ACK, incarnation=name, applied=offset)
 
 
@@ -112,13 +112,13 @@ def test_incarnations_without_a_number_sort_first(earlier: str) -> None:
 
 
 def test_the_later_record_of_an_incarnation_counts() -> None:
-    one, two = heard(1, "3@a"), heard(2, "3@a")
+    one, two = received_ack(1, "3@a"), received_ack(2, "3@a")
     assert newest_ack(None, one) == one
     assert newest_ack(one, two) == newest_ack(two, one) == two
 
 
 def test_an_earlier_incarnation_is_ignored() -> None:
-    new, old = heard(1, "4@a"), heard(9, "3@z")
+    new, old = received_ack(1, "4@a"), received_ack(9, "3@z")
     assert newest_ack(new, old) == newest_ack(old, new) == new
 
 

@@ -51,7 +51,7 @@ def hosts_of(shape: Shape) -> list[BalancedHost]:
     return [host(f"h{number}", shards, rack, capacity=80 * GIB * shards) for number, (rack, shards) in enumerate(every)]
 
 
-def piled(hosts: Sequence[BalancedHost], copies: Copies, count: int) -> list[tuple[Place, ...]] | None:
+def crowded_places(hosts: Sequence[BalancedHost], copies: Copies, count: int) -> list[tuple[Place, ...]] | None:
     """Put each tablet on shard 0 of the first possible hosts, with alternating racks. Return None if no host is
     possible.
     """
@@ -69,9 +69,9 @@ def piled(hosts: Sequence[BalancedHost], copies: Copies, count: int) -> list[tup
     return [tuple(chosen)] * count if len(chosen) == copies.factor else None
 
 
-def begun(shape: Shape, copies: Copies, count: int) -> World | None:
+def crowded_world(shape: Shape, copies: Copies, count: int) -> World | None:
     hosts = hosts_of(shape)
-    places = piled(hosts, copies, count)
+    places = crowded_places(hosts, copies, count)
     if places is None:
         return None
     racks = {"dc1": frozenset({f"r{number}" for number in range(copies.factor)})} if copies.pinned else {}
@@ -84,13 +84,13 @@ CASES = [
     for name, shape in SHAPES.items()
     for copies in REPLICATIONS
     for count in TABLETS
-    if begun(shape, copies, count) is not None
+    if crowded_world(shape, copies, count) is not None
 ]
 every_case = pytest.mark.parametrize(("shape", "copies", "count"), CASES)
 
 
 def world_for(shape: Shape, copies: Copies, count: int) -> World:
-    world = begun(shape, copies, count)
+    world = crowded_world(shape, copies, count)
     assert world is not None, "cases without possible hosts are excluded"
     return world
 
@@ -100,13 +100,13 @@ def world_for(shape: Shape, copies: Copies, count: int) -> World:
 
 def check(world: World, copies: Copies) -> None:
     """Assert the bounds that hold if no move is left."""
-    kept_apart(world, copies)
-    even_between_hosts(world)
-    even_between_shards(world)
-    no_table_piles_up(world)
+    check_separation(world, copies)
+    check_host_balance(world)
+    check_shard_balance(world)
+    check_table_spread(world)
 
 
-def kept_apart(world: World, copies: Copies) -> None:
+def check_separation(world: World, copies: Copies) -> None:
     """Assert the number of replicas, on different hosts, in the named racks or in as many racks as possible."""
     serving = {one.rack for one in world.hosts.values() if one.serving}
     for table in world.tables.values():
@@ -120,7 +120,7 @@ def kept_apart(world: World, copies: Copies) -> None:
                 assert len(set(racks)) == min(copies.factor, len(serving))
 
 
-def even_between_hosts(world: World) -> None:
+def check_host_balance(world: World) -> None:
     """Assert that one more move in a rack would reverse the order of two hosts, unless the target has each tablet
     already.
     """
@@ -139,14 +139,14 @@ def tablets_on(world: World, node: str) -> set[tuple[str, int]]:
     }
 
 
-def even_between_shards(world: World) -> None:
+def check_shard_balance(world: World) -> None:
     for node, one in world.hosts.items():
         if one.serving:
             counts = world.shard_counts(node)
             assert max(counts) - min(counts) <= 1, (node, counts)
 
 
-def no_table_piles_up(world: World) -> None:
+def check_table_spread(world: World) -> None:
     """Assert that a node has at most its share of a table in its rack, plus the slack, rounded up, plus one.
 
     The bound does not apply if the rack has no more nodes than replicas.
@@ -209,7 +209,7 @@ def test_a_node_is_drained_with_one_move_per_replica(shape: Shape, copies: Copie
     moved = world.balance()
     assert world.on(victim.id) == 0
     assert sum(row.why == (DRAIN if alive else REBUILDS) for row in moved) == held
-    kept_apart(world, copies)
+    check_separation(world, copies)
     del world.hosts[victim.id]
     world.balance()
     check(world, copies)
@@ -253,8 +253,8 @@ def test_single_node_tables_spread_over_even_nodes(tables: int, count: int, node
     most = ceil(count * (100 + slack) / (nodes * 100)) + 1
     for name in world.tables:
         assert [world.on(node, name) for node in world.hosts if world.on(node, name) > most] == []
-    even_between_hosts(world)
-    even_between_shards(world)
+    check_host_balance(world)
+    check_shard_balance(world)
 
 
 Change = Callable[[World], None]

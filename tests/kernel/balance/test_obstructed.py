@@ -37,7 +37,6 @@ from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
 from tests.kernel.tablets.lives import (
     TABLE,
-    begun,
     cluster,
     create_table,
     factor,
@@ -46,6 +45,7 @@ from tests.kernel.tablets.lives import (
     racks,
     register,
     settled,
+    started,
     tablet,
     with_table,
 )
@@ -64,7 +64,7 @@ def balanced(state: ClusterState) -> ClusterState:
     raise AssertionError("it does not end")
 
 
-def laid(state: ClusterState, table: str, *groups: tuple[int, ...]) -> ClusterState:
+def with_tablet_groups(state: ClusterState, table: str, *groups: tuple[int, ...]) -> ClusterState:
     """Return the state with one tablet for each group, on shard 0 of the nodes with these numbers."""
     replicas = [[TabletReplica(node_id(number), 0, 1) for number in group] for group in groups]
     made = new_map(table, uniform_ends(len(groups)), replicas, state.epoch)
@@ -84,11 +84,11 @@ def test_lost_tablets_do_not_block_other_tablets() -> None:
     nodes = [register(number, "r1", "dc1" if number < 5 else "dc2") for number in range(1, 8)]
     local = tuple(DatacenterReplication(name, count, ()) for name, count in (("dc1", 1), ("dc2", 1)))
     state = with_table(cluster(*nodes), Replication("tablets", 2, local), 8)
-    state = laid(state, TABLE, *[(1, 5)] * 8)
+    state = with_tablet_groups(state, TABLE, *[(1, 5)] * 8)
     three = Replication("tablets", 3, (DatacenterReplication("dc1", 3, ()),))
     other = replace(create_table("t", TabletOptions(4), number=2), keyspace="zz")
     state = applied(state, CreateKeyspace("zz", three), other)
-    state = laid(state, "zz.t", *[(1, 2, 3)] * 4)
+    state = with_tablet_groups(state, "zz.t", *[(1, 2, 3)] * 4)
     state = balanced(applied(state, DeclareDown(node_id(1), "burnt"), Remove(node_id(1))))
     assert tables_on(state, node_id(1)) == (TABLE,)
     codes = {(row.table, row.code) for row in advise(state, {}).plan.obstacles}
@@ -98,7 +98,7 @@ def test_lost_tablets_do_not_block_other_tablets() -> None:
 def test_a_rejected_move_is_excluded_from_the_next_plan() -> None:
     """Two of three replicas are dead, so the third node, which leaves, cannot move its tablets."""
     state = with_table(cluster(*map(register, range(1, 8))), factor(3), 6)
-    state = laid(state, TABLE, *[(1, 2, 3)] * 5, (3, 4, 5))
+    state = with_tablet_groups(state, TABLE, *[(1, 2, 3)] * 5, (3, 4, 5))
     state = applied(state, DeclareDown(node_id(1), "burnt"), DeclareDown(node_id(2), "burnt"), Leave(node_id(3)))
     advice = advise(state, {})
     assert [one.tablet for one in advice.moves] == [5]
@@ -116,14 +116,14 @@ RACKS = ["r1", "r1", "r2", "r3"]
 def test_siblings_of_a_merge_meet(even: tuple[int, int], odd: tuple[int, int], datacenters: tuple[str, ...]) -> None:
     """The siblings may be in any racks and datacenters, if the replication names none."""
     nodes = [register(number, *where) for number, where in enumerate(zip(RACKS, datacenters, strict=True), start=1)]
-    state = laid(with_table(cluster(*nodes), factor(2), 2), TABLE, even, odd)
+    state = with_tablet_groups(with_table(cluster(*nodes), factor(2), 2), TABLE, even, odd)
     state = with_at_most_one_tablet(state)
     state = balanced(applied(state, DecideResize(TABLE, "merge", 1)))
     assert apart(state.tablets[TABLE]) is None
 
 
 def test_siblings_that_cannot_meet_are_reported() -> None:
-    state = laid(with_table(cluster(*map(register, range(1, 5))), factor(1), 2), TABLE, (1,), (2,))
+    state = with_tablet_groups(with_table(cluster(*map(register, range(1, 5))), factor(1), 2), TABLE, (1,), (2,))
     state = with_at_most_one_tablet(state)
     state = applied(state, DecideResize(TABLE, "merge", 1), DeclareDown(node_id(2), "burnt"))
     told = [(one.subject, one.code) for one in complaints(state, advise(state, {}), Reports())]
@@ -132,7 +132,7 @@ def test_siblings_that_cannot_meet_are_reported() -> None:
 
 def test_the_only_node_of_a_datacenter_is_drained_if_the_replication_names_none() -> None:
     nodes = [register(1), register(2), register(3, "r1", "dc2")]
-    state = laid(with_table(cluster(*nodes), factor(1), 4), TABLE, (1,), (2,), (3,), (3,))
+    state = with_tablet_groups(with_table(cluster(*nodes), factor(1), 4), TABLE, (1,), (2,), (3,), (3,))
     state = balanced(applied(state, Leave(node_id(3))))
     assert tables_on(state, node_id(3)) == ()
     assert {node for number in range(4) for node, _ in places(tablet(state, number))} == {node_id(1), node_id(2)}
@@ -165,11 +165,11 @@ def start() -> ClusterState:
 
 
 def altered(state: ClusterState, replication: Replication) -> tuple[ClusterState, Counter[str]]:
-    """Alter the replication and apply plans as ``at_rest`` does."""
-    return at_rest(applied(state, AlterKeyspace("ks", replication)))
+    """Alter the replication and apply plans as ``balanced_with_reasons`` does."""
+    return balanced_with_reasons(applied(state, AlterKeyspace("ks", replication)))
 
 
-def at_rest(state: ClusterState, is_whole: bool = True) -> tuple[ClusterState, Counter[str]]:
+def balanced_with_reasons(state: ClusterState, is_whole: bool = True) -> tuple[ClusterState, Counter[str]]:
     """Apply plans until one is empty. Return the state and the reasons of the moves.
 
     With ``is_whole``, the state must accept each move.
@@ -271,7 +271,7 @@ def test_migrating_tablets_count_at_their_target() -> None:
     state = lives.with_table(lives.cluster(*[register(number) for number in (1, 2, 3)]), factor(1), 6)
     state = applied(state, AlterKeyspace("ks", factor(2)))
     for _ in range(6):
-        state = begun(state, advise(state, {}).moves[0], "write_both_read_new")
+        state = started(state, advise(state, {}).moves[0], "write_both_read_new")
     comes = Counter(one.next[-1].node for one in state.tablets[TABLE].transitions.values())
     assert [comes[node] for node in state.nodes] == [2, 2, 2]
 
@@ -285,7 +285,7 @@ def test_a_blocked_tablet_does_not_delay_other_tablets(monkeypatch: pytest.Monke
     lost = {index for index in range(6) if places(tablet(state, index))[0][0] == dead}
     assert 0 in lost
     assert [one.tablet for one in advise(state, {}).moves] == [min(set(range(6)) - lost)]
-    state, _ = at_rest(state, is_whole=False)
+    state, _ = balanced_with_reasons(state, is_whole=False)
     assert {index for index in range(6) if len(places(tablet(state, index))) == 1} == lost
     assert {one.code for one in advise(state, {}).refused} == {"too_few_replicas"}
 
@@ -298,7 +298,7 @@ def test_replicas_of_assassinated_nodes_are_rebuilt(lost: int) -> None:
     state = applied(state, *(DeclareDown(node, "burnt") for node in gone), Assassinate(gone[0]))
     obstacles = {(row.tablet, row.code) for row in advise(state, {}).plan.obstacles}
     assert ((0, "too_few_replicas") in obstacles) is (lost > 1)
-    state, why = at_rest(applied(state, *(Assassinate(node) for node in gone[1:])))
+    state, why = balanced_with_reasons(applied(state, *(Assassinate(node) for node in gone[1:])))
     assert why[REBUILDS] >= lost
     for index in range(COUNT):
         assert len(places(tablet(state, index))) == 3

@@ -32,7 +32,7 @@ def _any_rack(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(spread, "forbidden", lambda *given: right(*given[:4], drain=True))
 
 
-def _beside_a_replica(patch: pytest.MonkeyPatch) -> None:
+def _next_to_a_replica(patch: pytest.MonkeyPatch) -> None:
     right = rules.forbidden
 
     def wrong(*given: Any, **more: Any) -> str:
@@ -50,7 +50,7 @@ def _siblings_part(patch: pytest.MonkeyPatch) -> None:
 PLANTED: dict[str, Planted] = {
     "a move may leave the source less loaded": _no_inversion_test,
     "a rack may take a second replica": _any_rack,
-    "a host may get a tablet twice": _beside_a_replica,
+    "a host may get a tablet twice": _next_to_a_replica,
     "siblings that have met part": _siblings_part,
     "shards are read without a limit": _set(Ledger, "may_read", lambda *given: True),
     "shards are written without a limit": _set(Ledger, "may_write", lambda *given: True),

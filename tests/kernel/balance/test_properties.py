@@ -31,7 +31,7 @@ def drive(world: World, rng: random.Random) -> list[Migration]:
     moved: list[Migration] = []
     for _ in range(1 + 10 * world.replicas()):
         plan = make_plan(world.inputs())
-        judge(world, plan, rng)
+        check_plan(world, plan, rng)
         moved += plan.migrations
         world.start(plan.migrations)
         if not plan.migrations and not world.running:
@@ -41,7 +41,7 @@ def drive(world: World, rng: random.Random) -> list[Migration]:
     raise AssertionError("plans do not end")
 
 
-def judge(world: World, plan: BalancePlan, rng: random.Random) -> None:
+def check_plan(world: World, plan: BalancePlan, rng: random.Random) -> None:
     """Assert that the plan does not depend on input order, is legal move by move, and reduces the measure."""
     assert make_plan(world.inputs(rng)) == plan
     naive = Naive(world)
@@ -62,7 +62,7 @@ def _drains(world: World, datacenter: str) -> bool:
     return any(one.draining for one in world.hosts.values() if one.datacenter == datacenter)
 
 
-def judge_the_end(seed: int) -> None:
+def check_final_plan(seed: int) -> None:
     """Assert that plans end, and only without a legal step left."""
     world = draw_world(seed)
     stranded = Naive(world).stranded()
@@ -89,7 +89,7 @@ def judge_the_end(seed: int) -> None:
 @example(215137)
 @example(84287305)
 def test_plans_end_without_a_legal_step(seed: int) -> None:
-    judge_the_end(seed)
+    check_final_plan(seed)
 
 
 @settings(max_examples=30)
@@ -134,7 +134,7 @@ def test_no_table_piles_up_on_a_host(seed: int) -> None:
 @settings(max_examples=2_000)
 @given(SEEDS)
 def test_plans_end_in_thousands_of_worlds(seed: int) -> None:
-    judge_the_end(seed)
+    check_final_plan(seed)
 
 
 @pytest.mark.parametrize(("percent", "count"), [(0, 1 << 15), (33, 1 << 17)])

@@ -80,7 +80,9 @@ def test_the_least_for_each_shard_and_the_goal() -> None:
     many = [replace(table(1024, 1.0), table=f"ks.t{n}") for n in range(4)]
     found = decide_resizes(many, HOSTS, replace(LIMITS, tablets_per_shard_goal=100))
     assert {row.decision for row in found} == {MERGE}
-    assert {count for count, _ in rested(many, HOSTS, replace(LIMITS, tablets_per_shard_goal=100)).values()} == {64}
+    assert {
+        count for count, _ in final_decisions(many, HOSTS, replace(LIMITS, tablets_per_shard_goal=100)).values()
+    } == {64}
 
 
 def test_co_located_tables_share_the_target() -> None:
@@ -94,7 +96,9 @@ def test_at_most_ten_at_once_and_revoked_ones_first() -> None:
     assert (found[0].table, found[0].decision) == ("ks.z", NONE)
 
 
-def rested(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> dict[str, tuple[int, set[str]]]:
+def final_decisions(
+    tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits
+) -> dict[str, tuple[int, set[str]]]:
     """Apply decisions until there are none. Return the count and the kinds of decisions of each table."""
     found = {one.table: one for one in tables}
     kinds: dict[str, set[str]] = {one.table: set() for one in tables}
@@ -145,7 +149,7 @@ def test_decisions_end_and_stand(drawn: list[Sized], where: list[tuple[int, str,
     """While all sizes are known, each table is only split or only merged."""
     tables = [replace(one, table=f"ks.t{number:02}") for number, one in enumerate(drawn)]
     hosts = [host(f"h{number}", *each) for number, each in enumerate(where)]
-    found = rested(tables, hosts, limits)
+    found = final_decisions(tables, hosts, limits)
     if all(one.bytes is not None and one.complete and one.decision == NONE for one in tables):
         assert all(len(kinds) <= 1 for _, kinds in found.values()), found
 
@@ -155,4 +159,4 @@ def test_one_large_table_among_many_small_ones_rests() -> None:
     hosts = [host(f"n{number}", 2, f"r{number % 3}") for number in range(12)]
     sizes = [int(1.5 * 128 * TARGET), *[1 << 30] * 25]
     tables = [Sized(f"ks.t{number:02}", 128, {"dc1": 3}, {}, size) for number, size in enumerate(sizes)]
-    assert rested(tables, hosts, Limits())["ks.t00"] in ((128, set()), (64, {MERGE}))
+    assert final_decisions(tables, hosts, Limits())["ks.t00"] in ((128, set()), (64, {MERGE}))

@@ -30,7 +30,7 @@ from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.wire.changes import encode_change
 from tests.kernel.commands.test_service import coordinated, joined
 from tests.kernel.entries import NODES, SEED, applied, entry
-from tests.kernel.generations.test_tablet_streams import LOGGED, begun
+from tests.kernel.generations.test_tablet_streams import LOGGED, initial_state
 from tests.kernel.tablets import lives
 
 ENTER = EnterRecovery("repair", "ann")
@@ -75,7 +75,7 @@ def test_a_lock_may_have_any_epoch() -> None:
 
 
 def test_a_generation_may_describe_a_table_before_it_exists() -> None:
-    state = begun()
+    state = initial_state()
     described = DescribedTable(LOGGED.id, (TOKEN_MAX,))
     (generation,) = state.generations
     state = applied(forced(state, generations=(replace(generation, tables=(described,)),)), LOGGED)

@@ -310,7 +310,7 @@ def test_an_unused_type_can_be_dropped() -> None:
         ("bad_key", table("new", key="address")),
     ],
 )
-def test_what_is_refused(code: str, command: Any) -> None:
+def test_invalid_type_commands_are_rejected(code: str, command: Any) -> None:
     inkey = CreateType("ks", "inkey", fields(a="int"))
     state = applied(ready(), HOME, PERSON, inkey, table(key="frozen<inkey>"))
     assert refusal(state, command) == code

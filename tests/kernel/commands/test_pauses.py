@@ -26,7 +26,7 @@ from ringlog.kernel.values import Command
 from ringlog.operator.views.zones import full_view
 from tests.kernel.balance.test_advice import PILED
 from tests.kernel.entries import node
-from tests.kernel.zones.placed import led, with_data
+from tests.kernel.zones.placed import run_to_idle, with_data
 from tests.kernel.zones.scenes import done, tried
 
 UNPAUSED_KINDS = {
@@ -151,7 +151,7 @@ def test_everything_paused_is_the_reason_of_an_empty_plan() -> None:
         (ResumeChanges(("holidays",)), "bad_field"),
     ],
 )
-def test_what_is_refused(command: Command, expected: str) -> None:
+def test_invalid_pauses_are_rejected(command: Command, expected: str) -> None:
     assert code(PILED, command) == expected
 
 
@@ -178,14 +178,14 @@ def test_a_dead_node_is_removed_or_replaced_while_topology_is_paused() -> None:
 
 
 def test_a_pause_of_all_keeps_zone_partitions_in_place() -> None:
-    state = led(with_data("ABC", partitions=1, replicas=1))[0]
+    state = run_to_idle(with_data("ABC", partitions=1, replicas=1))[0]
     held = done(state, PauseChanges(("all",)))
     assert tried(held, AlterZone("z", replicas=3))[1] == "changes_paused"
     altered = done(state, AlterZone("z", replicas=3), PauseChanges(("all",)))
-    assert led(altered)[1] == []
+    assert run_to_idle(altered)[1] == []
     row = full_view(altered, altered.zones["z"], {})["partitions"][0]
     assert row["waits"].endswith("all changes are paused (ringlog resume all)")
     begun = done(altered, ResumeChanges(("all",)), TriggerRebalance("z", altered.epoch), PauseChanges(("all",)))
-    ended, asked = led(begun)
+    ended, asked = run_to_idle(begun)
     assert "MigrateTablets" in asked, "running operations end"
     assert len(ended.tablets["ks.t"].replicas(0)) == 3

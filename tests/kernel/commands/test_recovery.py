@@ -45,12 +45,12 @@ def force(*parts: ForcedPart) -> ForceState:
     return ForceState("mended", "ann", parts)
 
 
-def in_one() -> ClusterState:
+def recovering() -> ClusterState:
     return applied(joined(2), ENTER)
 
 
 def test_a_recovery_is_shown_and_stored() -> None:
-    state = in_one()
+    state = recovering()
     running = in_recovery(state)
     assert running is not None
     assert (running.operator, running.reason, running.entered) == ("ann", "the service is lost", state.epoch)
@@ -78,13 +78,13 @@ def test_a_recovery_needs_an_operator_and_a_reason(kind: type[EnterRecovery], re
 
 
 def test_recoveries_do_not_overlap() -> None:
-    assert code(in_one(), ENTER) == "in_recovery"
+    assert code(recovering(), ENTER) == "in_recovery"
     assert code(joined(1), LEAVE) == "not_in_recovery"
     assert code(joined(1), force(ForcedPart("pauses", b""))) == "not_in_recovery"
 
 
 def test_operations_wait_for_the_end_of_a_recovery() -> None:
-    state = in_one()
+    state = recovering()
     assert code(state, Leave(NODES[0])) == "in_recovery"
     assert code(state, Join(NODES[4], (7,), SEED)) == "in_recovery"
     assert code(applied(state, LEAVE), Join(NODES[4], (7,), SEED)) == ""
@@ -123,7 +123,7 @@ def test_a_service_is_forced_to_one_member() -> None:
 
 
 def test_state_that_breaks_an_invariant_is_refused_and_named() -> None:
-    state = in_one()
+    state = recovering()
     renamed = replace(state.nodes[NODES[0]], name="n2")
     folded = fold(state, entry(state, force(ForcedPart("nodes", encode(state.nodes.set(NODES[0], renamed))))))
     assert (folded.outcome.kind, folded.outcome.code) == (OutcomeKind.REFUSED, "state_unsound")
@@ -142,8 +142,8 @@ def test_forced_sections_keep_names_and_recoveries() -> None:
 @pytest.mark.parametrize("name", ["log_bounds", "snapshots"])
 def test_the_log_beginning_cannot_be_forced(name: str) -> None:
     """A forced bound would let the cache writer delete entries that no snapshot or archive contains."""
-    part = ForcedPart(name, encode(getattr(in_one(), name)))
-    assert code(in_one(), force(part)) == "bad_field"
+    part = ForcedPart(name, encode(getattr(recovering(), name)))
+    assert code(recovering(), force(part)) == "bad_field"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_log_beginning_cannot_be_forced(name: str) -> None:
     ],
 )
 def test_an_unknown_section_is_rejected(parts: tuple[ForcedPart, ...], expected: str) -> None:
-    assert code(in_one(), force(*parts)) == expected
+    assert code(recovering(), force(*parts)) == expected
 
 
 def test_the_epochs_of_force_are_bounded() -> None:
@@ -181,7 +181,7 @@ def schema(state: ClusterState, *commands: Command) -> ClusterState:
 
 
 def test_versions_of_the_schema_are_digests_in_a_recovery() -> None:
-    state = schema(in_one(), CreateKeyspace("ks", Replication("simple", 1)))
+    state = schema(recovering(), CreateKeyspace("ks", Replication("simple", 1)))
     assert (len(state.schema_version), state.schema_version == state.state_id) == (64, False)
     state = schema(state, TABLE)
     table = state.tables["ks.t"]
@@ -200,7 +200,7 @@ def test_every_part_of_the_schema_is_in_the_digest_that_is_its_version() -> None
     """Also schema parts that no table, keyspace or type contains: different schemas of one recovery have different
     versions.
     """
-    state = schema(in_one(), CreateKeyspace("ks", Replication("simple", 1)), TABLE)
+    state = schema(recovering(), CreateKeyspace("ks", Replication("simple", 1)), TABLE)
     seen = [state.schema_version]
     for command in (
         CreateType("ks", "address", (TypeField("street", "text"),)),
@@ -237,6 +237,6 @@ def test_table_versions_are_digests_in_a_recovery() -> None:
 
 
 def test_other_commands_keep_the_schema_version() -> None:
-    state = in_one()
+    state = recovering()
     assert applied(state, ChangeSettings((("history_entries", 200),))).schema_version == state.schema_version
     assert digest(applied(state, Noop())) != digest(state)

@@ -99,7 +99,7 @@ def test_existing_entities_are_skipped() -> None:
         ("operations_in_flight", batch(CreateKeyspace("other", SIMPLE_1))),
     ],
 )
-def test_what_is_refused(code: str, command: Command) -> None:
+def test_invalid_batches_are_rejected(code: str, command: Command) -> None:
     assert refused(in_flight(ready()), command)[0] == code
 
 

@@ -59,14 +59,14 @@ def code(state: ClusterState, command: Command) -> str:
     return folded.outcome.code
 
 
-def everybody(state: ClusterState, *but: str) -> tuple[Witness, ...]:
+def all_witnesses(state: ClusterState, *but: str) -> tuple[Witness, ...]:
     return tuple(Witness(name, state.epoch, state.epoch) for name in sorted(state.service) if name not in but)
 
 
 def step(state: ClusterState, *silent: str) -> Command:
     found = next_step(state)
     assert found is not None
-    return AdvanceService(found.node, found.to, everybody(state, *silent))
+    return AdvanceService(found.node, found.to, all_witnesses(state, *silent))
 
 
 def settled(state: ClusterState) -> ClusterState:
@@ -132,7 +132,7 @@ def test_the_last_member_never_goes() -> None:
         (AdvanceService(ONE, "member", (Witness(ONE, 10**6, 1),)), "bad_field"),
     ],
 )
-def test_what_is_refused(command: Command, expected: str) -> None:
+def test_invalid_service_commands_are_rejected(command: Command, expected: str) -> None:
     state = settled(applied(of(4), AddServiceMember(ONE), DeclareDown(FOUR, "disk"), node(5)))
     assert code(state, command) == expected
 
@@ -154,9 +154,9 @@ def test_a_member_is_read_after_a_quorum_acknowledges() -> None:
     assert code(state, step(state, FOUR)) == "gate_not_met"
     assert code(state, step(state, ONE, TWO)) == "gate_not_met"
     assert code(state, step(state, ONE)) == ""
-    early = AdvanceService(FOUR, "member", tuple(replace(one, applied=one.applied - 1) for one in everybody(state)))
+    early = AdvanceService(FOUR, "member", tuple(replace(one, applied=one.applied - 1) for one in all_witnesses(state)))
     assert code(state, early) == "gate_not_met", "they acknowledged an earlier epoch"
-    assert code(state, AdvanceService(FOUR, "member", everybody(state)[:1] * 3)) == "gate_not_met", (
+    assert code(state, AdvanceService(FOUR, "member", all_witnesses(state)[:1] * 3)) == "gate_not_met", (
         "each node counts once"
     )
 

@@ -298,9 +298,9 @@ class Explorer:
                 # A later incarnation gets its ACLs later.
                 denied = frozenset(world.denied | ended) if "rights before the fence" in self._on else world.denied
                 yield replace(world, log=(*world.log, after), fences=world.fences - 1, denied=denied)
-        yield from self._mending(world)
+        yield from self._clock_repairs(world)
 
-    def _mending(self, world: World) -> Iterator[World]:
+    def _clock_repairs(self, world: World) -> Iterator[World]:
         """Yield the states after the repair of values from a wrong clock, which is decided immediately."""
         state = self._states[world.log[-1]]
         for name in self._writers if world.lowerings else ():
@@ -366,7 +366,7 @@ def _decided(state: ClusterState, command: Command, rules: frozenset[str]) -> De
                 lower = replace(writers[command.writer], floor=0)
                 return Accepted(replace(decision.state, writers=writers.set(command.writer, lower)))
             if isinstance(decision, Accepted) and "a fenced name keeps its horizon" not in rules:
-                return _anew(state, command, decision)
+                return _restarted(state, command, decision)
             return decision
         case FenceCdcWriter():
             return decide_fence_cdc_writer(state, command, NOW)
@@ -414,7 +414,7 @@ def _lowered(state: ClusterState, command: LowerCdcWriter, rules: frozenset[str]
     return Accepted(replace(decision.state, writers=decision.state.writers.set(command.writer, lowered)))
 
 
-def _anew(state: ClusterState, command: RegisterCdcWriter, decision: Accepted) -> Accepted:
+def _restarted(state: ClusterState, command: RegisterCdcWriter, decision: Accepted) -> Accepted:
     """Return a decision that starts a fenced writer like a new one, at the oldest active generation."""
     if state.writers[command.writer].fenced is None:
         return decision

@@ -299,7 +299,7 @@ def test_vectorized_rules_equal_scalar_rules(ends: list[int], shards: int, first
     ranges = list(generate(dict.fromkeys(ends, "n"), nodes, bytes(16))[first:])
     if ranges and data.draw(st.booleans()):
         at = data.draw(st.integers(0, len(ranges) - 1))
-        ranges[at] = data.draw(bent(ranges[at], ranges))
+        ranges[at] = data.draw(changed_range(ranges[at], ranges))
     index = check._first_index(ranges)
     if index is None:
         assert broken_part(ranges) is not None
@@ -307,7 +307,7 @@ def test_vectorized_rules_equal_scalar_rules(ends: list[int], shards: int, first
         assert broken_part(ranges) == check._first_broken(ranges, index)
 
 
-def bent(described: GenerationRange, others: list[GenerationRange]) -> st.SearchStrategy[GenerationRange]:
+def changed_range(described: GenerationRange, others: list[GenerationRange]) -> st.SearchStrategy[GenerationRange]:
     """Draw the range with a change in one of its fields."""
     streams = described.streams
 

@@ -45,7 +45,7 @@ LOGGED = replace(lives.create_table(tablets=TabletOptions(4)), cdc=CdcOptions(en
 TOKENS: tuple[Token, ...] = (-(2**63) + 1, -(2**62), -5, 0, 7, 2**62, 2**63 - 1)
 
 
-def begun() -> ClusterState:
+def initial_state() -> ClusterState:
     """Return six nodes on the ring with a generation, and a keyspace in tablets."""
     state = lives.three_racks()
     state = coordinated(applied(state, RequestCdcGeneration(bytes(16))))
@@ -71,7 +71,7 @@ def cut(state: ClusterState, decision: str = "split", table: str = TABLE) -> Clu
 
 @pytest.fixture(scope="module")
 def start() -> ClusterState:
-    return applied(begun(), LOGGED)
+    return applied(initial_state(), LOGGED)
 
 
 def test_a_new_table_has_a_stream_for_each_tablet(start: ClusterState) -> None:
@@ -131,7 +131,7 @@ def test_a_merge_and_a_second_table_take_one_generation(start: ClusterState) -> 
 
 def test_a_table_without_a_log_gets_streams_when_it_has_one() -> None:
     quiet = replace(LOGGED, cdc=CdcOptions())
-    state = applied(begun(), quiet)
+    state = applied(initial_state(), quiet)
     assert state.generations[-1].tables == ()
     assert coordinated(cut(state)).generations[-1].tables == ()
     logged = applied(state, AlterTable("ks", "t", cdc=LOGGED.cdc))
@@ -158,7 +158,7 @@ def table_stream_records(records: tuple[ChangeRecord, ...]) -> list[tuple[str, s
 
 
 def test_stream_records_name_their_table(start: ClusterState) -> None:
-    ring = begun()
+    ring = initial_state()
     told = table_stream_records(diff(ring, start))
     name = start.generations[0].id
     assert told == [(f"{name}/{LOGGED.id}/{end}", LOGGED.id) for end in start.tablets[TABLE].ends]
@@ -250,7 +250,7 @@ def test_random_histories_agree_with_a_list_of_starts_and_cuts(seed: int) -> Non
     """The model stores the tablet ends of each CDC table at each switch. A new table is part of each active
     generation.
     """
-    draw, state, now = random.Random(seed), begun(), 10_000
+    draw, state, now = random.Random(seed), initial_state(), 10_000
     model: list[tuple[int, dict[str, tuple[Token, ...]]]] = [(state.generations[0].timestamp, {})]
     number = 0
     for _ in range(24):

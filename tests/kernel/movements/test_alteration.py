@@ -12,7 +12,7 @@ from ringlog.kernel.ownership.placements import canonical, nodes_of, placement_o
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.values import DatacenterReplication, Replication
 from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
-from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven, refused, stepped
+from tests.kernel.operations.drive import SEED, admitted, applied, at_every_stage, driven, refused, stepped
 
 NODES = {f"{dc}{n}": (f"{dc}/r{n}", [100 * n + len(dc)]) for dc in ("a", "bb") for n in (1, 2, 3)}
 SETTINGS = [simple(1), simple(3), network(a=2), network(bb=3), network(a=3, bb=1), network(a=("r1", "r3")), ENTIRE]
@@ -33,7 +33,7 @@ def test_from_any_setting_to_any_other(old: Replication, new: Replication) -> No
     if old == new:
         assert refused(state, AlterKeyspace("ks0", new)).code == "bad_field"
         return
-    first, operation = begun(state, AlterKeyspace("ks0", new))
+    first, operation = admitted(state, AlterKeyspace("ks0", new))
     for stage, at in at_every_stage(first, operation).items():
         assert at.placements["simple:2"] is state.placements["simple:2"]
         if stage == "finished":
@@ -53,7 +53,7 @@ def test_from_any_setting_to_any_other(old: Replication, new: Replication) -> No
 
 
 def test_readers_and_writers_at_each_stage() -> None:
-    first, operation = begun(
+    first, operation = admitted(
         placed({"A": ("d/r", [1]), "B": ("d/r", [2]), "C": ("d/r", [3])}, simple(1)), AlterKeyspace("ks0", simple(2))
     )
     old, new = {1: {"A"}, 2: {"B"}, 3: {"C"}}, {1: {"A", "B"}, 2: {"B", "C"}, 3: {"C", "A"}}
@@ -72,7 +72,7 @@ def test_readers_and_writers_at_each_stage() -> None:
 def test_a_replica_of_the_shared_placement_is_a_member_since_the_later_epoch() -> None:
     """C is a replica in simple:3 but not of this keyspace, so its older answers must not count for it."""
     nodes = {"A": ("d/r", [1]), "B": ("d/r", [2]), "C": ("d/r", [3])}
-    first, operation = begun(placed(nodes, simple(2), simple(3)), AlterKeyspace("ks0", simple(3)))
+    first, operation = admitted(placed(nodes, simple(2), simple(3)), AlterKeyspace("ks0", simple(3)))
     states = at_every_stage(first, operation)
     group = states["finished"].placements["simple:3"].ranges[0]
     since = {replica.node: replica.since for replica in group.write}
@@ -81,12 +81,12 @@ def test_a_replica_of_the_shared_placement_is_a_member_since_the_later_epoch() -
 
 def test_an_alteration_runs_alone() -> None:
     state = placed({**NODES, "x": ("a/r1", ())}, simple(2))
-    altering, operation = begun(state, AlterKeyspace("ks0", simple(3)))
+    altering, operation = admitted(state, AlterKeyspace("ks0", simple(3)))
     assert operation in refused(altering, Join("x", (7,), SEED)).detail
     assert refused(altering, DropKeyspace("ks0")).code == "operations_in_flight"
     assert refused(altering, CreateKeyspace("new", simple(1))).code == "operations_in_flight"
     applied(altering, CreateKeyspace("new", simple(2)))
-    joining, other = begun(state, Join("x", (7,), SEED))
+    joining, other = admitted(state, Join("x", (7,), SEED))
     rejection = refused(joining, AlterKeyspace("ks0", simple(3)))
     assert rejection.code == "operations_in_flight"
     assert other in rejection.detail
@@ -102,14 +102,14 @@ def test_an_alteration_without_data_finishes_immediately() -> None:
 
 def test_one_of_two_keyspaces_of_a_setting_changes_alone() -> None:
     state = placed(NODES, simple(2), simple(2))
-    first, operation = begun(state, AlterKeyspace("ks0", simple(3)))
+    first, operation = admitted(state, AlterKeyspace("ks0", simple(3)))
     after = driven(first, operation, "finished")
     assert set(after.placements) == {"simple:2", "simple:3"}
     assert groups(after, "write", "ks1") == groups(state, "write", "ks1")
-    again, second = begun(after, AlterKeyspace("ks0", simple(2)))
+    again, second = admitted(after, AlterKeyspace("ks0", simple(2)))
     last = driven(again, second, "finished")
     assert set(last.placements) == {"simple:2"}
-    assert stepped(begun(last, Leave("a1"))[0], f"leave-{last.epoch + 1}").placements
+    assert stepped(admitted(last, Leave("a1"))[0], f"leave-{last.epoch + 1}").placements
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ringlog.kernel.operations.rings import walk_order
 from ringlog.kernel.ownership.deltas import apply_deltas
 from ringlog.kernel.ownership.placements import merge
 from tests.kernel.movements.clusters import placed, simple
-from tests.kernel.operations.drive import at_every_stage, begun, driven, joining
+from tests.kernel.operations.drive import admitted, at_every_stage, driven, joining
 from tests.kernel.ownership.rings import a_cluster, shown
 
 X_IN = {(300, 100): ("A", "X"), (100, 150): ("X", "B"), (150, 200): ("B", "C"), (200, 300): ("C", "A")}
@@ -50,7 +50,7 @@ def with_x() -> ClusterState:
 
 
 def test_decommission_of_the_proposal() -> None:
-    state, operation = begun(with_x(), Leave("X"))
+    state, operation = admitted(with_x(), Leave("X"))
     assert {stage: placements_of(at) for stage, at in at_every_stage(state, operation).items()} == {
         "requested": (X_IN, X_IN),
         "prepared": (X_IN, X_IN),
@@ -66,7 +66,7 @@ def test_decommission_of_the_proposal() -> None:
 
 def test_the_last_entry_is_two_steps_of_the_proposal() -> None:
     """Steps 3 and 4 of the proposal: X leaves the write groups, then ranges with equal members merge."""
-    state, operation = begun(with_x(), Leave("X"))
+    state, operation = admitted(with_x(), Leave("X"))
     state = driven(state, operation, "write_both_read_new")
     plan = state.operations[operation].plan
     without = apply_deltas(state.placements, plan.finish, walk_order(state), state.epoch + 1)["simple:2"]
@@ -76,12 +76,12 @@ def test_the_last_entry_is_two_steps_of_the_proposal() -> None:
 
 
 def test_ranges_that_meet_at_the_end_of_the_ring_merge() -> None:
-    state, operation = begun(placed(RING, simple(2)), Leave("D"))
+    state, operation = admitted(placed(RING, simple(2)), Leave("D"))
     assert {stage: placements_of(at) for stage, at in at_every_stage(state, operation).items()} == STEPS
 
 
 def test_rows_come_from_the_leaver_and_the_directory_follows() -> None:
-    state, operation = begun(placed(RING, simple(2)), Leave("D"))
+    state, operation = admitted(placed(RING, simple(2)), Leave("D"))
     assert state.operations[operation].plan.sources == (
         Source("simple:2", 200, 300, "D", "A"),
         Source("simple:2", 300, 400, "D", "B"),
@@ -94,7 +94,7 @@ def test_rows_come_from_the_leaver_and_the_directory_follows() -> None:
 
 def test_a_merged_range_has_the_later_member_epoch() -> None:
     """B is new in (300, 400] and old in (400, 100]. In the merged range it counts as a member from its later epoch."""
-    state, operation = begun(placed(RING, simple(2)), Leave("D"))
+    state, operation = admitted(placed(RING, simple(2)), Leave("D"))
     states = at_every_stage(state, operation)
     (merged,) = [group for group in states["finished"].placements["simple:2"].ranges if group.end == 100]
     assert {replica.node: replica.since for replica in merged.write} == {

@@ -10,7 +10,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import gaining_nodes, gate
 from ringlog.kernel.values import Replication
 from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
-from tests.kernel.operations.drive import applied, at_every_stage, begun, refused
+from tests.kernel.operations.drive import admitted, applied, at_every_stage, refused
 
 
 def ring(count: int, *settings: Replication, down: tuple[str, ...] = ()) -> ClusterState:
@@ -39,26 +39,26 @@ def streams(state: ClusterState, operation: str, end: int) -> dict[str, set[str]
     ],
 )
 def test_fewer_replicas(before: int, after: int, expected: dict[str, set[str]]) -> None:
-    state, operation = begun(ring(6, simple(before)), AlterKeyspace("ks0", simple(after)))
+    state, operation = admitted(ring(6, simple(before)), AlterKeyspace("ks0", simple(after)))
     assert streams(state, operation, 10) == expected
 
 
 def test_a_datacenter_is_dropped() -> None:
     """One node of the first datacenter and three of the second are a quorum of six. Two nodes must get their rows."""
     places = {f"{dc}{n}": (f"{dc}/r{n}", [10 * n + len(dc)]) for dc in ("a", "bb") for n in (1, 2, 3)}
-    state, operation = begun(placed(places, network(a=3, bb=3)), AlterKeyspace("ks0", network(a=3)))
+    state, operation = admitted(placed(places, network(a=3, bb=3)), AlterKeyspace("ks0", network(a=3)))
     assert streams(state, operation, 11) == {"a1": {"a2", "bb1", "bb2"}, "a2": {"a1", "bb1", "bb2"}}
 
 
 def test_a_node_leaves_a_keyspace_that_is_everywhere() -> None:
-    state, operation = begun(ring(5, ENTIRE), Leave("n5"))
+    state, operation = admitted(ring(5, ENTIRE), Leave("n5"))
     assert set(streams(state, operation, 2**63 - 1)) == {"n1", "n2", "n3"}
-    state, operation = begun(ring(4, ENTIRE), Leave("n4"))
+    state, operation = admitted(ring(4, ENTIRE), Leave("n4"))
     assert state.operations[operation].plan.sources == ()
 
 
 def test_a_merging_node_counts_as_a_gaining_node() -> None:
-    first, operation = begun(ring(3, simple(3)), AlterKeyspace("ks0", simple(1)))
+    first, operation = admitted(ring(3, simple(3)), AlterKeyspace("ks0", simple(1)))
     assert gaining_nodes(first.operations[operation]) == ("n1", "n2", "n3")
     for stage, at in at_every_stage(first, operation).items():
         if stage in ("prepared", "write_both_read_old"):
@@ -66,7 +66,7 @@ def test_a_merging_node_counts_as_a_gaining_node() -> None:
 
 
 def test_dead_nodes_are_neither_sources_nor_targets() -> None:
-    state, operation = begun(ring(5, ENTIRE, down=("n1", "n5")), Remove("n5", ("n1",)))
+    state, operation = admitted(ring(5, ENTIRE, down=("n1", "n5")), Remove("n5", ("n1",)))
     found = streams(state, operation, 2**63 - 1)
     assert found == {"n2": {"n3", "n4"}, "n3": {"n2", "n4"}, "n4": {"n2", "n3"}}
 

@@ -44,13 +44,13 @@ def joining(state: ClusterState, node: str, tokens: Iterable[int]) -> tuple[Clus
     return after, f"join-{after.epoch}"
 
 
-def begun(state: ClusterState, command: Command) -> tuple[ClusterState, str]:
+def admitted(state: ClusterState, command: Command) -> tuple[ClusterState, str]:
     """Return the state after an admitted request, and the operation's id."""
     after = applied(state, command)
     return after, next(found.id for found in after.operations.values() if found.marks[0].epoch == after.epoch)
 
 
-def everyone(state: ClusterState) -> tuple[Witness, ...]:
+def all_witnesses(state: ClusterState) -> tuple[Witness, ...]:
     """Return the acknowledgement of the current epoch by each node."""
     return tuple(Witness(node, state.epoch, state.epoch) for node in sorted(state.nodes))
 
@@ -81,7 +81,7 @@ def advance_of(state: ClusterState, operation: str) -> AdvanceOperation:
     assert to is not None
     gaining = gaining_nodes(found) if found.stage in REPORTED_STAGES else ()
     reports = tuple(StreamReport(node, found.id, 17, "00ff") for node in gaining)
-    return AdvanceOperation(operation, to, everyone(state), reports)
+    return AdvanceOperation(operation, to, all_witnesses(state), reports)
 
 
 def stepped(state: ClusterState, operation: str) -> ClusterState:

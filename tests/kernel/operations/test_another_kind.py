@@ -40,7 +40,7 @@ from ringlog_testing.quorums.explore import Explorer, Findings
 from ringlog_testing.quorums.model import QuorumRules
 from ringlog_testing.quorums.walk import WalkStep, WalkWorld, drive
 from tests.kernel.movements.clusters import network, placed, simple
-from tests.kernel.operations.drive import applied, begun
+from tests.kernel.operations.drive import admitted, applied
 
 SHRINK = OperationKind("shrink", SWAP_STAGES, Changes.TOKENS, MOVING, reorders=True, shown="moving")
 
@@ -145,8 +145,8 @@ def test_the_new_kind_has_the_lowest_priority() -> None:
     nodes = {f"n{n}": ("d/r", [1000 * n, 1000 * n + 100]) for n in range(1, 9)} | {"x": ("d/r", [])}
     state = placed(nodes, simple(1))
     state = replace(state, settings=state.settings.set("operations_concurrent_max", 1))
-    state, shrink = begun(state, Move("n2", (2000,), SEED))
-    state, join = begun(state, Join("x", (7500,), SEED))
+    state, shrink = admitted(state, Move("n2", (2000,), SEED))
+    state, join = admitted(state, Join("x", (7500,), SEED))
     assert [one.id for one in waits_behind(state, state.operations[shrink])] == [join]
     assert waits_behind(state, state.operations[join]) == ()
 

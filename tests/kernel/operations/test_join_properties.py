@@ -19,7 +19,7 @@ from ringlog.kernel.operations.stages import JOIN_STAGES
 from ringlog.kernel.ownership.placements import canonical, group_at, nodes_of, replications_in_use
 from ringlog.kernel.ring.ranges import in_range
 from ringlog_sim.checks.ring.layout import walk
-from tests.kernel.operations.drive import applied, at_every_stage, everyone, joining, stepped
+from tests.kernel.operations.drive import all_witnesses, applied, at_every_stage, joining, stepped
 from tests.kernel.ownership.rings import a_cluster, token_maps
 
 FACTORS = (1, 2, 3, 5)
@@ -193,7 +193,7 @@ def test_gate_is_met_exactly_by_a_quorum_of_each_group(case: Joins, data: st.Dat
                 old, new = (set(walk(owners, position)[:factor]) for owners in (before, after))
                 if old != new:
                     enough = enough and all(len(told & group) >= quorum(len(group)) for group in (old, new))
-        witnesses = [witness for witness in everyone(at) if witness.node in told]
+        witnesses = [witness for witness in all_witnesses(at) if witness.node in told]
         lacking = missing(gate(at, at.operations[operation]), witnesses)
         assert (lacking == ()) == enough
         assert not told.intersection(lacking)

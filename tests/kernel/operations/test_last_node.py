@@ -14,17 +14,17 @@ from ringlog.kernel.generations.describe import to_prepare
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.rings import are_targets, target_tokens
 from ringlog.kernel.operations.stages import FINISHED
-from tests.kernel.operations.drive import SEED, applied, begun, driven, joining
+from tests.kernel.operations.drive import SEED, admitted, applied, driven, joining
 from tests.kernel.operations.test_rules import QUIET
 from tests.kernel.ownership.rings import a_cluster
 
 
 def left(state: ClusterState) -> ClusterState:
-    return driven(*begun(state, Leave("A")), FINISHED)
+    return driven(*admitted(state, Leave("A")), FINISHED)
 
 
 def removed(state: ClusterState) -> ClusterState:
-    return driven(*begun(applied(state, DeclareDown("A", "dead")), Remove("A")), FINISHED)
+    return driven(*admitted(applied(state, DeclareDown("A", "dead")), Remove("A")), FINISHED)
 
 
 def assassinated(state: ClusterState) -> ClusterState:

@@ -21,10 +21,10 @@ from ringlog.kernel.values import TOKEN_MIN, StreamReport, Witness
 from tests.kernel.operations.drive import (
     SEED,
     advance_of,
+    all_witnesses,
     applied,
     at_every_stage,
     driven,
-    everyone,
     joining,
     refused,
     report_of,
@@ -125,7 +125,7 @@ def test_only_the_next_stage_follows(stage: str) -> None:
     for to in (*STAGES, "nonsense"):
         if (to,) == following:
             continue
-        rejection = refused(state, AdvanceOperation(OPERATION, to, everyone(state)))
+        rejection = refused(state, AdvanceOperation(OPERATION, to, all_witnesses(state)))
         assert rejection.code == "wrong_stage"
         assert stage in rejection.detail
 
@@ -207,7 +207,7 @@ def test_majority_of_the_union_is_not_enough(stage: str) -> None:
     """B and X are a majority of {A, B, X}, but not of both {A, B} and {A, X}."""
     state = _at(stage)
     for told in (("B", "X"), ("A", "X"), ("A", "B", "X"), ("C", "X", "B")):
-        command = _with_witnesses(state, [w for w in everyone(state) if w.node in told])
+        command = _with_witnesses(state, [w for w in all_witnesses(state) if w.node in told])
         rejection = refused(state, command)
         assert rejection.code == "gate_not_met"
         for node in {"A", "B", "C", "X"}.difference(told):
@@ -219,15 +219,15 @@ def test_one_of_three_replicas_may_be_down() -> None:
     state = driven(state, operation, "write_both_read_new")
     needs = gate(state, state.operations[operation])
     for down in "ABCX":
-        assert missing(needs, [w for w in everyone(state) if w.node != down]) == ()
-    assert missing(needs, [w for w in everyone(state) if w.node in "AX"]) == ("B", "C")
+        assert missing(needs, [w for w in all_witnesses(state) if w.node != down]) == ()
+    assert missing(needs, [w for w in all_witnesses(state) if w.node in "AX"]) == ("B", "C")
 
 
 @pytest.mark.parametrize("stage", ["prepared", "write_both_read_old"])
 def test_the_gaining_node_must_be_among_the_witnesses(stage: str) -> None:
     state, operation = joining(a_cluster({"A": [100], "B": [200], "C": [300], "X": []}, [3]), "X", [150])
     state = driven(state, operation, stage)
-    command = replace(advance_of(state, operation), witnesses=tuple(w for w in everyone(state) if w.node != "X"))
+    command = replace(advance_of(state, operation), witnesses=tuple(w for w in all_witnesses(state) if w.node != "X"))
     rejection = refused(state, command)
     assert rejection.code == "gate_not_met"
     assert "gaining node X" in rejection.detail
@@ -238,16 +238,16 @@ def test_the_gaining_node_must_be_among_the_witnesses(stage: str) -> None:
 def test_an_acknowledgement_is_applied_and_drained(stage: str, behind: str) -> None:
     state = _at(stage)
     epoch = state.operations[OPERATION].stage_epoch
-    late = [_behind(w, behind, epoch - 1) if w.node == "B" else w for w in everyone(state)]
+    late = [_behind(w, behind, epoch - 1) if w.node == "B" else w for w in all_witnesses(state)]
     assert refused(state, _with_witnesses(state, late)).code == "gate_not_met"
-    exact = [_behind(w, behind, epoch) for w in everyone(state)]
+    exact = [_behind(w, behind, epoch) for w in all_witnesses(state)]
     applied(state, _with_witnesses(state, exact))
 
 
 def test_a_repeated_witness_counts_once() -> None:
     state = _at("prepared")
     assert refused(state, _with_witnesses(state, [Witness("X", state.epoch, state.epoch)] * 6)).code == "gate_not_met"
-    applied(state, _with_witnesses(state, [*everyone(state), *everyone(state)]))
+    applied(state, _with_witnesses(state, [*all_witnesses(state), *all_witnesses(state)]))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_a_repeated_witness_counts_once() -> None:
 )
 def test_impossible_witnesses(witness: Witness, code: str) -> None:
     state = _at("prepared")
-    assert refused(state, _with_witnesses(state, [*everyone(state), witness])).code == code
+    assert refused(state, _with_witnesses(state, [*all_witnesses(state), witness])).code == code
 
 
 def test_each_datacenter_needs_its_own_quorum() -> None:
@@ -272,7 +272,7 @@ def test_each_datacenter_needs_its_own_quorum() -> None:
     state = driven(state, operation, "write_both_read_new")
     needs = gate(state, state.operations[operation])
     assert {need.datacenter for need in needs.needs} == {"east", "west"}
-    told = [w for w in everyone(state) if w.node != "C"]
+    told = [w for w in all_witnesses(state) if w.node != "C"]
     short = shortfalls(needs, told)
     assert short
     assert {(need.datacenter, need.need) for need in short} <= {("west", 2), ("west", 1)}

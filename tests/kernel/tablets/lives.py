@@ -126,7 +126,7 @@ def step(state: ClusterState, index: int = 0, table: str = TABLE) -> AdvanceTabl
     return AdvanceTablets((advance,), witnesses(state))
 
 
-def begun(state: ClusterState, one: TabletMigration, stage: str = "") -> ClusterState:
+def started(state: ClusterState, one: TabletMigration, stage: str = "") -> ClusterState:
     """Start the transition and advance it to ``stage``."""
     state = applied(state, MigrateTablets((one,)))
     while stage and (found := tablet(state, one.tablet, one.table).transition) is not None and found.stage != stage:

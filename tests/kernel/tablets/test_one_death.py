@@ -34,7 +34,6 @@ from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from tests.kernel.entries import applied
 from tests.kernel.tablets.lives import (
     TABLE,
-    begun,
     cluster,
     factor,
     node_id,
@@ -43,6 +42,7 @@ from tests.kernel.tablets.lives import (
     refused,
     register,
     settled,
+    started,
     tablet,
     with_table,
 )
@@ -108,7 +108,7 @@ def moving(replication: Replication, kind: str) -> tuple[ClusterState, TabletMig
 def stages(state: ClusterState, step: TabletMigration) -> Iterator[tuple[str, ClusterState]]:
     """Yield the tablet in each stage, and in each stage of its revert if permitted."""
     for stage in KINDS[step.kind].stages:
-        there = begun(state, step, stage)
+        there = started(state, step, stage)
         yield stage, there
         back = RevertTablets((TabletRevert(TABLE, 0, "by hand"),))
         if refused(there, back) != "applied":
@@ -225,7 +225,7 @@ def test_a_replacement_is_cancelled_if_its_node_dies(name: str) -> None:
     (operation,) = in_flight(state)
     step = TabletMigration(TABLE, 0, "migration", Shard(old, shard), Shard(fresh.id, 0))
     for stage in (*KINDS["migration"].stages, ""):
-        there = begun(state, step, stage) if stage else settled(begun(state, step))
+        there = started(state, step, stage) if stage else settled(started(state, step))
         dead = led(applied(there, DeclareDown(fresh.id, "burnt")))
         cancel = CancelOperation(operation.id, "its node is gone")
         if not knows_all(applied(there, DeclareDown(fresh.id, "burnt")), tablet(there)):
@@ -244,7 +244,7 @@ def test_a_replacement_that_cannot_be_cancelled_ends_first(name: str) -> None:
     (old, shard), *_ = places(tablet(state))
     fresh = register(20, "r1", state.nodes[old].datacenter)
     state = applied(state, fresh, Replace(fresh.id, old))
-    state = settled(begun(state, TabletMigration(TABLE, 0, "migration", Shard(old, shard), Shard(fresh.id, 0))))
+    state = settled(started(state, TabletMigration(TABLE, 0, "migration", Shard(old, shard), Shard(fresh.id, 0))))
     stages = []
     while moving := in_flight(state):
         stages.append(moving[0].stage)

@@ -255,14 +255,14 @@ def with_another(state: ClusterState) -> Counter[str]:
 def test_migrating_tablets_count_at_their_target(stage: str) -> None:
     """Each of six nodes has a tablet and gets a second one. During this, one tablet moves to a neighbour."""
     state = lives.with_table(lives.three_racks(), factor(1), 6)
-    held = with_another(lives.begun(state, lives.migration(state), stage))
+    held = with_another(lives.started(state, lives.migration(state), stage))
     assert [held[node] for node in state.nodes] == [2] * 6
 
 
 @pytest.mark.parametrize("stage", ["allow_write_both_read_old", "write_both_read_old", "streaming"])
 def test_a_reverted_tablet_counts_at_its_source(stage: str) -> None:
     state = lives.with_table(lives.three_racks(), factor(1), 6)
-    state = lives.begun(state, lives.migration(state), stage)
+    state = lives.started(state, lives.migration(state), stage)
     held = with_another(applied(state, RevertTablets((TabletRevert(TABLE, 0, "lost its disk"),))))
     assert [held[node] for node in state.nodes] == [2] * 6
 

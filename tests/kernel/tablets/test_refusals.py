@@ -24,7 +24,6 @@ from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
 from tests.kernel.tablets.lives import (
     TABLE,
-    begun,
     factor,
     migration,
     node_id,
@@ -34,6 +33,7 @@ from tests.kernel.tablets.lives import (
     refused,
     register,
     settled,
+    started,
     tablet,
     witnesses,
 )
@@ -72,7 +72,7 @@ def test_invalid_targets_are_rejected(start: ClusterState) -> None:
     ):
         assert refused(start, MigrateTablets((bad,))) == code, bad
     assert refused(start, MigrateTablets((one, one))) == "bad_field"
-    assert refused(begun(start, one), MigrateTablets((one,))) == "tablet_in_transition"
+    assert refused(started(start, one), MigrateTablets((one,))) == "tablet_in_transition"
     down = applied(start, DeclareDown(one.to.node, "burnt"))
     assert refused(down, MigrateTablets((one,))) == "wrong_node_state"
 
@@ -116,12 +116,12 @@ def test_stream_limits_are_enforced(start: ClusterState) -> None:
     assert refused(applied(tight, MigrateTablets(moves[:1])), MigrateTablets(moves[1:])) == "streaming_limit"
     alone = applied(start, ChangeSettings((("tablet_streams_max", 1),)))
     assert refused(alone, MigrateTablets(moves)) == "streaming_limit"
-    later = begun(tight, moves[0], "write_both_read_new")
+    later = started(tight, moves[0], "write_both_read_new")
     assert refused(later, MigrateTablets(moves[1:])) == "applied", "a finished stream does not count"
 
 
 def test_a_pending_operation_blocks_new_migrations(start: ClusterState) -> None:
-    state = lives.joining(begun(start, migration(start)), 8)
+    state = lives.joining(started(start, migration(start)), 8)
     assert refused(state, MigrateTablets((migration(state, 1),))) == "operations_in_flight"
     assert refused(state, go_on(state)) == "awaits_tablets"
     state = settled(state)
@@ -137,7 +137,7 @@ def drained(state: ClusterState, node: str, kind: str = "migration", to: str = "
             if source[0] == node:
                 there = to or lives.free_node(state, index, state.nodes[node].rack)
                 state = settled(
-                    begun(state, TabletMigration(TABLE, index, kind, Shard(*source), Shard(there, 0))), index
+                    started(state, TabletMigration(TABLE, index, kind, Shard(*source), Shard(there, 0))), index
                 )
     return state
 
@@ -194,13 +194,13 @@ def test_a_drain_that_cannot_succeed_names_table_and_rack(by: str) -> None:
 def test_more_and_fewer_replicas_follow_the_keyspace(start: ClusterState) -> None:
     state = applied(start, AlterKeyspace("ks", factor(4)))
     more = TabletMigration(TABLE, 0, "rebuild", None, Shard(lives.free_node(state), 1))
-    state = settled(begun(state, more))
+    state = settled(started(state, more))
     assert len(tablet(state).replicas) == 4
     again = replace(more, to=Shard(lives.free_node(state), 0))
     assert refused(state, MigrateTablets((again,))) == "replicas_as_wanted"
     state = applied(state, AlterKeyspace("ks", factor(3)))
     fewer = TabletMigration(TABLE, 0, "rebuild", Shard(*places(tablet(state))[3]), None)
-    state = settled(begun(state, fewer))
+    state = settled(started(state, fewer))
     assert places(tablet(state)) == places(tablet(start))
     assert (
         refused(state, MigrateTablets((replace(fewer, from_=Shard(*places(tablet(state))[0])),)))
@@ -328,7 +328,7 @@ def test_siblings_on_one_shard_are_merged() -> None:
     state = lives.with_table(lives.cluster(lives.register(1), lives.register(2)), lives.factor(1), 2)
     state = applied(state, DecideResize(TABLE, "merge", 1))
     source, target = places(tablet(state, 1))[0], places(tablet(state, 0))[0]
-    state = settled(begun(state, TabletMigration(TABLE, 1, "migration", Shard(*source), Shard(*target))), 1)
+    state = settled(started(state, TabletMigration(TABLE, 1, "migration", Shard(*source), Shard(*target))), 1)
     since = tablet(state, 1).replicas[0].since
     state = applied(state, finish(state))
     assert state.tablets[TABLE].count == 1
@@ -349,7 +349,7 @@ def test_a_resize_waits_for_all_nodes_including_dead_ones(begun_with: ClusterSta
 
 
 def test_a_moving_tablet_is_not_split(begun_with: ClusterState) -> None:
-    state = begun(applied(begun_with, DecideResize(TABLE, "split", 1)), migration(begun_with))
+    state = started(applied(begun_with, DecideResize(TABLE, "split", 1)), migration(begun_with))
     assert refused(state, finish(state)) == "tablet_in_transition"
     assert refused(settled(state), finish(settled(state))) == "applied"
 

@@ -22,7 +22,7 @@ from ringlog.kernel.tablets.groups import group_of, moving_of, serving, streams_
 from ringlog.kernel.tablets.stages import KINDS, STAGES
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
-from tests.kernel.tablets.lives import TABLE, begun, migration, places, refused, settled, step, tablet, witnesses
+from tests.kernel.tablets.lives import TABLE, migration, places, refused, settled, started, step, tablet, witnesses
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_a_migration_replaces_the_old_replica(start: ClusterState) -> None:
     one = migration(start)
     assert one.from_ is not None
     assert one.to is not None
-    state = settled(begun(start, one))
+    state = settled(started(start, one))
     before, after = tablet(start), tablet(state)
     assert places(after) == [(one.to.node, one.to.shard), *places(before)[1:]]
     assert after.replicas[1:] == before.replicas[1:]
@@ -52,7 +52,7 @@ def test_readers_and_writers_of_each_stage(start: ClusterState) -> None:
     assert one.to is not None
     old, new = one.from_.node, one.to.node
     rest = {node for node, _ in places(tablet(start))} - {old}
-    state, walked = begun(start, one), []
+    state, walked = started(start, one), []
     while (found := tablet(state)).transition is not None:
         group, row = group_of(found), STAGES[found.transition.stage]
         walked.append(row.name)
@@ -69,7 +69,7 @@ def test_readers_and_writers_of_each_stage(start: ClusterState) -> None:
 def test_each_stage_needs_its_acknowledgements(start: ClusterState, stage: str) -> None:
     one = migration(start)
     assert one.to is not None
-    state = begun(start, one, stage)
+    state = started(start, one, stage)
     command = step(state)
     gated = stage not in ("cleanup", "end_migration")
     assert refused(state, replace(command, witnesses=())) == ("gate_not_met" if gated else "applied")
@@ -86,9 +86,9 @@ def test_each_stage_needs_its_acknowledgements(start: ClusterState, stage: str) 
 def test_a_report_of_another_session_is_ignored(start: ClusterState) -> None:
     """The tablet streamed, was reverted, and streams again."""
     one = migration(start)
-    first = begun(start, one, "streaming")
+    first = started(start, one, "streaming")
     late = step(first).tablets[0].reports
-    again = begun(settled(applied(first, revert())), one, "streaming")
+    again = started(settled(applied(first, revert())), one, "streaming")
     command = step(again)
     assert refused(again, replace(command, tablets=(replace(command.tablets[0], reports=late),))) == "bad_field"
     assert refused(again, command) == "applied"
@@ -97,7 +97,7 @@ def test_a_report_of_another_session_is_ignored(start: ClusterState) -> None:
 @pytest.mark.parametrize("stage", ["allow_write_both_read_old", "write_both_read_old", "streaming"])
 def test_a_reverted_tablet_is_unchanged(start: ClusterState, stage: str) -> None:
     one = migration(start)
-    state = begun(start, one, stage)
+    state = started(start, one, stage)
     state = applied(state, revert())
     found = tablet(state).transition
     assert found is not None
@@ -110,7 +110,7 @@ def test_a_reverted_tablet_is_unchanged(start: ClusterState, stage: str) -> None
 def test_reads_revert_only_with_a_dead_node(start: ClusterState) -> None:
     one = migration(start)
     assert one.to is not None
-    state = begun(start, one, "write_both_read_new")
+    state = started(start, one, "write_both_read_new")
     assert refused(state, revert()) == "past_point_of_no_return"
     state = applied(state, DeclareDown(one.to.node, "burnt"), revert())
     found = tablet(state).transition
@@ -122,7 +122,7 @@ def test_reads_revert_only_with_a_dead_node(start: ClusterState) -> None:
 
 @pytest.mark.parametrize("stage", ["use_new", "cleanup", "end_migration"])
 def test_a_revert_after_the_switch_of_reads_is_rejected(start: ClusterState, stage: str) -> None:
-    state = begun(start, migration(start), stage)
+    state = started(start, migration(start), stage)
     assert refused(state, revert()) == "past_point_of_no_return"
 
 
@@ -130,7 +130,7 @@ def test_a_revert_after_the_switch_of_reads_is_rejected(start: ClusterState, sta
 def test_a_dead_leaving_replica_is_ignored(start: ClusterState, stage: str) -> None:
     one = migration(start)
     assert one.from_ is not None
-    state = begun(start, one, stage)
+    state = started(start, one, stage)
     state = settled(applied(state, DeclareDown(one.from_.node, "burnt")))
     assert one.from_.node not in [node for node, _ in places(tablet(state))]
 
@@ -138,7 +138,7 @@ def test_a_dead_leaving_replica_is_ignored(start: ClusterState, stage: str) -> N
 def test_an_intranode_migration_changes_only_the_shard(start: ClusterState) -> None:
     node, shard = places(tablet(start))[0]
     one = TabletMigration(TABLE, 0, "intranode_migration", Shard(node, shard), Shard(node, 1 - shard))
-    state = begun(start, one, "write_both_read_new")
+    state = started(start, one, "write_both_read_new")
     assert [member.node for member in group_of(tablet(state)).write] == [n for n, _ in places(tablet(start))]
     assert moving_of(TABLE, tablet(state)) == ()
     assert refused(applied(state, DeclareDown(node, "burnt")), revert()) == "past_point_of_no_return"
@@ -155,7 +155,7 @@ def test_a_lost_replica_is_rebuilt(start: ClusterState, kind: str) -> None:
     assert refused(start, MigrateTablets((one,))) == "wrong_node_state"
     dead = applied(start, DeclareDown(one.from_.node, "burnt"))
     assert refused(dead, MigrateTablets((replace(one, kind="migration"),))) == "wrong_node_state"
-    state = settled(begun(dead, one))
+    state = settled(started(dead, one))
     assert places(tablet(state))[0] == (one.to.node, one.to.shard)
 
 
@@ -176,7 +176,7 @@ def test_a_rebuild_ignores_departed_nodes(start: ClusterState, lost: int) -> Non
     state = applied(state, *(DeclareDown(node, "burnt") for node in there[:lost]), Assassinate(there[0]))
     assert refused(state, MigrateTablets((one,))) == "too_few_replicas", "the others may return"
     state = applied(state, *(Assassinate(node) for node in there[1:lost]))
-    state = begun(state, one, "streaming")
+    state = started(state, one, "streaming")
     expected = [(node, one.to.node) for node in there[lost:] or [one.to.node]]
     assert list(streams_of(tablet(state), state.nodes, anywhere=True)) == expected
     assert places(tablet(settled(state)))[0] == (one.to.node, one.to.shard)
@@ -184,7 +184,7 @@ def test_a_rebuild_ignores_departed_nodes(start: ClusterState, lost: int) -> Non
 
 def test_a_repair_ends_settled_and_a_failed_one_says_why(start: ClusterState) -> None:
     one = TabletMigration(TABLE, 3, "repair")
-    state = begun(start, one)
+    state = started(start, one)
     assert tablet(settled(state, 3), 3) == tablet(start, 3)
     failed = applied(state, revert(3))
     found = tablet(failed, 3).transition
@@ -205,7 +205,7 @@ def test_one_entry_advances_many_tablets_independently(start: ClusterState) -> N
 
 
 def test_a_refused_tablet_refuses_the_entry(start: ClusterState) -> None:
-    state = begun(start, migration(start))
+    state = started(start, migration(start))
     good = step(state).tablets[0]
     for bad, code in (
         (TabletAdvance(TABLE, 1, "streaming"), "not_in_transition"),
@@ -219,7 +219,7 @@ def test_a_refused_tablet_refuses_the_entry(start: ClusterState) -> None:
 
 
 def test_a_settled_tablet_is_found(start: ClusterState) -> None:
-    state = settled(begun(start, migration(start)))
+    state = settled(started(start, migration(start)))
     for one in state.tablets[TABLE]:
         assert serving(state, "ks", "t", one.end) == (group_of(one), ())
     assert len({group_of(one).changed for one in state.tablets[TABLE]}) == 2, "one tablet has moved"

@@ -99,7 +99,7 @@ class Explorer:
             for event, follow in self.events(world):
                 try:
                     after = follow()
-                    promised(after)
+                    check_invariants(after)
                 except Broken as broken:
                     return (*_way(came, world), event, f"broken: {broken}")
                 if after not in came:
@@ -221,7 +221,7 @@ def applied(world: World) -> World:
     return _with(replace(world, conf=step, applying=None), ("applied", revision, step, ""))
 
 
-def promised(world: World) -> None:
+def check_invariants(world: World) -> None:
     """Raise ``Broken`` for a violated invariant."""
     one = world.partition
     if one.planned is not None and not one.pending:

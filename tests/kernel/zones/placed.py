@@ -68,7 +68,7 @@ def alive(state: ClusterState) -> list[str]:
     return [node for node in sorted(state.nodes) if is_alive(state, node)]
 
 
-def said(state: ClusterState, silent: Collection[str] = ()) -> SessionReports:
+def node_reports(state: ClusterState, silent: Collection[str] = ()) -> SessionReports:
     """Return the reports of the live nodes about their partitions."""
     found: dict[str, dict[str, object]] = {}
     for node in alive(state):
@@ -87,10 +87,10 @@ def of_coordinator(state: ClusterState, silent: Collection[str] = ()) -> Iterato
 
 
 def of_rebalancer(state: ClusterState, silent: Collection[str] = ()) -> Iterator[Command]:
-    return (one.command for one in propose(RebalancerView(state, said(state, silent))))
+    return (one.command for one in propose(RebalancerView(state, node_reports(state, silent))))
 
 
-def led(state: ClusterState, rounds: int = 400) -> tuple[ClusterState, list[str]]:
+def run_to_idle(state: ClusterState, rounds: int = 400) -> tuple[ClusterState, list[str]]:
     """Apply commands until none is proposed. Return the state and the commands, and check each state."""
     asked: list[str] = []
     for _ in range(rounds):

@@ -37,12 +37,12 @@ from tests.kernel.zones.placed import (
     REPLICATION,
     TABLE,
     create_table,
-    led,
     migration,
+    node_reports,
     of_coordinator,
     of_rebalancer,
     on,
-    said,
+    run_to_idle,
     with_data,
     zone_only,
 )
@@ -68,7 +68,7 @@ IN_DC1 = (DatacenterReplication("dc1", 1),)
 
 def waits(state: ClusterState) -> str | None:
     """Return the wait reason of the first partition in ``ringlog zone show``."""
-    found: str | None = full_view(state, state.zones["z"], said(state))["partitions"][0]["waits"]
+    found: str | None = full_view(state, state.zones["z"], node_reports(state))["partitions"][0]["waits"]
     return found
 
 
@@ -145,7 +145,7 @@ def test_a_zone_whose_nodes_have_not_joined_places_nothing() -> None:
     assert tried(gone, CreateKeyspace("ks", REPLICATION))[1] == "replication_impossible"
     state = done(state, CreateKeyspace("ks", REPLICATION), *down("A"), create_table())
     assert on(state) == "BC", "a majority is enough, and a dead node gets its replica later"
-    state, _ = led(done(state, DeclareUp(ids("A")[0], "")))
+    state, _ = run_to_idle(done(state, DeclareUp(ids("A")[0], "")))
     assert on(state) == "ABC"
 
 
@@ -165,7 +165,7 @@ def test_an_example_from_the_trigger_to_the_stable_configuration() -> None:
     state = some_steps(state, 3)
     assert tried(state, switch(state))[1] == "awaits_data", "the tablet is migrating"
     assert waits(state) == "for its group to have A, C; for migrating tablet ks.t/0 (ringlog tablet explain)"
-    state, asked = led(state)
+    state, asked = run_to_idle(state)
     assert asked == [*["AdvanceTablets"] * 4, "SwitchStable"]
     assert waits(state) is None
     assert (shown(partition(state).stable), on(state)) == ("AC", "AC")
@@ -211,11 +211,11 @@ def test_an_idle_tablet_changes_only_its_shard() -> None:
 def test_replica_changes_include_new_tables() -> None:
     state = done(with_data("ABCD", partitions=2, replicas=1), AlterZone("z", replicas=3))
     state = done(state, trigger(state), create_table("u", 2))
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     for table in (TABLE, "ks.u"):
         assert [len(on(state, number, table)) for number in (0, 1)] == [3, 3]
     state = done(state, AlterZone("z", replicas=2))
-    state, _ = led(done(state, trigger(state)))
+    state, _ = run_to_idle(done(state, trigger(state)))
     assert [on(state, number) for number in (0, 1)] == [shown(partition(state, number).stable) for number in (0, 1)]
     assert [len(on(state, number)) for number in (0, 1)] == [2, 2]
 
@@ -245,7 +245,7 @@ def test_a_cancel_reverts_the_data(stages: int) -> None:
     state = done(state, cancel(state))
     assert tried(state, answer(state, "already_new"))[1] == "awaits_data"
     assert tried(state, answer(state, "rolled_back"))[1] == "awaits_data"
-    state, asked = led(state)
+    state, asked = run_to_idle(state)
     assert "FinishCancel" in asked
     # The nodes report the revert, so the cancel ends as rolled back. The moved data has returned.
     assert (shown(partition(state).stable), on(state)) == ("AB", "AB")
@@ -265,9 +265,9 @@ def test_a_revert_ignores_dead_nodes() -> None:
     state = to(with_data("ABC", "D", partitions=1, replicas=3), "ACD")
     state = some_steps(state, 7)
     state = done(state, *down("B"), cancel(state))
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert (shown(partition(state).stable), on(state)) == ("ABC", "AC")
-    state, _ = led(done(state, DeclareUp(ids("B")[0], "")))
+    state, _ = run_to_idle(done(state, DeclareUp(ids("B")[0], "")))
     assert on(state) == "ABC"
 
 
@@ -277,7 +277,7 @@ def test_a_dead_new_node_is_replaced_by_another_target() -> None:
     state = done(state, *down("D"))
     assert str(waits(state)).startswith("stuck: for its group to have A, B, D; not yet: D, of which D are down; ")
     assert str(waits(state)).endswith("; D cannot get tablets now: start them again, or ringlog zone cancel")
-    state, asked = led(to(state, "ABE"))
+    state, asked = run_to_idle(to(state, "ABE"))
     assert "CancelRebalance" in asked
     assert (on(state), on(state, 0, "ks.u"), shown(partition(state).stable)) == ("ABE", "ABE", "ABE")
 
@@ -285,7 +285,7 @@ def test_a_dead_new_node_is_replaced_by_another_target() -> None:
 def test_restarted_replicas_get_their_data() -> None:
     state = with_data("ABC", partitions=1, replicas=3)
     before = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
-    state, _ = led(done(state, restart(state, "B")))
+    state, _ = run_to_idle(done(state, restart(state, "B")))
     after = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
     assert on(state) == "ABC"
     assert [node for node in sorted(after) if after[node] != before[node]] == [ids("B")[0]]
@@ -303,7 +303,7 @@ def test_a_leaving_node_is_drained_first_in_a_zone(replicas: int) -> None:
     state = with_data("ABC", partitions=3, replicas=replicas, scale_up=0)
     state = data_nodes(done(state, Leave(ids("B")[0])))
     assert state.zones["z"].nodes == ids("AC")
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert all("B" not in on(state, number) for number in range(3))
     assert [one.stage for one in in_flight(state)] == ["requested"]
 
@@ -312,7 +312,7 @@ def test_data_of_a_removed_node_comes_from_the_others() -> None:
     state = with_data("ABC", "D", partitions=3, replicas=3, scale_up=0)
     state = done(state, *down("B"))
     assert data_nodes(state).zones["z"].nodes == ids("ABCD"), "scale_down is never"
-    state, _ = led(data_nodes(done(state, Remove(ids("B")[0]))))
+    state, _ = run_to_idle(data_nodes(done(state, Remove(ids("B")[0]))))
     assert [on(state, number) for number in range(3)] == ["ACD"] * 3
 
 
@@ -344,18 +344,18 @@ def test_a_departed_node_of_a_reverted_partition_is_replaced() -> None:
     """B was about to leave, so its departure does not change the zone. But it never returns."""
     state = to(with_data("ABC", "DE", partitions=1, replicas=3), "ACD")
     state = done(state, cancel(state))
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert shown(partition(state).stable) == "ABC"
-    state, asked = led(done(state, *down("B"), Assassinate(ids("B")[0])))
+    state, asked = run_to_idle(done(state, *down("B"), Assassinate(ids("B")[0])))
     assert "TriggerRebalance" in asked
     assert (shown(partition(state).stable), on(state)) == ("ACD", "ACD")
 
 
 def test_a_revert_to_a_departed_node_shows_its_remedy() -> None:
     state = to(done(with_data("ABC", "DE", partitions=1, replicas=3), *down("B"), Assassinate(ids("B")[0])), "ACD")
-    state, _ = led(done(state, cancel(state)))
+    state, _ = run_to_idle(done(state, cancel(state)))
     assert waits(state) == "stuck: it was reverted to B, which have left; ringlog zone rebalance z 0"
-    state, _ = led(done(state, trigger(state)))
+    state, _ = run_to_idle(done(state, trigger(state)))
     assert (shown(partition(state).stable), on(state), waits(state)) == ("ACD", "ACD", None)
 
 
@@ -363,8 +363,8 @@ def test_a_step_to_a_departed_node_is_reverted() -> None:
     """D was the only data node, so no other target exists."""
     state = to(with_data("ABC", "D", partitions=1, replicas=3), "D")
     state = done(state, *down("D"))
-    assert led(state)[1] == [], "it may return"
-    state, _ = led(data_nodes(done(state, Assassinate(ids("D")[0]))))
+    assert run_to_idle(state)[1] == [], "it may return"
+    state, _ = run_to_idle(data_nodes(done(state, Assassinate(ids("D")[0]))))
     assert (shown(partition(state).stable), partition(state).pending, state.zones["z"].nodes) == ("ABC", (), ())
 
 
@@ -375,7 +375,7 @@ def test_a_departed_node_of_a_smaller_group_is_ignored() -> None:
     assert [one.stage for _, one in transitions(state)] == ["streaming"]
     stays = shown(partition(state).pending[0])[0]
     state = data_nodes(done(state, *down(stays), Assassinate(ids(stays)[0])))
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert (waits(state), on(state)) == (None, "ABC".replace(stays, ""))
 
 
@@ -388,33 +388,33 @@ def test_a_lost_majority_is_reported_with_its_remedy(moving: bool) -> None:
     state = done(state, *down("BC"))
     while commands := new_data_nodes(updated_timers(Timers(), state), state, 0):
         state = done(state, *commands)
-    state, _ = led(done(state, Assassinate(ids("B")[0]), Assassinate(ids("C")[0])))
+    state, _ = run_to_idle(done(state, Assassinate(ids("B")[0]), Assassinate(ids("C")[0])))
     said_ = str(waits(state))
     assert said_.startswith("stuck: ")
     assert "for a quorum of its voters: B, C are down; " in said_
     assert "ringlog zone cancel" not in said_, "no node could report the revert"
-    state, _ = led(done(state, reset(state, {"A": 1}, admits_loss=True)))
+    state, _ = run_to_idle(done(state, reset(state, {"A": 1}, admits_loss=True)))
     assert waits(state) is None
     assert "A" in shown(partition(state).stable)
     assert on(state) == shown(partition(state).stable)
 
 
-def comes_to_rest(state: ClusterState) -> None:
+def check_final_state(state: ClusterState) -> None:
     """Declare the live nodes up. Operators do only what the wait reason of a partition suggests."""
     state = done(state, *(DeclareUp(one.id, "") for one in state.nodes.values() if one.down and one.state != "left"))
     state = done(state, *(CancelOperation(one.id, "") for one in in_flight(state)))
     while commands := new_data_nodes(updated_timers(Timers(), state), state, 0):
         state = done(state, *commands)
-    state, _ = led(state)
-    words = said(state)
+    state, _ = run_to_idle(state)
+    words = node_reports(state)
     for number in range(2):
         found = waits_of(state, partition(state, number), words)
         assert all(one.is_stuck for one in found), "all other steps are automatic"
         if {one.code for one in found} & {GONE, MISPLACED}:
-            state, _ = led(done(state, TriggerRebalance("z", state.epoch, (number,))))
+            state, _ = run_to_idle(done(state, TriggerRebalance("z", state.epoch, (number,))))
     for number in range(2):
         one = partition(state, number)
-        if waits_of(state, one, said(state)):
+        if waits_of(state, one, node_reports(state)):
             assert not has_quorum(state, state.zones["z"], one), "no other partition is stuck"
             continue
         assert one.pending == ()
@@ -460,7 +460,7 @@ def test_random_histories_end_with_data_in_place(seed: int) -> None:
                 *(CancelOperation(one.id, "") for one in in_flight(state)),
             ]
         else:
-            whole = RebalancerView(state, said(state))
+            whole = RebalancerView(state, node_reports(state))
             rest = idle_zones(replace(whole, idle=rest))
             asked = propose(replace(whole, idle=rest))
             assert asked == propose(whole), "idle zones need no command"
@@ -469,4 +469,4 @@ def test_random_histories_end_with_data_in_place(seed: int) -> None:
             random.shuffle(wanted)
         for command in wanted[: random.choice([1, 2, 9])]:
             state, _ = tried(state, command)
-    comes_to_rest(state)
+    check_final_state(state)

@@ -28,7 +28,7 @@ from ringlog.operator.intents.replication import in_zone
 from ringlog.operator.views.zones import full_view
 from tests.kernel.entries import founded
 from tests.kernel.tablets.lives import normal
-from tests.kernel.zones.placed import TABLE, create_table, led, on, said
+from tests.kernel.zones.placed import TABLE, create_table, node_reports, on, run_to_idle
 from tests.kernel.zones.scenes import done, down, ids, letter, partition, shown
 
 PINNED = [[139835743958, 134361871840], [127820669331, 136070778559]]
@@ -183,7 +183,7 @@ def spread(layout: str, replication: Replication | None = None) -> ClusterState:
 def towards(state: ClusterState, letters: str) -> ClusterState:
     """Set the data nodes of the zone, and apply commands until none is proposed."""
     state = done(state, SetDataNodes("z", ids(letters), state.epoch))
-    return led(done(state, TriggerRebalance("z", state.epoch)))[0]
+    return run_to_idle(done(state, TriggerRebalance("z", state.epoch)))[0]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -199,7 +199,7 @@ def test_a_dead_node_does_not_block_a_move(layout: str, leaves: str) -> None:
 def test_a_lost_majority_is_one_of_all_replicas(layout: str) -> None:
     state = towards(done(spread(layout), *down("BC")), "ABD")
     assert on(state) == "ABC", "no node has all rows"
-    row = full_view(state, state.zones["z"], said(state))["partitions"][0]
+    row = full_view(state, state.zones["z"], node_reports(state))["partitions"][0]
     assert row["stuck"]
     assert "B, C" in row["waits"]
 

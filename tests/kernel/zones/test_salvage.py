@@ -27,12 +27,12 @@ from tests.kernel.tablets.lives import joining
 from tests.kernel.zones.placed import (
     TABLE,
     create_table,
-    led,
     migration,
+    node_reports,
     of_coordinator,
     of_rebalancer,
     on,
-    said,
+    run_to_idle,
     stage,
     with_data,
 )
@@ -57,11 +57,11 @@ def up(state: ClusterState) -> ClusterState:
 
 
 def waits(state: ClusterState) -> str | None:
-    return explain(state, partition(state), waits_of(state, partition(state), said(state)))
+    return explain(state, partition(state), waits_of(state, partition(state), node_reports(state)))
 
 
 def codes(state: ClusterState) -> list[str]:
-    return [one.code for one in waits_of(state, partition(state), said(state))]
+    return [one.code for one in waits_of(state, partition(state), node_reports(state))]
 
 
 def steps(state: ClusterState, count: int) -> ClusterState:
@@ -80,13 +80,13 @@ def steps(state: ClusterState, count: int) -> ClusterState:
 
 def test_a_highly_available_zone_continues_with_the_live_nodes() -> None:
     state = with_data("ABC", partitions=1, replicas=3, mode=HIGH)
-    state, asked = led(done(state, *down("BC")))
+    state, asked = run_to_idle(done(state, *down("BC")))
     assert asked == ["ResetPartitions", *["AdvanceTablets"] * 3, "SwitchStable", "TriggerRebalance"]
     assert (shown(partition(state).stable), on(state), waits(state)) == ("A", "A", None)
     assert [len(link.nodes) for link in partition(state).chain] == [3, 1]
-    state, _ = led(done(state, DeclareUp(ids("C")[0], "")))
+    state, _ = run_to_idle(done(state, DeclareUp(ids("C")[0], "")))
     assert (shown(partition(state).stable), on(state)) == ("AC", "AC")
-    state, _ = led(up(state))
+    state, _ = run_to_idle(up(state))
     assert (shown(partition(state).stable), on(state), waits(state)) == ("ABC", "ABC", None)
 
 
@@ -110,7 +110,7 @@ def test_the_survivor_is_read_after_the_merge_of_live_rows() -> None:
     state = steps(state, 1)
     group = group_of(state.tablets[TABLE].tablet(0))
     assert [one.node for one in group.read] == [one.node for one in group.write] == [survivor]
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert (shown(partition(state).stable), on(state)) == ("AD", "AD"), "all live nodes are replicas"
 
 
@@ -136,7 +136,7 @@ def test_a_node_that_returns_before_the_step_is_merged() -> None:
     ((late, work),) = works_for_node(state, survivor).items()
     assert late != early
     assert {one.source for one in work.sources} == {gone, stays}
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert codes(state) == ["misplaced"], "the dead nodes are data nodes"
     assert {*ids(left)} <= {*ids(on(state))}
 
@@ -157,7 +157,7 @@ def test_a_manual_reset_restores_the_replica_count() -> None:
     state = done(up(state), *down(have[1:]))
     state = done(state, reset(state, {have[0]: 1}, admits_loss=True))
     assert [shown(step) for step in partition(state).pending] == [have[0]]
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert len(shown(partition(state).stable)) == 3
     assert on(state) == shown(partition(state).stable)
     assert have[0] in on(state)
@@ -178,14 +178,14 @@ def test_a_lost_majority_in_each_stage_keeps_the_live_rows(taken: int, mode: str
         return
     if mode == "strong":
         state = done(state, reset(state, {have[-1]: 1}, admits_loss=True))
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     if partition(state).pending or have[-1] not in shown(partition(state).stable):
         assert "which nobody alive" not in str(waits(state))
         assert mode == HIGH, "an automatic reset starts from the reached configuration"
         assert have[-1] not in shown(partition(state).reached)
         return
     assert have[-1] in on(state)
-    state, _ = led(up(state))
+    state, _ = run_to_idle(up(state))
     assert codes(state) in ([], ["misplaced"] if mode == "strong" else [])
     assert on(state) == shown(partition(state).stable)
 
@@ -196,17 +196,17 @@ def test_a_dead_survivor_is_replaced_only_before_it_is_read() -> None:
     state = done(state, command)
     assert (stage(state), shown(partition(state).pending[0])) == ("salvage", "A")
     died = done(state, *down("A"))
-    state, _ = led(died)
+    state, _ = run_to_idle(died)
     assert (shown(partition(state).stable), on(state)) == ("B", "B"), "rows that only A has are lost"
     state = done(steps(done(lost("CDE", "ABCDE", quorum=3, mode=HIGH), command), 1), *down("A"))
     assert stage(state) == "salvaged", "the others are still written"
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert (shown(partition(state).stable), on(state)) == ("B", "B")
     state = done(steps(done(lost("CDE", "ABCDE", quorum=3, mode=HIGH), command), 2), *down("A"))
     assert stage(state) == "end_salvage"
     assert {type(one) for one in of_rebalancer(state)} <= {TriggerRebalance}, "the read node has the rows of the others"
     assert str(waits(state)).startswith("stuck: ")
-    state, _ = led(done(state, DeclareUp(ids("A")[0], "")))
+    state, _ = run_to_idle(done(state, DeclareUp(ids("A")[0], "")))
     assert waits(state) is None
 
 
@@ -215,7 +215,7 @@ def test_a_second_reset_replaces_the_first() -> None:
     state = done(state, reset(state, {"A": 3, "B": 1}, admits_loss=True))
     state = done(state, reset(state, {"B": 3, "A": 1}, admits_loss=True))
     assert (stage(state), shown(partition(state).pending[0])) == ("salvage", "B")
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert on(state) == shown(partition(state).stable) == "AB"
 
 
@@ -249,12 +249,12 @@ def test_the_read_survivor_is_kept_in_a_second_reset() -> None:
 
 def test_live_voters_without_a_majority_of_the_data() -> None:
     """Three of four replicas vote. A voter and the learner are lost."""
-    state, _ = led(with_data("ABCD", partitions=1, replicas=4, mode=HIGH))
+    state, _ = run_to_idle(with_data("ABCD", partitions=1, replicas=4, mode=HIGH))
     voters, learner = shown(partition(state).stable).split("/")
     state = done(state, *down(voters[0] + learner))
-    assert [one.code for one in waits_of(state, partition(state), said(state))] == [VOTERS]
+    assert [one.code for one in waits_of(state, partition(state), node_reports(state))] == [VOTERS]
     assert "for a majority of the nodes with its data" in str(waits(state))
-    state, asked = led(state)
+    state, asked = run_to_idle(state)
     assert asked[0] == "ResetPartitions"
     assert (waits(state), set(on(state))) == (None, set(voters[1:]))
 
@@ -270,7 +270,7 @@ def test_only_a_manual_reset_abandons_lost_data() -> None:
     told_ = str(waits(state))
     assert told_.startswith("stuck: for a quorum of its voters: B, C are down")
     assert "ringlog zone reset --admit-loss, which may lose all of ks.u in the partition" in told_
-    state, _ = led(done(state, reset(state, {"A": 1}, admits_loss=True)))
+    state, _ = run_to_idle(done(state, reset(state, {"A": 1}, admits_loss=True)))
     assert (on(state), on(state, table="ks.u")) == ("A", "A")
 
 
@@ -279,7 +279,7 @@ def test_a_manual_reset_starts_empty_without_live_data() -> None:
     state = done(state, SetDataNodes("z", ids("DE"), state.epoch))
     assert refusal(state, reset(state, {}, "automatic"))[0] == "nothing_survives"
     assert "all of ks.t in the partition" in refusal(state, reset(state, {}))[1]
-    state, _ = led(done(state, reset(state, {}, admits_loss=True)))
+    state, _ = run_to_idle(done(state, reset(state, {}, admits_loss=True)))
     assert on(state) == shown(partition(state).stable) == "DE"
 
 
@@ -289,7 +289,7 @@ def test_the_survivor_has_most_tables_then_the_longest_log() -> None:
     state = done(state, create_table("u", 2), DeclareUp(ids("A")[0], ""), *down("CDE"))
     state = done(state, reset(state, {"A": 9, "B": 1}, admits_loss=True))
     assert shown(partition(state).pending[0]) == "B"
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert (on(state), on(state, table="ks.u")) == ("AB", "AB")
 
 
@@ -331,7 +331,7 @@ def test_a_data_majority_needs_no_consent() -> None:
     state, _, left = voters_lost()
     assert may_lose(state, partition(state)) == ""
     assert "are down; ringlog zone reset; " in str(waits(state))
-    state, _ = led(done(state, reset(state, dict.fromkeys(left, 1))))
+    state, _ = run_to_idle(done(state, reset(state, dict.fromkeys(left, 1))))
     assert codes(state) == ["misplaced"]
     assert set(on(state)) >= set(left)
 
@@ -342,7 +342,7 @@ def test_a_survivor_waits_for_consent_to_later_losses() -> None:
     state = done(state, reset(state, dict.fromkeys(left, 1)))
     others = left.replace(shown(partition(state).pending[0]), "")
     for dead in (others[0], others):
-        stuck, asked = led(done(state, *down(dead)))
+        stuck, asked = run_to_idle(done(state, *down(dead)))
         assert (asked, stage(stuck)) == ([], "salvage")
         gone = ", ".join(sorted(lost_ + dead))
         assert str(waits(stuck)).startswith("stuck: ")
@@ -353,11 +353,11 @@ def test_a_survivor_waits_for_consent_to_later_losses() -> None:
         assert tried(state, forced)[1] == ""
         assert tried(stuck, forced)[1] == "gate_not_met", "also for a node that has reported before"
         assert refusal(stuck, reset(stuck, dict.fromkeys(left, 1)))[0] == "may_lose_data"
-        back, _ = led(done(stuck, DeclareUp(ids(others[0])[0], "")))
+        back, _ = run_to_idle(done(stuck, DeclareUp(ids(others[0])[0], "")))
         assert (stage(back) == "") == (len(dead) == 1), "depending on a returned majority"
-        admitted, _ = led(done(stuck, reset(stuck, dict.fromkeys(left, 1), admits_loss=True)))
+        admitted, _ = run_to_idle(done(stuck, reset(stuck, dict.fromkeys(left, 1), admits_loss=True)))
         assert set(on(admitted)) >= set(left) - set(dead)
-        whole, _ = led(up(stuck))
+        whole, _ = run_to_idle(up(stuck))
         assert codes(whole) == ["misplaced"]
 
 
@@ -368,7 +368,7 @@ def test_consent_and_mode_are_stored_with_the_reset() -> None:
             state = done(state, AlterZone("z", mode=HIGH))
         state = done(state, reset(state, dict.fromkeys(left, 1), **values))
         survivor = shown(partition(state).pending[0])
-        state, _ = led(done(state, *down(left.replace(survivor, ""))))
+        state, _ = run_to_idle(done(state, *down(left.replace(survivor, ""))))
         assert survivor in on(state), mode
 
 
@@ -378,9 +378,9 @@ def test_a_departed_node_is_ignored() -> None:
     state = done(state, reset(state, dict.fromkeys(left, 1)))
     others = left.replace(shown(partition(state).pending[0]), "")
     state = done(state, *down(others[0]))
-    assert led(state)[1] == []
+    assert run_to_idle(state)[1] == []
     state = done(state, *(Assassinate(node) for node in ids(lost_ + others[0])))
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert codes(state) == ["misplaced"], "a step to a departed node was cancelled"
 
 
@@ -394,11 +394,11 @@ def test_a_partition_recovery_cannot_be_requested_or_reverted() -> None:
 
 def test_a_reset_waits_for_operations() -> None:
     """No tablet moves during an operation."""
-    state = joining(led(with_data("ABC", partitions=1, replicas=3, mode=HIGH))[0], 7)
+    state = joining(run_to_idle(with_data("ABC", partitions=1, replicas=3, mode=HIGH))[0], 7)
     (operation,) = in_flight(state)
     state = done(state, *down("BC"))
     assert refusal(state, reset(state, {"A": 1}, admits_loss=True))[0] == "operations_in_flight"
-    assert [one.code for one in waits_of(state, partition(state), said(state))] == [VOTERS, OPERATION]
+    assert [one.code for one in waits_of(state, partition(state), node_reports(state))] == [VOTERS, OPERATION]
     assert operation.id in str(waits(state))
 
 
@@ -436,10 +436,10 @@ def test_random_histories_with_resets_end_with_data_in_place(seed: int) -> None:
                     command.partitions
                 )
     state = done(state, SetDataNodes("z", ids("ABCDE"), state.epoch))
-    state, _ = led(up(state))
+    state, _ = run_to_idle(up(state))
     for number in range(2):
         one = partition(state, number)
-        assert waits_of(state, one, said(state)) == ()
+        assert waits_of(state, one, node_reports(state)) == ()
         for tablets in state.tablets.values():
             assert tablets.tablet(number).transition is None
             assert holders(tablets.tablet(number)) == goal_of(one).must

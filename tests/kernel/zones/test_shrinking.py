@@ -13,7 +13,16 @@ from ringlog.kernel.commands.topology.nodes import DeclareUp
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import MODES, STRONG
 from ringlog.protocol.rebalancer.zone_waits import ROWS, VOTERS, waits_of
-from tests.kernel.zones.placed import led, migration, of_coordinator, of_rebalancer, on, said, with_data, zone_only
+from tests.kernel.zones.placed import (
+    migration,
+    node_reports,
+    of_coordinator,
+    of_rebalancer,
+    on,
+    run_to_idle,
+    with_data,
+    zone_only,
+)
 from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, tried, trigger
 
 
@@ -33,12 +42,12 @@ def test_too_few_live_replicas_block_a_smaller_group() -> None:
     dead = [one for one in "ABCDE" if one != goes][:2]
     state = done(state, *down("".join(dead)))
     assert tried(state, migration(state, goes, "", kind="rebuild"))[1] == "too_few_replicas"
-    state, asked = led(state)
+    state, asked = run_to_idle(state)
     assert "MigrateTablets" not in asked
     assert on(state) == "ABCDE"
-    (wait,) = [one for one in waits_of(state, partition(state), said(state)) if one.code == ROWS]
+    (wait,) = [one for one in waits_of(state, partition(state), node_reports(state)) if one.code == ROWS]
     assert (wait.nodes, wait.is_stuck) == (ids("".join(dead)), True)
-    state, _ = led(done(state, DeclareUp(ids(dead[0])[0], "")))
+    state, _ = run_to_idle(done(state, DeclareUp(ids(dead[0])[0], "")))
     assert on(state) == "".join(sorted(set("ABCDE") - {goes})), "three of four can merge"
 
 
@@ -47,7 +56,7 @@ def test_a_dead_replica_leaves_first() -> None:
     (goes,) = set("ABCDE").difference(shown(partition(state).pending[-1]).replace("/", ""))
     stays = next(one for one in "ABCDE" if one != goes)
     for dead in (goes, stays):
-        after, _ = led(done(state, *down(dead)))
+        after, _ = run_to_idle(done(state, *down(dead)))
         assert goes not in on(after)
 
 
@@ -70,12 +79,12 @@ def test_a_smaller_quorum_after_a_lost_majority_does_not_count(mode: str, has_ta
     assert not has_tables or on(state) == stays
     lost = "".join(sorted(set("ABCDE").difference(stays[:2])))
     state = done(state, *down(lost))
-    assert VOTERS in [one.code for one in waits_of(state, partition(state), said(state))]
+    assert VOTERS in [one.code for one in waits_of(state, partition(state), node_reports(state))]
     if mode == STRONG:
         state = done(state, cancel(state))
-        assert led(state)[1] == []
+        assert run_to_idle(state)[1] == []
         state = done(state, reset(state, dict.fromkeys(stays[:2], 1)))
-    state, asked = led(state)
+    state, asked = run_to_idle(state)
     assert ("ResetPartitions" in asked) == (mode != STRONG)
     assert set(shown(partition(state).stable)) >= set(stays[:2])
     assert partition(state).pending == ()

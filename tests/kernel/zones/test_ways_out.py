@@ -23,16 +23,26 @@ from ringlog.kernel.values import Command
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.operator.views.zone_explanations import explain
 from ringlog.protocol.rebalancer.zone_waits import COPIES, VOTERS, waits_of
-from tests.kernel.zones.placed import alive, led, of_coordinator, of_rebalancer, on, said, stage, with_data, zone_only
+from tests.kernel.zones.placed import (
+    alive,
+    node_reports,
+    of_coordinator,
+    of_rebalancer,
+    on,
+    run_to_idle,
+    stage,
+    with_data,
+    zone_only,
+)
 from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, switch, to, tried, trigger
 
 
 def waits(state: ClusterState, number: int = 0) -> str:
     one = partition(state, number)
-    return explain(state, one, waits_of(state, one, said(state))) or ""
+    return explain(state, one, waits_of(state, one, node_reports(state))) or ""
 
 
-def led_until(state: ClusterState, letters: str) -> ClusterState:
+def advance_until(state: ClusterState, letters: str) -> ClusterState:
     """Apply commands until the tablet is idle on these nodes."""
     while on(state) != letters or stage(state):
         state = done(state, next(iter((*of_coordinator(state), *of_rebalancer(state)))))
@@ -45,12 +55,12 @@ def test_a_cancel_ignores_departed_nodes() -> None:
     Two of the four old nodes have the tablet. The cancel waits for a node that is down, but not for a departed one.
     """
     state = to(with_data("ABCD", "EFGH", partitions=1, replicas=4), "EFGH")
-    state = led_until(done(state, *down("C")), "ABDE")
-    state = led_until(done(state, *down("A")), "BDEF")
-    state, asked = led(done(state, cancel(state)))
+    state = advance_until(done(state, *down("C")), "ABDE")
+    state = advance_until(done(state, *down("A")), "BDEF")
+    state, asked = run_to_idle(done(state, cancel(state)))
     assert asked == []
     assert waits(state).endswith("; A, C cannot get tablets now: start them again, or ringlog node remove")
-    state, _ = led(done(state, *(Assassinate(node) for node in ids("AC"))))
+    state, _ = run_to_idle(done(state, *(Assassinate(node) for node in ids("AC"))))
     assert (shown(partition(state).stable), on(state), waits(state)) == ("EGH/F", "EFGH", "")
 
 
@@ -60,13 +70,13 @@ def test_a_highly_available_partition_avoids_dead_nodes() -> None:
     In between ``stable`` is still ABC, and the death of another node causes a new placement.
     """
     state = to(with_data("ABC", "DEF", partitions=1, replicas=3, mode=HIGH_AVAILABILITY), "BCD")
-    state = led_until(done(state, *down("BC")), "A")
+    state = advance_until(done(state, *down("BC")), "A")
     state = done(state, switch(state))
     one = partition(state)
     assert (shown(one.stable), shown(one.reached), [shown(step) for step in one.pending]) == ("ABC", "A", ["D"])
-    state, _ = led(done(state, *down("F")))
+    state, _ = run_to_idle(done(state, *down("F")))
     assert (shown(partition(state).stable), on(state), waits(state)) == ("D", "D", "")
-    state, _ = led(done(state, DeclareUp(ids("B")[0], "")))
+    state, _ = run_to_idle(done(state, DeclareUp(ids("B")[0], "")))
     assert on(state) == "BD"
 
 
@@ -74,9 +84,9 @@ def test_a_restarted_replica_avoids_dead_nodes() -> None:
     state = zone_only("ABC", partitions=1, replicas=3, mode=HIGH_AVAILABILITY)
     state = done(state, trigger(state))
     state = done(state, RestartReplicas("z", 0, ids("B"), state.epoch), *down("B"))
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert (shown(partition(state).stable), waits(state)) == ("AC", "")
-    state, _ = led(done(state, DeclareUp(ids("B")[0], "")))
+    state, _ = run_to_idle(done(state, DeclareUp(ids("B")[0], "")))
     assert shown(partition(state).stable) == "ABC"
 
 
@@ -91,26 +101,26 @@ def test_a_dead_survivor_is_replaced_after_the_others_return(mode: str, taken: i
     state = done(state, *(DeclareUp(node, "") for node in ids("BC")), *down("A"))
     assert tried(state, cancel(state))[1] == "nothing_to_return_to"
     state = done(state, Assassinate(ids("A")[0]))
-    if led(state)[0].zone_partitions is state.zone_partitions:
+    if run_to_idle(state)[0].zone_partitions is state.zone_partitions:
         assert waits(state).startswith("stuck: ")
         assert "ringlog zone reset" in waits(state)
         state = done(state, reset(state, {"B": 1, "C": 1}, admits_loss=True))
-    state, _ = led(state)
+    state, _ = run_to_idle(state)
     assert (shown(partition(state).stable), on(state), waits(state)) == ("BC", "BC", "")
 
 
 def test_an_automatic_reset_names_silent_nodes() -> None:
     """Three of five nodes are declared down. A fourth node is dead but not declared down."""
-    state, _ = led(with_data("ABCDE", partitions=1, replicas=5, mode=HIGH_AVAILABILITY))
+    state, _ = run_to_idle(with_data("ABCDE", partitions=1, replicas=5, mode=HIGH_AVAILABILITY))
     state = done(state, *down("CDE"))
-    words = said(state, silent=ids("B"))
+    words = node_reports(state, silent=ids("B"))
     assert not [*of_rebalancer(state, silent=ids("B"))]
     found = waits_of(state, partition(state), words)
     assert [(one.code, one.nodes) for one in found] == [(VOTERS, ids("CDE")), (COPIES, ids("B"))]
     assert "; for B to report their data; declare lost nodes down (ringlog node down)" in str(
         explain(state, partition(state), found)
     )
-    state, asked = led(done(state, *down("B")))
+    state, asked = run_to_idle(done(state, *down("B")))
     assert asked[0] == "ResetPartitions"
 
 
@@ -133,7 +143,7 @@ class Life:
             self.state, _ = tried(self.state, command)
         return any(getattr(self.state, part) is not getattr(before, part) for part in ("zone_partitions", "tablets"))
 
-    def happens(self) -> None:
+    def random_event(self) -> None:
         draw, state, number = self.draw, self.state, self.draw.randrange(self.count)
         some = "".join(sorted(draw.sample("ABCDEFG", draw.randint(1, 3))))
         match draw.choice(
@@ -162,7 +172,7 @@ class Life:
         found = range(self.count)
         return [one for one in found if partition(self.state, one).pending or waits(self.state, one)]
 
-    def is_led_on(self, number: int) -> bool:
+    def advance_by_operator(self, number: int) -> bool:
         """Return True if one of the operator's commands changed a partition. The command with the greatest loss is
         last.
         """
@@ -181,11 +191,11 @@ class Life:
         count = min(len(nodes), self.state.zones["z"].replicas)
         self.ask(AlterZone("z", replicas=count, filter=EVERY_NODE, nodes=nodes))
         for _ in range(30):
-            self.state, _ = led(self.state)
+            self.state, _ = run_to_idle(self.state)
             moving = self.moves()
             if not moving:
                 return
-            if any([self.is_led_on(number) for number in moving]):  # noqa: C419  each of them
+            if any([self.advance_by_operator(number) for number in moving]):  # noqa: C419  each of them
                 continue
             dead = [node for node in sorted(self.state.nodes) if self.state.nodes[node].down]
             dead = [node for node in dead if self.state.nodes[node].state != "left"]
@@ -199,7 +209,7 @@ def test_random_histories_end_without_the_dead_nodes(seed: int) -> None:
     """Resets, cancels and triggers end the history, or the removal of dead nodes if these change nothing."""
     life = Life(seed)
     for _ in range(life.draw.randint(5, 60)):
-        life.happens()
+        life.random_event()
     if not alive(life.state):
         life.ask(DeclareUp(ids("A")[0], ""))
     life.ends()
