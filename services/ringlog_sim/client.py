@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation
 
 
+ANSWER_APPLIED = "asks for applied"
+"""In some runs, every request asks for a result also if it is applied."""
 BUSY_US: Micros = 4 * MS
 """Maximum time for which the producer is busy before it takes the waiting requests, so that requests are batched."""
 
@@ -84,7 +86,9 @@ class SimClient:
     ) -> Step:
         """Return the answer to a command. Raise NoAnswer, or WireError if the command cannot be encoded."""
         since = self.replica.state.epoch if since is None else since
-        request = encoded_request(command, request_id or self.new_request_id(), since, self.name)
+        request = encoded_request(
+            command, request_id or self.new_request_id(), since, self.name, self.sim.shared[ANSWER_APPLIED]
+        )
         key = request.key
         for check in self.sim.on_asked:
             check.asked(self.name, key, request.kind)

@@ -90,6 +90,26 @@ def test_all_waiting_requests_travel_as_one_chain(world: World, core: Validator)
     assert done.validator.batch is None
 
 
+def test_an_applied_request_gets_a_result_if_it_asks_for_one(world: World, core: Validator) -> None:
+    asked = replace(world.request(Noop()), answer_applied=True)
+    step = offered(world, core, asked, world.request(Noop()))
+    done = settle_batch(step.validator, world.land_all(committed(step).chain))
+    (result,) = published(done)
+    assert (result.request_id, result.outcome, result.epoch) == (asked.request_id, "applied", 4)
+    assert [one.epoch for one in shown(done)] == [5]
+    assert not done.validator.answers, "the log remembers it"
+    for term in (1, 2):
+        repeated = offered(world, done.validator if term == 1 else validator(world, term), asked)
+        assert [(one.outcome, one.epoch, one.term) for one in published(repeated)] == [("applied", 4, term)]
+
+
+def test_a_lost_entry_gives_no_result(world: World, core: Validator) -> None:
+    step = offered(world, core, replace(world.request(Noop()), answer_applied=True))
+    chain = committed(step).chain
+    world.direct()
+    assert settle_batch(step.validator, world.land_all(chain)).effects == ()
+
+
 def test_each_request_is_decided_on_what_the_ones_before_it_produce(world: World, core: Validator) -> None:
     register = RegisterCdcWriter("spark", "a")
     step = offered(world, core, world.request(register), world.request(register))

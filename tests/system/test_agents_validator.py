@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import uuid
 from collections import Counter
@@ -9,9 +10,13 @@ from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import fastavro
+import fastavro.schema
 import httpx
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from ringlog.agents.exits import SUPERSEDED
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
@@ -22,6 +27,7 @@ from ringlog.log.kafka.topics import REQUESTS
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
 from ringlog.stack import StackInfo, processes
 from ringlog.wire.records import REJECTED, CommandRequest, encode_request
+from ringlog_schemas import catalog
 
 from .agents_world import DEADLINE_S, AgentsWorld, figures, until
 
@@ -193,6 +199,40 @@ def test_bytes_that_are_no_request_and_commands_of_tomorrow_stop_nothing(world: 
     # Its rejection goes another way than the entry that answered the one behind it.
     until(codes, "the answer to what is of tomorrow")
     assert codes() == ["unknown_command"]
+
+
+def test_a_program_in_another_language_learns_that_its_command_is_applied(world: AgentsWorld) -> None:
+    """It has a Kafka client, Avro and the schemas, and does not read the log."""
+    world.running("validator")
+    schema = fastavro.parse_schema(dict(catalog()["ringlog.requests.Request"]))
+    canonical = fastavro.schema.to_parsing_canonical_form(schema)
+    request_id, out, since = uuid.uuid4(), io.BytesIO(), world.state.epoch
+    out.write(b"\xc3\x01" + bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO")))
+    about = {"request_id": request_id.bytes, "since_epoch": since, "submitter": "go", "kind": "Noop", "version": 1}
+    fastavro.schemaless_writer(out, schema, about | {"payload": b"", "answer_applied": True})
+    producer = Producer({"bootstrap.servers": world.stack.bootstrap_servers, "acks": "all"})
+    group = {"group.id": "go", "isolation.level": "read_committed", "enable.auto.commit": False}
+    consumer = Consumer({"bootstrap.servers": world.stack.bootstrap_servers, **group})
+    consumer.assign([TopicPartition(f"{world.cluster}.results", 0, OFFSET_BEGINNING)])
+    results = fastavro.parse_schema(dict(catalog()["ringlog.requests.Result"]))
+
+    def answered() -> dict[str, Any]:
+        while True:
+            message = until(lambda: consumer.poll(1.0), "a result")
+            found: Any = fastavro.schemaless_reader(io.BytesIO(message.value()[10:]), results, None)
+            if found["request_id"] == request_id.bytes:
+                return dict(found)
+
+    epochs = []
+    for _ in range(2):  # the second time, the answer comes from the history
+        producer.produce(f"{world.cluster}.requests", out.getvalue())
+        producer.flush(DEADLINE_S)
+        result = answered()
+        assert result["outcome"] == "applied"
+        epochs.append(result["epoch"])
+    consumer.close()
+    applied = [epoch for epoch, entry in enumerate(world.applied(), start=1) if entry.request_id == str(request_id)]
+    assert [*applied, *applied] == epochs
 
 
 @pytest.mark.slow

@@ -115,6 +115,7 @@ def made() -> dict[str, Any]:
         cluster.ask("numbers of 64 bits, and bytes", Join(uuid(4, space=2), (-(2**63) + 1, -1, 2**62), SEED)),
         cluster.ask("a kind that the validator does not know", Noop(), kind="NoSuchCommand"),
         cluster.ask("an array in a block with a size, which is not canonical", wide, payload=sized),
+        cluster.ask("an applied request again, which asks for a result", first, **again, answer_applied=True),
     ]
     two = [bytes.fromhex(case["request"]["record"]) for case in cases[3:5]]
     for _ in range(100):

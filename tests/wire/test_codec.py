@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import pickle
 
+import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,10 +27,12 @@ from ringlog.wire.records import (
     decode_dead_letter,
     decode_mutation,
     decode_request,
+    decode_requests,
     decode_result,
     encode_cdc_row,
     encode_dead_letter,
     encode_mutation,
+    encode_request,
     encode_result,
 )
 from ringlog_schemas import catalog, current, fingerprint_of
@@ -153,6 +157,16 @@ def test_learning_a_known_schema_changes_nothing():
     known = catalog()["ringlog.requests.Request"]
     learn(json.dumps(dict(known)))
     assert layout("ringlog.requests.Request").schema == known
+
+
+@pytest.mark.parametrize("asked", [{}, {"answer_applied": False}, {"answer_applied": True}])
+def test_a_request_of_another_language_asks_for_a_result_only_if_it_says_so(asked):
+    known, out = dict(catalog()["ringlog.requests.Request"]), io.BytesIO()
+    about = {"request_id": bytes(16), "since_epoch": 1, "submitter": "go", "kind": "Noop", "version": 1, "payload": b""}
+    fastavro.schemaless_writer(out, fastavro.parse_schema(known), about | asked)
+    (request,) = decode_requests(header(fingerprint_of(known)) + out.getvalue())
+    assert request.answer_applied is asked.get("answer_applied", False)
+    assert decode_request(encode_request(request)) == request
 
 
 def test_the_error_survives_a_process_boundary():

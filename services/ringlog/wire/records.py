@@ -36,7 +36,7 @@ RANGE_DELETE = "RANGE_DELETE"
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A request to the validator to append a command."""
+    """A request to the validator to append a command. ``answer_applied``: publish a result also if it is applied."""
 
     request_id: str
     since_epoch: int
@@ -44,6 +44,7 @@ class CommandRequest:
     kind: str
     version: int
     payload: bytes
+    answer_applied: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from ringlog.protocol.validator.values import Ack, NoteApplied, Publish, StopIns
 from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.records import CommandRequest, encode_result
 from ringlog_sim.actors.role import NEWS_US, Worker
+from ringlog_sim.client import ANSWER_APPLIED
 from ringlog_sim.devices.broker import REQUESTS, RESULTS, SimRecord
 from ringlog_sim.devices.memo import cached_requests, cached_result
 from ringlog_sim.devices.world import Ended
@@ -115,6 +116,8 @@ class ValidatorWorker(Worker):
 
     def _note_applied(self, effect: NoteApplied) -> None:
         """Check against the log the requests that the validator considers applied. It publishes no result for them."""
+        if self.sim.shared[ANSWER_APPLIED]:
+            self.sim.broken("answers", f"{effect.results[0].request_id} asked for a result and gets none")
         self._answered.update(result.request_id for result in effect.results)
         for result in effect.results:
             found = find_request(self.replica.state, result.request_id)

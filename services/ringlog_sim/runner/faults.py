@@ -14,6 +14,7 @@ from ringlog.wire.commands import encode_command
 from ringlog.wire.entries import author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_state_id
 from ringlog.wire.records import REJECTED, CommandRequest, encode_request
+from ringlog_sim.client import ANSWER_APPLIED
 from ringlog_sim.devices.broker import METADATA, REQUESTS, RESULTS
 from ringlog_sim.devices.memo import cached_requests, cached_result
 from ringlog_sim.devices.world import MS, Chance, SimHost, SimWorld
@@ -289,13 +290,14 @@ class Faults:
             elif way == 1 and requests:
                 self.world.spawn(host, "copy", broker.try_append(host, REQUESTS, [("", chance.pick(requests).value)]))
             elif applied:
-                request = _request_of(chance.pick(applied))
+                request = _request_of(chance.pick(applied), self.run.sim.shared[ANSWER_APPLIED])
                 self.world.spawn(host, "copy", broker.try_append(host, REQUESTS, [("", request)]))
 
 
-def _request_of(item: Entry) -> bytes:
+def _request_of(item: Entry, answer_applied: bool) -> bytes:
     """Return the request of an entry, as its client once sent it."""
     if isinstance(item.command, Undecodable | UnknownCommand):
         return b"no request"
     kind, version, payload = encode_command(item.command)
-    return encode_request(CommandRequest(item.request_id, item.since_epoch, item.submitter, kind, version, payload))
+    about = item.request_id, item.since_epoch, item.submitter, kind, version, payload
+    return encode_request(CommandRequest(*about, answer_applied))

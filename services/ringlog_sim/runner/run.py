@@ -40,6 +40,7 @@ from ringlog_sim.actors.nodes.row_reads import WRITTEN
 from ringlog_sim.actors.publisher import PublisherWorker
 from ringlog_sim.actors.role import Worker, member
 from ringlog_sim.actors.validator import ValidatorWorker
+from ringlog_sim.client import ANSWER_APPLIED
 from ringlog_sim.devices.broker import ACKS, CHANGES, LOAD, MUTATIONS
 from ringlog_sim.devices.memo import cached_change
 from ringlog_sim.devices.world import EPOCH_START, MS, SECOND, BrokenPromise, Chance, SimHost, SimWorld
@@ -139,6 +140,7 @@ class Run:
         asked = {action.what for action in script.actions}
         self.sim.shared["keeps_rows"], self.sim.shared["asks"] = "keep_rows" in asked, "ask_peers" in asked
         self.sim.shared["keeps_log"] = "keep_log" in asked
+        self.sim.shared[ANSWER_APPLIED] = Chance(script.seed, ANSWER_APPLIED).happens(1 / 8)
         self.sim.shared["mutations_begin"] = {}
         self.sim.shared["rows_failed"] = self._rows_failed
         self.sim.shared[WRITTEN] = []

@@ -127,10 +127,12 @@ class NoAnswer(Exception):
         self.key = key
 
 
-def encoded_request(command: Command, request_id: str, since_epoch: Epoch, submitter: str) -> EncodedRequest:
+def encoded_request(
+    command: Command, request_id: str, since_epoch: Epoch, submitter: str, answer_applied: bool = False
+) -> EncodedRequest:
     """Return the encoded request for a command. Raises WireError (a value that does not fit its field)."""
     kind, version, payload = encode_command(command)
-    data = encode_request(_new_request(request_id, since_epoch, submitter, kind, version, payload))
+    data = encode_request(_new_request(request_id, since_epoch, submitter, kind, version, payload, answer_applied))
     digest = digest_of(kind, version, payload)
     return _new_encoded(_new_key(request_id, since_epoch, digest), kind, data)
 

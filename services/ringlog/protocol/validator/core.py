@@ -232,8 +232,8 @@ def _release_answers(validator: Validator, batch: Batch, applied: int) -> NextSt
     """Release the answers that depend on at most the first ``applied`` entries. Other requests wait, first in line."""
     good = tuple(pending for pending in batch.answers if pending.after <= applied)
     again = tuple(pending.item for pending in batch.answers if pending.after > applied)
-    shown = tuple(pending.result for pending in good if pending.result.outcome == APPLIED)
-    results = tuple(pending.result for pending in good if pending.result.outcome != APPLIED)
+    shown = tuple(pending.result for pending in good if not is_published(pending))
+    results = tuple(pending.result for pending in good if is_published(pending))
     validator = add_rejections(validator, results)
     if batch.forgets and applied == len(batch.chain.entries):
         mark = _floor_mark(validator, batch.chain.base + applied)
@@ -246,6 +246,11 @@ def _release_answers(validator: Validator, batch: Batch, applied: int) -> NextSt
     if shown:
         effects += (NoteApplied(shown),)
     return NextStep(step.validator, effects + step.effects)
+
+
+def is_published(pending: PendingAnswer) -> bool:
+    """Return whether an answer goes to the results topic. The log shows applied commands to most clients."""
+    return pending.result.outcome != APPLIED or pending.item.request.answer_applied
 
 
 def _floor_mark(validator: Validator, floor: Epoch) -> Result:

@@ -106,7 +106,10 @@ class Publish(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class NoteApplied(Effect[None]):
-    """Note that these requests are applied. Nothing is written: their clients learn it from the log."""
+    """Note that these requests are applied. Nothing is written: their clients learn it from the log.
+
+    A request with ``answer_applied`` is in ``Publish`` instead.
+    """
 
     results: tuple[Result, ...]
 

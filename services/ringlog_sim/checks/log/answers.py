@@ -25,6 +25,7 @@ from ringlog.protocol.validator.core import is_floor_mark
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.records import APPLIED, REJECTED, CommandRequest, Result
 from ringlog_sim.checks.base import Check
+from ringlog_sim.client import ANSWER_APPLIED
 from ringlog_sim.devices.broker import REQUESTS
 from ringlog_sim.devices.memo import cached_requests, cached_result
 
@@ -89,12 +90,14 @@ class Answers(Check):
 
     def results(self, partition: Partition) -> None:
         """Check that a published rejection is true in the state that it names, and that its command is
-        never applied.
+        never applied. An applied request has a result only if it asks for one, and the log has its epoch.
         """
         for record in partition.records[self._read : partition.visible]:
             result = cached_result(record.value)
             if result.outcome == APPLIED:
-                self.sim.broken("answers", f"{result.request_id} is published as applied: the log says that")
+                asked = self.sim.shared[ANSWER_APPLIED]
+                if not asked or self._applied.get(result.request_id) != (result.epoch, result.digest):
+                    self.sim.broken("answers", f"{result.request_id} is published as applied (asked: {asked})")
             if result.outcome != REJECTED or is_floor_mark(result):
                 continue
             self._ended.setdefault((result.request_id, result.digest), result.code)
