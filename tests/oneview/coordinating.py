@@ -69,21 +69,21 @@ class Coordinator(Actor):
         self.log.direct(Join(node_id(name), (number * 10**15, number * 10**18), bytes(16)))
         self._read_log()
 
-    @line("somebody writes a Noop")
+    @line("another process appends a Noop")
     def _noop(self) -> None:
         self.log.direct()
         self._read_log()
 
-    @line("somebody cancels the join")
+    @line("an operator cancels the join")
     def _cancelled(self) -> None:
         self.log.direct(CancelOperation(self.operation.id, "no"))
         self._read_log()
 
-    @line("it hears nothing of the log")
+    @line("it stops reading the log")
     def _stop_reading(self) -> None:
         self.deaf = True
 
-    @line("it hears of the log again")
+    @line("it reads the log again")
     def _resume_reading(self) -> None:
         self.deaf = False
         self._read_log()
@@ -136,11 +136,11 @@ class Coordinator(Actor):
         self._ack(name, self.log.state.epoch)
         self.acks[node_id(name)] = replace(self.acks[node_id(name)], state_id=OTHER_CLUSTER)
 
-    @line(r"(n\d) acknowledges far more than there is")
+    @line(r"(n\d) acknowledges an epoch beyond the log")
     def _ack_of_the_future(self, name: str) -> None:
         self._ack(name, 10**9)
 
-    @line("a node that nobody knows acknowledges")
+    @line("an unknown node acknowledges")
     def _unknown_ack(self) -> None:
         self._ack("n9", self.log.state.epoch)
 
@@ -164,7 +164,7 @@ class Coordinator(Actor):
     def _foreign_report(self, name: str) -> None:
         self._report(name, (StreamReport(node_id(name), self.operation.id, 7, "aa"),), OTHER_CLUSTER)
 
-    @line("the change topics have everything")
+    @line("the change topics are up to date")
     def _publish(self) -> None:
         self.published = self.log.state.epoch
 
@@ -179,7 +179,7 @@ class Coordinator(Actor):
         self.asked = self.look()
         assert _steps(self.asked) == names(steps), f"the coordinator proposes {_steps(self.asked)}"
 
-    @line("it shows no acknowledgement beyond what it has folded")
+    @line("it forwards no acknowledgement beyond its own epoch")
     def _shows(self) -> None:
         (command,) = (p.command for p in self.asked if isinstance(p.command, AdvanceOperation))
         assert {w.applied for w in command.witnesses} == {w.drained for w in command.witnesses} == {self.seen.epoch}
@@ -188,19 +188,19 @@ class Coordinator(Actor):
     def _asks_nothing(self) -> None:
         assert not self.look(), f"the coordinator proposes {_steps(self.look())}"
 
-    @line("it asks for the same, under the same ids")
+    @line("it asks for the same with the same ids")
     def _asks_the_same(self) -> None:
         assert self.asked
         assert self.look() == self.asked
 
-    @line("it asks for it anew, under another id")
+    @line("it asks for it again with another id")
     def _asks_again(self) -> None:
         before, self.asked = self.asked, self.look()
         assert _steps(self.asked) == _steps(before)
         assert not {p.request_id for p in self.asked} & {p.request_id for p in before}
         assert {p.since_epoch for p in self.asked} == {self.seen.epoch}
 
-    @line("another instance takes over, and knows what the log and the acknowledgements say")
+    @line("another instance takes over with the log and the acknowledgements")
     def _taken_over(self) -> None:
         """Apply the whole log. ``propose`` uses no other memory, so a new instance proposes from the same view."""
         self.seen = self.log.state
@@ -214,15 +214,15 @@ class Coordinator(Actor):
     def _applied(self) -> None:
         assert set(self._land()) == {OutcomeKind.APPLIED}
 
-    @line("that had been applied already, once")
+    @line("that was applied before")
     def _was_applied(self) -> None:
         assert set(self._land()) == {OutcomeKind.DUPLICATE}
 
-    @line("that would be refused")
+    @line("that is rejected")
     def _refused(self) -> None:
         assert set(self._land()) == {OutcomeKind.REFUSED}
 
-    @line("it goes on to (.*), everything acknowledged at once")
+    @line("it advances to (.*) with all acknowledgements")
     def _advance_to(self, stage: str) -> None:
         """Advance the operation to that stage."""
         while self.operation.stage != stage:
@@ -237,9 +237,9 @@ class Coordinator(Actor):
         self.asked = proposals[:1]
         self._applied()
 
-    @line(r"(n\d) is (normal|no member)")
+    @line(r"(n\d) is (normal|not a member)")
     def _node_is(self, name: str, state: str) -> None:
-        assert self.log.state.nodes[node_id(name)].state == {"no member": "none"}.get(state, state)
+        assert self.log.state.nodes[node_id(name)].state == {"not a member": "none"}.get(state, state)
 
     @line(r"the join ended as (\w+)")
     def _ended(self, stage: str) -> None:

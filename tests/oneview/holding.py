@@ -56,7 +56,7 @@ class Node(Actor):
         self.former += self.fetches
         self.fetches = []
 
-    @line("I know again what I knew")
+    @line("I have read the topic again")
     def _caught_up(self) -> None:
         assert self.me.positions[0] == len(self.topic)
         self.me.caught_up = True
@@ -84,11 +84,11 @@ class Node(Actor):
         self.earlier[self.state.operations[self.operation].stage] = self.state
         self.state = applied(self.state, CancelOperation(self.operation, "no"))
 
-    @line("I hear of it")
+    @line("I apply the log")
     def _read_log(self) -> None:
         self.fetches += self.me.adopt(self.state)
 
-    @line(r"I hear of it as it was in (\w+)")
+    @line(r"I apply the log as it was in (\w+)")
     def _read_log_late(self, stage: str) -> None:
         self.fetches += self.me.adopt(self.earlier[stage])
 
@@ -115,31 +115,31 @@ class Node(Actor):
             for fetch in fetches
         ]
 
-    @line("every source streams what lies below my position")
+    @line("each source streams its rows below my position")
     def _streams(self) -> None:
         assert self.fetches
         assert all(self._receive(self.fetches))
 
-    @line("every source streams all that it has by now")
+    @line("each source streams all of its rows")
     def _streams_more(self) -> None:
         assert self.fetches
         assert all(self._receive(self.fetches, len(self.topic)))
 
-    @line("one source streams, and the others do not")
+    @line("only one source streams")
     def _one_streams(self) -> None:
         assert len(self.fetches) > 1
         assert self._receive(self.fetches[:1]) == [True]
 
-    @line("the streams come again, and are refused")
+    @line("the streams arrive again and are rejected")
     def _again(self) -> None:
         assert not any(self._receive(self.fetches))
 
-    @line("streams that I asked for before come, and are refused")
+    @line("streams of an earlier request arrive and are rejected")
     def _asked_before(self) -> None:
         assert self.former
         assert not any(self._receive(self.former))
 
-    @line("I ask for the streams anew")
+    @line("I request the streams again")
     def _request_again(self) -> None:
         self.former += self.fetches
         self.fetches = self.me.adopt(self.state)
@@ -158,7 +158,7 @@ class Node(Actor):
             self.me.admit(mutation, APPENDED, encode_mutation(mutation))
             self.me.advance_position(0, offset + 1)
 
-    @line("I need streams that reach up to my position")
+    @line("I need streams up to my position")
     def _need(self) -> None:
         assert self.fetches
         assert {fetch.positions for fetch in self.fetches} == {((0, self.me.positions[0]),)}
@@ -187,20 +187,20 @@ class Node(Actor):
                 found.append(version)
         return found
 
-    @line("I hold every write of my ranges, once")
+    @line("I have each write of my ranges once")
     def _complete(self) -> None:
         held = [version.value for version in self.me.store.versions(WHOLE_RING)]
         assert sorted(held) == sorted(version.value for version in self._mine("write"))
 
-    @line("I hold nothing")
+    @line("I have no rows")
     def _empty(self) -> None:
         assert len(self.me.store) == 0
 
-    @line("I hold rows")
+    @line("I have rows")
     def _some(self) -> None:
         assert len(self.me.store) > 0
 
-    @line("I answer reads of every key that I am a read replica of, whole, and no other")
+    @line("I answer complete reads of exactly the keys that I am a read replica of")
     def _answers(self) -> None:
         mine = self._mine("read")
         keys = {version.partition_key for version in mine}
@@ -234,12 +234,12 @@ class Node(Actor):
     def _asked(self, fetch: RowFetch) -> tuple[RowVersion, ...]:
         return source_rows(self.me, fetch).rows
 
-    @line(r"n4 asks me for its rows below (\d+), and has to wait")
+    @line(r"n4 asks me for its rows below (\d+) and has to wait")
     def _not_ready(self, position: str) -> None:
         with pytest.raises(NotReady):
             self._asked(self._plan(int(position)))
 
-    @line(r"n4 asks me for its rows below (\d+), and gets all of them")
+    @line(r"n4 asks me for its rows below (\d+) and gets all of them")
     def _served(self, position: str) -> None:
         fetch = self._plan(int(position))
         found = self._asked(fetch)
@@ -247,7 +247,7 @@ class Node(Actor):
         assert wanted
         assert {v.value for v in found} >= {v.value for v in wanted}
 
-    @line("n4 asks me in the name of an operation that is over, and has to wait")
+    @line("n4 asks me for rows of an ended operation and has to wait")
     def _over(self) -> None:
         done = self.earlier["write_both_read_old"]
         (operation,) = in_flight(done)

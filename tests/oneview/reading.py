@@ -75,7 +75,7 @@ class Reader(Actor):
         for _ in range(int(count)):
             self._append(self.author.entry(self.head, Noop()).data)
 
-    @line("the last entry comes again")
+    @line("the last entry is repeated")
     def _again(self) -> None:
         self._append(self.entries[-1])
 
@@ -85,16 +85,16 @@ class Reader(Actor):
         for data in rivals:
             self._append(data)
 
-    @line("an entry of another cluster comes")
+    @line("an entry of another cluster arrives")
     def _foreign(self) -> None:
         other = fold(EMPTY_STATE, self.author.entry(EMPTY_STATE, InitializeCluster("other")).entry).state
         self._append(self.author.entry(other, Noop()).data)
 
-    @line("something unreadable comes")
+    @line("an unreadable record arrives")
     def _unreadable(self) -> None:
         self._append(b"no entry")
 
-    @line("an entry of a later release comes")
+    @line("an entry of a later release arrives")
     def _later(self) -> None:
         known, payload = self.author.entry(self.head, Noop()).entry, b"\x02"
         later = Entry(
@@ -112,11 +112,11 @@ class Reader(Actor):
         )
         self._append(encode_entry(later, payload))
 
-    @line("another topic takes the name")
+    @line("another topic replaces the log")
     def _replaced(self) -> None:
         self.log.replace()
 
-    @line(r"the log loses what comes after (\d+) records")
+    @line(r"the log is truncated after (\d+) records")
     def _truncated(self, end: str) -> None:
         self.log.truncate(int(end))
 
@@ -140,7 +140,7 @@ class Reader(Actor):
 
     # Actions of this replica
 
-    @line(r"I stand before epoch (\d+)")
+    @line(r"I wait before epoch (\d+)")
     def _wait_before(self, epoch: str) -> None:
         """Wait until all earlier entries are applied and the entry of this epoch is held."""
         held = self.delays.await_held(f"epoch-{epoch}", ME, LONG_S)
@@ -152,7 +152,7 @@ class Reader(Actor):
         with pytest.raises(WaitTimedOut, match=f"offset {self.log.end_offset()}"):
             self.me.read_barrier(SHORT_S)
 
-    @line("my barrier shows all that there is")
+    @line("my barrier shows the end of the log")
     def _barrier(self) -> None:
         assert digest(self.me.read_barrier(LONG_S)) == digest(self.head)
         assert self.me.position == self.log.end_offset()
@@ -163,7 +163,7 @@ class Reader(Actor):
         self.followed.clear()
         self.me = self._begin()
 
-    @line(r"I remember offset (\d+)")
+    @line(r"my recorded position is offset (\d+)")
     def _remember(self, offset: str) -> None:
         assert re.search(rf'"position": {offset}\b', self.record.read_text()), self.record.read_text()
 
@@ -175,7 +175,7 @@ class Reader(Actor):
         assert me.halted is not None
         assert me.halted.code == code
 
-    @line("I go on")
+    @line("I am not halted")
     def _no_halt(self) -> None:
         assert self.me.halted is None
 
@@ -183,10 +183,10 @@ class Reader(Actor):
     def _epoch(self, epoch: str) -> None:
         assert self.me.state.epoch == int(epoch)
 
-    @line(r"I have folded (\d+) as (\w+)")
+    @line(r"I have counted (\d+) as (\w+)")
     def _counted(self, count: str, kind: str) -> None:
         assert self.me.counts[OutcomeKind(kind)] == int(count)
 
-    @line("my followers heard of every record once, in order")
+    @line("my followers got each record once, in order")
     def _followed_all(self) -> None:
         assert [offset for offset, _ in self.followed] == list(range(self.log.end_offset()))

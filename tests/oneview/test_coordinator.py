@@ -31,36 +31,36 @@ def test_a_join_waits_in_each_stage_for_its_acknowledgements() -> None:
     play("""
         it asks for nothing
         n3 asks to join
-        it asks for prepared                   # nobody has to acknowledge a request
+        it asks for prepared                   # a request has no barrier
         that is applied
         it asks for nothing
         n1 and n2 acknowledge
-        it asks for nothing                    # the gaining node must have it itself
+        it asks for nothing                    # the gaining node must acknowledge
         n3 acknowledges
         it asks for commit_cdc_generation
         that is applied
         it asks for PutCdcGenerationData
         that is applied
-        it asks for CommitCdcGeneration        # no writer is registered: no horizon to wait for
+        it asks for CommitCdcGeneration        # without a writer there is no lease to wait for
         that is applied
         it asks for publish_cdc_generation
         that is applied
-        it asks for nothing                    # the topics do not have the generation yet; no writer closes the older
-        the change topics have everything
+        it asks for nothing                    # the topics do not contain the generation yet
+        the change topics are up to date
         it asks for PublishCdcGeneration
         that is applied
         it asks for write_both_read_old
         that is applied
         n1, n2 and n3 acknowledge
-        it asks for nothing                    # everybody knows of it, but the rows are not there
+        it asks for nothing                    # all nodes acknowledge, but the rows are missing
         n3 reports its stream
         it asks for write_both_read_new
         that is applied
         it asks for nothing
         n3 acknowledges
-        it asks for nothing                    # n3 alone is a quorum of no group of two
+        it asks for nothing                    # n3 alone is not a quorum of a group of two
         n1 acknowledges
-        it asks for nothing                    # the group of n2 and n3 has one
+        it asks for nothing                    # the group of n2 and n3 has a quorum
         n2 acknowledges
         it asks for finished
         that is applied
@@ -81,15 +81,15 @@ def test_invalid_acknowledgements_are_ignored() -> None:
         it asks for nothing
         n2 of another cluster acknowledges
         it asks for nothing
-        a node that nobody knows acknowledges
+        an unknown node acknowledges
         it asks for nothing
-        n2 acknowledges far more than there is
+        n2 acknowledges an epoch beyond the log
         it asks for nothing
         n2 of another history acknowledges
         it asks for nothing
         n2 acknowledges
         it asks for commit_cdc_generation
-        it shows no acknowledgement beyond what it has folded
+        it forwards no acknowledgement beyond its own epoch
         that is applied
     """)
 
@@ -97,7 +97,7 @@ def test_invalid_acknowledgements_are_ignored() -> None:
 def test_an_acknowledgement_counts_for_one_stage_only() -> None:
     play("""
         n3 asks to join
-        it goes on to write_both_read_old, everything acknowledged at once
+        it advances to write_both_read_old with all acknowledgements
         n3 reports its stream
         it asks for nothing                    # n1 and n2 have acknowledged an earlier epoch
         n1 acknowledges the epoch before this stage
@@ -111,11 +111,11 @@ def test_an_acknowledgement_counts_for_one_stage_only() -> None:
 def test_invalid_stream_reports_are_ignored() -> None:
     play("""
         n3 asks to join
-        it goes on to write_both_read_old, everything acknowledged at once
+        it advances to write_both_read_old with all acknowledgements
         n1, n2 and n3 acknowledge
         n3 reports the stream of join-1
         it asks for nothing
-        n1 reports its stream                  # it gains nothing
+        n1 reports its stream                  # it gains no ranges
         it asks for nothing
         n1 reports the stream in the name of n3
         it asks for nothing
@@ -134,18 +134,18 @@ def test_a_new_coordinator_proposes_the_same_step(stage: str) -> None:
     """A new instance proposes the same step, whether or not the proposal of the previous instance arrived."""
     coordinator = play(f"""
         n3 asks to join
-        it goes on to {stage}, everything acknowledged at once
+        it advances to {stage} with all acknowledgements
         n1, n2 and n3 acknowledge
         n3 reports its stream
-        the change topics have everything
+        the change topics are up to date
     """)
     coordinator.asked = coordinator.look()
     coordinator.play("""
-        it asks for the same, under the same ids
-        another instance takes over, and knows what the log and the acknowledgements say
-        it asks for the same, under the same ids
+        it asks for the same with the same ids
+        another instance takes over with the log and the acknowledgements
+        it asks for the same with the same ids
         that is applied
-        that had been applied already, once    # the request of the first instance comes late
+        that was applied before    # the request of the first instance arrived late
     """)
 
 
@@ -153,12 +153,12 @@ def test_a_proposal_with_a_lost_answer_applies_once() -> None:
     play("""
         n3 asks to join
         it asks for prepared
-        it hears nothing of the log
+        it stops reading the log
         that is applied
-        it asks for the same, under the same ids
-        that had been applied already, once
-        it asks for the same, under the same ids
-        it hears of the log again
+        it asks for the same with the same ids
+        that was applied before
+        it asks for the same with the same ids
+        it reads the log again
         it asks for nothing
     """)
 
@@ -167,9 +167,9 @@ def test_a_proposal_is_renewed_after_a_rejection_or_another_entry() -> None:
     play("""
         n3 asks to join
         it asks for prepared
-        it asks for the same, under the same ids
-        somebody writes a Noop
-        it asks for it anew, under another id
+        it asks for the same with the same ids
+        another process appends a Noop
+        it asks for it again with another id
         that is applied
     """)
 
@@ -177,18 +177,18 @@ def test_a_proposal_is_renewed_after_a_rejection_or_another_entry() -> None:
 def test_a_coordinator_that_misses_a_cancel_has_no_effect() -> None:
     play("""
         n3 asks to join
-        it goes on to write_both_read_old, everything acknowledged at once
+        it advances to write_both_read_old with all acknowledgements
         n1, n2 and n3 acknowledge
         n3 reports its stream
         it asks for write_both_read_new
-        it hears nothing of the log
-        somebody cancels the join
-        it asks for the same, under the same ids
-        that would be refused
+        it stops reading the log
+        an operator cancels the join
+        it asks for the same with the same ids
+        that is rejected
         the join ended as cancelled
-        it hears of the log again
+        it reads the log again
         it asks for nothing
-        n3 is no member
+        n3 is not a member
     """)
 
 
@@ -198,14 +198,14 @@ def test_acknowledgements_ahead_of_the_coordinator_are_ignored() -> None:
         n3 asks to join
         it asks for prepared
         that is applied
-        it hears nothing of the log
-        somebody writes a Noop
-        somebody writes a Noop
+        it stops reading the log
+        another process appends a Noop
+        another process appends a Noop
         n1, n2 and n3 acknowledge
         it asks for nothing
-        it hears of the log again
+        it reads the log again
         it asks for commit_cdc_generation
-        it shows no acknowledgement beyond what it has folded
+        it forwards no acknowledgement beyond its own epoch
         that is applied
     """)
 
@@ -213,14 +213,14 @@ def test_acknowledgements_ahead_of_the_coordinator_are_ignored() -> None:
 def test_acknowledgements_of_a_join_do_not_count_for_the_next_join() -> None:
     play("""
         n3 asks to join
-        it goes on to write_both_read_old, everything acknowledged at once
+        it advances to write_both_read_old with all acknowledgements
         n1, n2 and n3 acknowledge
         n3 reports its stream
         it asks for write_both_read_new
-        somebody cancels the join
+        an operator cancels the join
         it asks for nothing
         n3 asks to join
-        it goes on to write_both_read_old, everything acknowledged at once
+        it advances to write_both_read_old with all acknowledgements
         n1, n2 and n3 acknowledge              # n3's acknowledgement still carries the report of the cancelled join
         it asks for nothing
         n3 reports its stream

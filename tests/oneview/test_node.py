@@ -19,18 +19,18 @@ def test_streamed_and_read_rows_meet_at_the_position() -> None:
         I am n4
         60 writes are made
         n4 asks to join
-        I hear of it
+        I apply the log
         I read writes up to 40
-        I hold nothing                         # no range is mine yet
+        I have no rows                         # no range is assigned yet
         the join reaches write_both_read_old
         20 writes are made
-        I hear of it
-        I need streams that reach up to my position
+        I apply the log
+        I need streams up to my position
         I read all writes
         I report nothing
-        every source streams what lies below my position
+        each source streams its rows below my position
         I report all rows
-        I hold every write of my ranges, once
+        I have each write of my ranges once
     """)
 
 
@@ -42,11 +42,11 @@ def test_rows_received_twice_are_stored_once() -> None:
         n4 asks to join
         the join reaches write_both_read_old
         I read writes up to 20
-        I hear of it
+        I apply the log
         I read writes up to 30
-        every source streams all that it has by now
+        each source streams all of its rows
         I read all writes
-        I hold every write of my ranges, once
+        I have each write of my ranges once
     """)
 
 
@@ -57,20 +57,20 @@ def test_a_restart_repeats_the_streaming() -> None:
         n4 asks to join
         I read all writes
         the join reaches write_both_read_old
-        I hear of it
-        one source streams, and the others do not
+        I apply the log
+        only one source streams
         I report nothing
         I restart
-        I hold nothing
-        streams that I asked for before come, and are refused
+        I have no rows
+        streams of an earlier request arrive and are rejected
         I answer no read yet
-        I ask for the streams anew
-        streams that I asked for before come, and are refused
-        I need streams that reach up to my position
-        every source streams what lies below my position
-        I report 0 rows                        # all of it lies behind the position, which is the beginning
+        I request the streams again
+        streams of an earlier request arrive and are rejected
+        I need streams up to my position
+        each source streams its rows below my position
+        I report 0 rows                        # all writes are after the position, which is the beginning
         I read all writes
-        I hold every write of my ranges, once
+        I have each write of my ranges once
     """)
 
 
@@ -81,22 +81,22 @@ def test_a_repeated_join_keeps_no_rows_of_the_first_join() -> None:
         I read all writes
         n4 asks to join
         the join reaches write_both_read_old
-        I hear of it
-        one source streams, and the others do not
-        I hold rows
+        I apply the log
+        only one source streams
+        I have rows
         the join is cancelled
-        I hear of it
-        I hold nothing
-        the streams come again, and are refused
+        I apply the log
+        I have no rows
+        the streams arrive again and are rejected
         n4 asks to join
         the join reaches write_both_read_old
-        I hear of it as it was in prepared
-        I hold nothing
-        I ask for the streams anew
-        streams that I asked for before come, and are refused
-        every source streams what lies below my position
+        I apply the log as it was in prepared
+        I have no rows
+        I request the streams again
+        streams of an earlier request arrive and are rejected
+        each source streams its rows below my position
         I report all rows
-        I hold every write of my ranges, once
+        I have each write of my ranges once
     """)
 
 
@@ -107,15 +107,15 @@ def test_a_node_does_not_stream_for_a_join_that_has_ended() -> None:
         40 writes are made
         I read all writes
         n4 asks to join
-        I hear of it
+        I apply the log
         the join reaches write_both_read_old
         the join is cancelled
-        I hear of it
+        I apply the log
         I need no streams
         I report nothing
-        I hear of it as it was in write_both_read_old      # older news come late
+        I apply the log as it was in write_both_read_old      # an older state arrives late
         I need no streams
-        I hold nothing
+        I have no rows
     """)
 
 
@@ -128,23 +128,23 @@ def test_reads_during_the_loss_of_a_range() -> None:
         I am n1
         60 writes are made
         I read all writes
-        I know again what I knew
+        I have read the topic again
         n4 asks to join
         the join reaches write_both_read_old
-        I hear of it
-        I answer reads of every key that I am a read replica of, whole, and no other
-        I hold every write of my ranges, once
+        I apply the log
+        I answer complete reads of exactly the keys that I am a read replica of
+        I have each write of my ranges once
         the join reaches write_both_read_new
-        I answer reads of every key that I am a read replica of, whole, and no other   # as it knows it
-        I hear of it
-        I answer reads of every key that I am a read replica of, whole, and no other
+        I answer complete reads of exactly the keys that I am a read replica of   # in the placements of its epoch
+        I apply the log
+        I answer complete reads of exactly the keys that I am a read replica of
         20 writes are made
         I read all writes
-        I hold every write of my ranges, once  # it still takes the writes of what it gives away
+        I have each write of my ranges once  # it still gets the writes of the ranges that it loses
         the join reaches finished
-        I hear of it
-        I hold every write of my ranges, once
-        I answer reads of every key that I am a read replica of, whole, and no other
+        I apply the log
+        I have each write of my ranges once
+        I answer complete reads of exactly the keys that I am a read replica of
     """)
 
 
@@ -154,19 +154,19 @@ def test_a_source_gives_its_rows_only_while_the_operation_streams() -> None:
         60 writes are made
         n4 asks to join
         the join reaches prepared
-        I hear of it
+        I apply the log
         I read writes up to 50
-        n4 asks me for its rows below 30, and has to wait
+        n4 asks me for its rows below 30 and has to wait
         the join reaches write_both_read_old
-        n4 asks me for its rows below 30, and has to wait
-        I hear of it
-        n4 asks me for its rows below 30, and gets all of them
-        n4 asks me for its rows below 55, and has to wait
+        n4 asks me for its rows below 30 and has to wait
+        I apply the log
+        n4 asks me for its rows below 30 and gets all of them
+        n4 asks me for its rows below 55 and has to wait
         I read all writes
-        n4 asks me for its rows below 55, and gets all of them
+        n4 asks me for its rows below 55 and gets all of them
         the join reaches write_both_read_new
-        I hear of it
-        n4 asks me for its rows below 30, and has to wait
+        I apply the log
+        n4 asks me for its rows below 30 and has to wait
     """)
 
 
@@ -177,13 +177,13 @@ def test_a_source_that_restarts_reads_first() -> None:
         I read all writes
         n4 asks to join
         the join reaches write_both_read_old
-        I hear of it
+        I apply the log
         I restart
-        n4 asks me for its rows below 30, and has to wait   # it knows of no operation
-        I hear of it
-        n4 asks me for its rows below 30, and has to wait   # it has no rows
+        n4 asks me for its rows below 30 and has to wait   # it has not applied the operation
+        I apply the log
+        n4 asks me for its rows below 30 and has to wait   # it has no rows
         I read all writes
-        n4 asks me for its rows below 30, and gets all of them
+        n4 asks me for its rows below 30 and gets all of them
     """)
 
 
@@ -195,7 +195,7 @@ def test_a_source_rejects_requests_of_an_ended_join() -> None:
         n4 asks to join
         the join reaches write_both_read_new
         the join reaches finished
-        I hear of it
-        n4 asks me in the name of an operation that is over, and has to wait
+        I apply the log
+        n4 asks me for rows of an ended operation and has to wait
         I need no streams
     """)

@@ -22,17 +22,17 @@ def play(tmp_path: Path) -> Iterator[Play]:
 def test_delayed_entries_give_the_same_state(play: Play) -> None:
     play("""
         others append 2 entries
-        my barrier shows all that there is
+        my barrier shows the end of the log
         the entry of epoch 5 is held
         others append 4 entries
-        I stand before epoch 5
+        I wait before epoch 5
         my barrier waits
         others append 3 entries
         my barrier waits
         epoch 5 is released
-        my barrier shows all that there is
+        my barrier shows the end of the log
         I am at epoch 10
-        my followers heard of every record once, in order
+        my followers got each record once, in order
     """)
 
 
@@ -41,12 +41,12 @@ def test_two_held_entries_are_released_in_order(play: Play) -> None:
         the entry of epoch 3 is held
         the entry of epoch 5 is held
         others append 6 entries
-        I stand before epoch 3
+        I wait before epoch 3
         epoch 3 is released
-        I stand before epoch 5
+        I wait before epoch 5
         my barrier waits
         epoch 5 is released
-        my barrier shows all that there is
+        my barrier shows the end of the log
         I am at epoch 7
     """)
 
@@ -55,11 +55,11 @@ def test_a_delay_ends_after_its_time(play: Play) -> None:
     play("""
         the entry of epoch 3 is delayed by 60 s
         others append 4 entries
-        I stand before epoch 3
+        I wait before epoch 3
         59 s pass
         my barrier waits
         1 s pass
-        my barrier shows all that there is
+        my barrier shows the end of the log
     """)
 
 
@@ -68,23 +68,23 @@ def test_delayed_invalid_entries_have_the_usual_outcome(play: Play) -> None:
         others append 1 entry
         the entry of epoch 4 is held
         others append 1 entry
-        two entries race for the next epoch     # the first of them makes epoch 4
-        the last entry comes again              # the one that lost
-        an entry of another cluster comes
-        something unreadable comes
+        two entries race for the next epoch     # the first of them becomes epoch 4
+        the last entry is repeated              # the stale entry
+        an entry of another cluster arrives
+        an unreadable record arrives
         others append 1 entry
-        the last entry comes again
-        I stand before epoch 4
-        I have folded 0 as stale
+        the last entry is repeated
+        I wait before epoch 4
+        I have counted 0 as stale
         epoch 4 is released
-        my barrier shows all that there is
+        my barrier shows the end of the log
         I am at epoch 5
-        I have folded 5 as applied
-        I have folded 2 as stale
-        I have folded 1 as foreign
-        I have folded 1 as unreadable
-        I have folded 1 as duplicate
-        my followers heard of every record once, in order
+        I have counted 5 as applied
+        I have counted 2 as stale
+        I have counted 1 as foreign
+        I have counted 1 as unreadable
+        I have counted 1 as duplicate
+        my followers got each record once, in order
     """)
 
 
@@ -92,9 +92,9 @@ def test_a_delayed_entry_halts_the_replica_on_delivery(play: Play) -> None:
     play("""
         the entry of epoch 3 is held
         others append 2 entries
-        an entry of a later release comes
-        I stand before epoch 3
-        I go on
+        an entry of a later release arrives
+        I wait before epoch 3
+        I am not halted
         epoch 3 is released
         I halt: unknown_command
         I am at epoch 3
@@ -105,8 +105,8 @@ def test_a_delayed_replica_detects_a_replaced_log(play: Play) -> None:
     play("""
         the entry of epoch 3 is held
         others append 4 entries
-        I stand before epoch 3
-        another topic takes the name
+        I wait before epoch 3
+        another topic replaces the log
         I halt: log_replaced
         I am at epoch 2
     """)
@@ -116,8 +116,8 @@ def test_a_delayed_replica_detects_a_truncated_log(play: Play) -> None:
     play("""
         the entry of epoch 4 is held
         others append 4 entries
-        I stand before epoch 4
-        the log loses what comes after 1 records
+        I wait before epoch 4
+        the log is truncated after 1 records
         I halt: log_truncated
         I am at epoch 3
     """)
@@ -127,18 +127,18 @@ def test_a_restart_before_a_held_entry_keeps_the_recorded_position(play: Play) -
     """The replica reads from the beginning up to the same entry. Its recorded position does not decrease."""
     play("""
         others append 4 entries
-        my barrier shows all that there is
+        my barrier shows the end of the log
         the entry of epoch 3 is held
         I restart
-        I stand before epoch 3
-        I remember offset 5
+        I wait before epoch 3
+        my recorded position is offset 5
         my barrier waits
         epoch 3 is released
-        my barrier shows all that there is
-        my followers heard of every record once, in order
+        my barrier shows the end of the log
+        my followers got each record once, in order
         others append 1 entry
-        my barrier shows all that there is
+        my barrier shows the end of the log
         I restart
-        I remember offset 6
-        my barrier shows all that there is
+        my recorded position is offset 6
+        my barrier shows the end of the log
     """)
