@@ -1,17 +1,17 @@
-"""Every order of events around one decision: a validator that may lag, another author, one batch of a client.
+"""All event orders around one decision: a validator that may lag, another author, one batch of a client.
 
-Decisions, fates and answers are the production functions; the model brings the rest: a log, the validator's place in
-it, entries that are on their way, arrive in order after whatever else, and are sent again while they are open.
+Decisions, outcomes and answers are the production functions. The model adds the environment: a log, the validator's
+position, and entries in transit, which arrive in order after any other entries and are sent again while they are open.
 
-The story: somebody registers a node (directly, applied, seen). *Then* a client asks in one record for a change of
-settings and for the node to be unregistered, or only for the latter. In some stories it asks, in a second record and at
-any time after, for another node to be unregistered, which somebody registers at any time. Another author may append a
-Noop at any time, and another instance may take the validator over. What must hold whenever answers go out:
+The story: a client registers a node (directly, applied, seen). *Afterwards* another client asks in one record for a
+change of settings and for the removal of the node, or only for the removal. In some stories it asks in a second record,
+at any later time, for the removal of another node, which is registered at any time. Another author may append a Noop at
+any time, and another instance may take the validator over. These rules must hold for every answer:
 
-- *applied at e*: the log's epoch e was made by this request;
-- *rejected at e*: the log has had that state, not only before the request was asked, and it refuses the command.
+- *applied at e*: this request created the log's epoch e;
+- *rejected at e*: the log had that state after the request was sent, and the state refuses the command.
 
-``Rule`` switches one sentence of the rule off; each has a counterexample.
+``Rule`` disables one clause of the decision rule; each disabled clause has a counterexample.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from tests.agents.world import NOW, World
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``always``: a barrier before each decision; ``never``: none at all; ``stays``: the barrier is made and what was
-    decided before it stands; ``early``: answers go out before the fates; ``trusts``: what joins a batch rests on its
-    entries.
+    """``always``: a barrier before each decision. ``never``: no barrier. ``stays``: the barrier is executed, but
+    earlier decisions remain. ``early``: answers are sent before the outcomes. ``trusts``: requests that join a batch
+    depend on its entries.
     """
 
     always: bool = False
@@ -65,10 +65,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """One moment. ``log``: all records; ``asked``, ``late``: length of the log when the client asked, and when it did
-    so once more, 0: not yet; ``folded``: how many records the validator has read; ``flying``: entries on their way;
-    ``others``: what may still come from others; ``accepts_more``: what comes in may join the batch; ``is_read``:
-    nothing that came in waits to be read.
+    """One moment. ``log``: all records. ``asked``, ``late``: length of the log at the client's first and second record,
+    0 before them. ``folded``: number of records that the validator has read. ``flying``: entries in transit.
+    ``others``: actions left to others. ``accepts_more``: new requests may join the batch. ``is_read``: no received
+    request waits.
     """
 
     log: tuple[bytes, ...]
@@ -85,7 +85,7 @@ class Now:
     is_read: bool = True
 
     def key(self) -> Any:
-        """Equal for equal moments."""
+        """Return equal keys for equal moments."""
         core = self.core
         batch = None if core.batch is None else tuple(entry.data for entry in core.batch.chain.entries)
         waiting = tuple(item.request.request_id for item in core.waiting)
@@ -102,8 +102,8 @@ def _register(number: int) -> RegisterNode:
 
 
 class Model:
-    """``together``: the client's requests come in one record, the first of which applies; ``part``: see
-    ``begin_batch``; ``late``: there is a second record, and a second node; the first record asks for the settings only.
+    """``together``: the client's requests arrive in one record, and the first one applies. ``part``: see
+    ``begin_batch``. ``late``: there is a second record and a second node; the first record only asks for the settings.
     """
 
     def __init__(self, rule: Rule, together: bool, part: int = 2, late: bool = False) -> None:
@@ -125,7 +125,7 @@ class Model:
 
     @staticmethod
     def _entry(state: ClusterState, command: Command) -> EncodedEntry:
-        """The same for the same state and command."""
+        """Return the same entry for the same state and command."""
         draw = SeededDraw(f"{state.state_id}/{command}".encode())
         return author_entry(
             cluster_id=state.cluster_id,
@@ -139,7 +139,7 @@ class Model:
         )
 
     def states_of(self, log: tuple[bytes, ...]) -> list[ClusterState]:
-        """The state before, and after each record."""
+        """Return the initial state and the state after each record."""
         known = self.states.get(log)
         if known is None:
             before = self.states_of(log[:-1])
@@ -149,7 +149,7 @@ class Model:
     # ------------------------------------------------------------------------------------------ events
 
     def events(self, now: Now) -> Iterator[tuple[str, Now | str]]:
-        """(what happens, the moment after it, or what was broken)."""
+        """Return (event, next moment or broken rule)."""
         head = self.states_of(now.log)[-1]
         if not now.created:
             created = self._entry(head, self.register).data
@@ -206,7 +206,7 @@ class Model:
         states = self.states_of(now.log)
         step = self._begin(now, states[now.folded], is_fresh=self.rule.never)
         if self.rule.always or step.effects == (DecideAfterBarrier(),):
-            # The barrier: everything that is in the log by now is read, perhaps after more has come.
+            # The barrier reads the whole current log, and other records may arrive first.
             place = now.folded if self.rule.stays else len(now.log)
             step = self._begin(now, states[place], is_fresh=True)
             now = replace(now, folded=len(now.log))
@@ -238,7 +238,7 @@ class Model:
         return now
 
     def _broken(self, now: Now, result: Result) -> str:
-        """What an answer that goes out now says wrongly; empty if it is right."""
+        """Return the error of an answer sent now; empty if it is right."""
         states = self.states_of(now.log)
         if result.outcome == APPLIED:
             found = find_request(states[-1], result.request_id)
@@ -260,7 +260,7 @@ class Model:
     # ------------------------------------------------------------------------------------------ search
 
     def explore(self) -> tuple[int, tuple[str, ...]]:
-        """(moments seen, the shortest story that breaks a promise; empty if there is none)."""
+        """Return (number of moments, shortest story that breaks a rule; empty without one)."""
         first = Now(()) if not self.second else Now((), others=("late",))
         seen = {first.key()}
         todo: deque[tuple[Now, tuple[str, ...]]] = deque([(first, ())])

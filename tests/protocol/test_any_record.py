@@ -1,7 +1,7 @@
-"""No record of a topic stops an agent: the whole step of each agent on values that are zero, negative, huge or foreign.
+"""No record of a topic stops an agent: each agent processes values that are zero, negative, huge or foreign.
 
-Records go through the wire codec, so each of them is one that the topic can hold. A record that an agent cannot use is
-ignored or refused with a code; an agent that raised would raise again in each later instance, since topics keep it.
+Records pass through the wire codec, so a topic can contain each of them. An agent ignores an unusable record or refuses
+it with a code. If it raised, each later instance would raise too, since topics keep the record.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class Enough(Exception):
 
 @cache
 def states() -> tuple[ClusterState, ...]:
-    """At rest and on their way: operations, tablets, zones, generations."""
+    """Return stable and changing states: operations, tablets, zones, generations."""
     return (EMPTY_STATE, *lives().values(), *zoned(), draining())
 
 
 @cache
 def words(state: ClusterState) -> tuple[str, ...]:
-    """Names and ids of the state, and texts that are none."""
+    """Return names and ids of the state, and unknown texts."""
     found = [*TEXTS, state.cluster_id, state.state_id, *state.nodes, *state.node_names, *state.operations]
     found += [*state.tables, *state.table_ids, *state.zones, *state.keyspaces]
     found += [f"{name}@{tablets.sequence}" for name, tablets in state.tablets.items()]
@@ -97,7 +97,7 @@ def words(state: ClusterState) -> tuple[str, ...]:
 
 
 class Draws:
-    """Values of declared types, from a seed; ``known``: texts of a state."""
+    """Random values of declared types; ``known``: texts of a state."""
 
     def __init__(self, rng: random.Random, state: ClusterState) -> None:
         self._rng = rng
@@ -133,7 +133,7 @@ class Draws:
     def through(
         self, of: type, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], number: int
     ) -> list[Any]:
-        """Records as a reader has them."""
+        """Return records as a reader decodes them."""
         found = []
         for _ in range(number):
             try:
@@ -144,7 +144,7 @@ class Draws:
 
 
 def acks_of(state: ClusterState, rng: random.Random, draws: Draws) -> Iterator[NodeAck]:
-    """Most of them as if a present node had said it of this log, so that more than the sender is judged."""
+    """Return acknowledgements. Most of them have a present node and this log, so agents check more than the sender."""
     good = {"cluster_id": state.cluster_id, "state_id": "", "incarnation": "1"}
     for one in draws.through(NodeAck, encode_node_ack, decode_node_ack, 12):
         foreign = not state.nodes or rng.random() < 0.2
@@ -156,7 +156,7 @@ def acks_of(state: ClusterState, rng: random.Random, draws: Draws) -> Iterator[N
 
 
 def loads_of(state: ClusterState, rng: random.Random, draws: Draws) -> Iterator[ReceivedLoad]:
-    """Most of them as if a present node had said it of tables that exist, with amounts that a report may have."""
+    """Return load reports. Most of them have a present node, existing tables and permitted amounts."""
     for one in draws.through(NodeLoad, encode_node_load, decode_node_load, 8):
         found = one
         if state.nodes and rng.random() < 0.8:
@@ -173,7 +173,7 @@ def _table_load(state: ClusterState, rng: random.Random, name: str) -> TableLoad
 
 
 def driven(steps: Steps[None], state: ClusterState, heard: Callable[[], Iterator[Any]]) -> None:
-    """An agent's whole step, some times; each request is refused, so nothing changes but the records."""
+    """Run an agent's whole step several times; each request is refused, so only the records change."""
     rounds = 0
 
     def perform(effect: Any) -> Any:
@@ -257,14 +257,14 @@ def test_no_request_and_no_result_stops_the_validator(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_change_record_and_no_cache_stops_who_writes_them(seed: int) -> None:
+def test_no_change_record_or_cache_stops_its_writer(seed: int) -> None:
     for rng, state, draws in seeded(seed):
         for last in draws.through(EpochChange, encode_change, decode_change, 8):
             if divergence(last, state) is None:
                 try:
                     starts_from(last, state)
                 except ValueError:
-                    continue  # the publisher ends by that, with the reason: see ``HaltDiverged``
+                    continue  # The publisher stops with this reason: see ``HaltDiverged``.
         keys = [rng.choice(words(state)) for _ in range(6)]
         restoration_of(state, lambda topic, keys=keys, draws=draws: {key: draws.value(bytes) for key in keys})
         next_write(CacheWriter(later=draws.record(Stamp)), state)

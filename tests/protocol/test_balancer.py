@@ -1,4 +1,4 @@
-"""The balancer's protocol, effect by effect; the newest load of each node."""
+"""The balancer's protocol, effect by effect, and the newest load of each node."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Enough(Exception):
 
 
 class Driver:
-    """Performs the effects of one balancer; ``answer`` gives what becomes of a proposal."""
+    """Performs the effects of one balancer; ``answer`` returns the outcome of a proposal."""
 
     def __init__(self, state: ClusterState, answer: Callable[[Submit], Any]) -> None:
         self.state = state
@@ -76,19 +76,19 @@ class Driver:
             return
 
 
-def test_plans_follow_each_other_at_once_and_nothing_is_planned_twice_on_one_state() -> None:
+def test_plans_follow_at_once_and_each_state_is_planned_once() -> None:
     def applied(effect: Submit) -> AppliedResult:
         driver.state = replaced(driver.state, epoch=driver.state.epoch + 1)
         return AppliedResult(effect.proposal.request_id, driver.state.epoch)
 
     driver = Driver(PILED, applied)
     driver.run()
-    assert len(driver.asked) == 1, "what a plan depends on has not changed"
+    assert len(driver.asked) == 1, "the inputs of a plan have not changed"
     assert driver.waits[:2] == [Wait.NOTHING, Wait.NOTHING]
     assert driver.waits[2] is Wait.NEWS
 
 
-def test_a_stand_by_asks_for_the_same_under_the_same_id() -> None:
+def test_a_standby_sends_the_same_request_with_the_same_id() -> None:
     first, second = (Driver(PILED, lambda _: None) for _ in range(2))
     for driver in (first, second):
         driver.answer = lambda effect: RejectedResult(effect.proposal.request_id, "awaits_tablets", "", 9)
@@ -101,10 +101,10 @@ def test_a_refusal_is_told_and_followed_by_a_pause() -> None:
     driver.run()
     assert driver.noted[0].found[-1].code == "streaming_limit"
     assert driver.waits[1] is Wait.PAUSE
-    assert len(driver.asked) > 1, "it is tried again"
+    assert len(driver.asked) > 1, "the balancer tries again"
 
 
-def test_the_newest_report_of_each_node_counts_and_old_ones_do_not() -> None:
+def test_only_the_newest_report_of_each_node_counts() -> None:
     heard = [ReceivedLoad(load(N1, {0: 5}), 1), ReceivedLoad(load(N1, {0: 7}), 2), ReceivedLoad(load(N2, {1: 3}), 3)]
     reports = take(Reports(), heard, PILED)
     assert {node: one.loads["bytes"]["ks.t"] for node, one in measured(reports, PILED).items()} == {
@@ -126,14 +126,14 @@ def test_the_newest_report_of_each_node_counts_and_old_ones_do_not() -> None:
         (NodeLoad(N1, 0, 1, (TableLoad("ks.t", (0, 1), (5,), id=T, count=8),)), "not_a_number"),
     ],
 )
-def test_nonsense_is_ignored(bad: NodeLoad | None, code: str) -> None:
+def test_invalid_reports_are_ignored(bad: NodeLoad | None, code: str) -> None:
     reports = take(Reports(), [ReceivedLoad(load(N2, {}), 1), ReceivedLoad(bad, 1)], PILED)
     assert [found for _, found in ignored(reports, PILED)] == [code]
     assert measured(reports, PILED).keys() == {N2}
 
 
 def test_complaints_end_with_their_cause() -> None:
-    """A node that reports nothing good is named, and no longer after its next good report."""
+    """The complaint about a node without a valid report ends with its next valid one."""
 
     def told(*heard: ReceivedLoad) -> list[tuple[str, str]]:
         reports = take(Reports(), heard, PILED)
@@ -150,7 +150,7 @@ def test_complaints_end_with_their_cause() -> None:
     assert told(bad, *good, ReceivedLoad(load(N1, dict.fromkeys(range(8), 1)), 2)) == []
 
 
-def test_what_a_node_reports_and_when() -> None:
+def test_a_node_reports_its_load_on_schedule() -> None:
     due = LoadReportSchedule(N1)
     own = due.due(PILED, 0)
     assert own == {"ks.t": tuple(range(8))} == own_tablets(PILED, N1)
@@ -163,7 +163,7 @@ def test_what_a_node_reports_and_when() -> None:
     assert decode_node_load(encode_node_load(made)) == made
 
 
-def test_tablets_that_have_come_are_reported_soon() -> None:
+def test_arrived_tablets_are_reported_soon() -> None:
     due = LoadReportSchedule(N1)
     due.sent({}, 0)
     assert due.due(PILED, BRIEFLY_US - 1) is None
@@ -174,12 +174,12 @@ def test_a_report_without_capacity_is_ignored_and_does_not_stop_the_balancer() -
     driver = Driver(PILED, lambda effect: AppliedResult(effect.proposal.request_id, driver.state.epoch))
     driver.loads = (ReceivedLoad(decode_node_load(encode_node_load(load(N1, {}, capacity=0))), 1),)
     driver.run()
-    assert driver.asked, "it plans by counts"
+    assert driver.asked, "the balancer plans by counts"
     assert [(one.subject, one.code) for one in driver.noted[0].found] == [("load", "no_capacity")]
 
 
 def plans(monkeypatch: pytest.MonkeyPatch, state: ClusterState, *rounds: tuple[ReceivedLoad, ...]) -> list[int]:
-    """Return after which of these rounds of reports the balancer planned."""
+    """Return the numbers of the rounds of reports after which the balancer planned."""
     planned: list[int] = []
     at_rest = Advice(collect_input(state, [], {}), BalancePlan(()))
     driver = Driver(state, lambda effect: None)
@@ -189,7 +189,7 @@ def plans(monkeypatch: pytest.MonkeyPatch, state: ClusterState, *rounds: tuple[R
     return planned
 
 
-def test_a_report_that_says_the_same_causes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_report_causes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     first, again = ReceivedLoad(load(N1, {0: 5}), 1), ReceivedLoad(load(N1, {0: 5}, at=2), 2)
     (table,) = first.load.tables if first.load else ()
     busy = ReceivedLoad(NodeLoad(N1, 3, 1 << 40, (replace(table, reads=(7,)),)), 3)
@@ -199,7 +199,7 @@ def test_a_report_that_says_the_same_causes_no_plan(monkeypatch: pytest.MonkeyPa
 
 
 def test_plans_for_reports_do_not_grow_with_the_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of 64 nodes reports another size, one after the other, twice."""
+    """Each of 64 nodes reports a new size, one after the other, twice."""
     names = [f"m{number}" for number in range(64)]
     state = replaced(PILED, nodes=PILED.nodes.update({name: node(name) for name in names}))
     full = tuple(ReceivedLoad(load(name, {}), 1) for name in names)

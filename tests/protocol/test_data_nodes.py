@@ -1,4 +1,4 @@
-"""Data nodes and their timers: who counts when, by any instance; what the data nodes were is in the log."""
+"""Data nodes and their timers: every instance computes the same times, and the log contains past data nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIVE = {"scale_up": 5, "scale_down": 5}
 
 
 class Looks:
-    """One instance of the rebalancer, which looks at its clock: seconds since the last entry of the state."""
+    """One instance of the rebalancer that reads its clock: seconds since the last entry of the state."""
 
     def __init__(self, state: ClusterState) -> None:
         self.timers = Timers()
@@ -38,7 +38,7 @@ class Looks:
         self.timers = updated_timers(self.timers, state)
 
     def at(self, seconds: float) -> str:
-        """The data nodes that follow then, by letters; empty: nothing is to be done."""
+        """Return the letters of the next data nodes at that time; empty if nothing changes."""
         now = time_of(self.state.state_id) + int(seconds * SECOND_US)
         found = new_data_nodes(self.timers, self.state, now)
         assert len(found) <= 1
@@ -48,13 +48,13 @@ class Looks:
         return "".join(sorted(self.state.nodes[node].name for node in found[0].nodes))
 
 
-def test_one_that_comes_counts_when_its_time_is_over() -> None:
+def test_a_new_node_counts_after_its_wait() -> None:
     look = Looks(joined(with_zone("AB", **FIVE), "C"))
     assert look.at(4.9) == ""
     assert look.at(5.0) == "ABC"
 
 
-def test_another_one_that_comes_meanwhile_begins_the_time_anew_and_both_count_at_once() -> None:
+def test_a_second_new_node_restarts_the_wait_of_both() -> None:
     look = Looks(joined(with_zone("AB", **FIVE), "C"))
     look.see(joined(look.state, "D"))
     first = time_of(look.state.history.tail[-2].state_id)
@@ -72,17 +72,17 @@ def test_another_value_of_the_wait_counts_at_once(wait: int, seen: str) -> None:
     assert look.at(10) == seen
 
 
-def test_one_that_goes_counts_when_its_time_is_over_and_not_if_it_comes_back() -> None:
+def test_a_lost_node_is_removed_after_its_wait_unless_it_returns() -> None:
     look = Looks(applied(with_zone("ABC", **FIVE), DeclareDown(ids("C")[0], "burnt")))
     assert look.at(4.9) == ""
     assert look.at(5.0) == "AB"
     look.see(applied(look.state, DeclareUp(ids("C")[0], "mended")))
     assert look.at(1_000) == ""
     look.see(applied(look.state, DeclareDown(ids("C")[0], "burnt")))
-    assert look.at(4.9) == "", "its time begins anew"
+    assert look.at(4.9) == "", "its timer restarts"
 
 
-def test_by_default_one_that_is_down_stays_and_one_that_has_left_goes_at_once() -> None:
+def test_by_default_a_down_node_stays_and_a_left_node_is_removed_at_once() -> None:
     state = applied(with_zone("ABC"), DeclareDown(ids("C")[0], "burnt"))
     assert Looks(state).at(1_000) == ""
     gone = left(with_zone("ABC"), "C")
@@ -90,16 +90,16 @@ def test_by_default_one_that_is_down_stays_and_one_that_has_left_goes_at_once() 
     assert Looks(gone).at(0) == "AB"
 
 
-def test_who_takes_over_loses_no_timer() -> None:
-    """It sees what differs for the first time, and counts from the last entry that changed a node."""
+def test_a_take_over_loses_no_timer() -> None:
+    """The new instance sees the difference for the first time and counts from the last entry that changed a node."""
     state = joined(with_zone("AB", **FIVE), "C")
     before, after = Looks(state), Looks(state)
     assert [look.at(4.9) for look in (before, after)] == ["", ""]
     assert [look.at(5.0) for look in (before, after)] == ["ABC", "ABC"]
 
 
-def test_what_runs_is_over_when_it_says_and_not_before() -> None:
-    """One fires when it says, whatever it is for; what is at once, or never, says so."""
+def test_a_timer_fires_exactly_at_its_reported_time() -> None:
+    """A timer fires at its reported time; immediate and disabled timers report that."""
     waits = {"scale_up": 5, "scale_down": 7}
     look = Looks(applied(joined(with_zone("AB", **waits), "C"), DeclareDown(ids("B")[0], "burnt")))
     for timer, after in zip(running_timers(look.timers, look.state), ("ABC", "A"), strict=True):
@@ -115,8 +115,8 @@ def test_what_runs_is_over_when_it_says_and_not_before() -> None:
     assert [command.nodes for command in new_data_nodes(look.timers, look.state, 0)] == [ids("A")]
 
 
-def test_where_all_are_to_leave_their_timer_runs_and_is_shown() -> None:
-    """Nobody else has the data: they go no sooner than those that are down."""
+def test_the_timer_of_all_leaving_nodes_runs_and_is_shown() -> None:
+    """No other node has the data: the nodes leave at the time of nodes that are down, not earlier."""
     state = with_data("AB", "C", replicas=1, scale_up=NEVER, scale_down=7)
     look = Looks(done(state, Leave(ids("B")[0]), Leave(ids("A")[0])))
     up, down = running_timers(look.timers, look.state)
@@ -127,7 +127,7 @@ def test_where_all_are_to_leave_their_timer_runs_and_is_shown() -> None:
     assert command.nodes == ()
 
 
-def test_what_is_due_twice_is_done_once() -> None:
+def test_a_repeated_request_is_applied_once() -> None:
     look = Looks(joined(with_zone("AB", scale_up=0), "C"))
     assert look.at(0) == "ABC"
     (command,) = new_data_nodes(look.timers, look.state, 0)
@@ -139,12 +139,12 @@ def test_what_is_due_twice_is_done_once() -> None:
 def test_other_values_of_a_node_count_too() -> None:
     state = applied(with_zone("AB", filter='$[?(@.datacenter == "dc1")]', **FIVE))
     moved = applied(state, UpdateNode(ids("B")[0], address="b:1"))
-    assert Looks(moved).at(1_000) == "", "what no filter asks for"
+    assert Looks(moved).at(1_000) == "", "a value that no filter uses"
     assert matching_nodes(moved, '$[?(@.address == "b:1")]', ()) == ids("B")
 
 
-def test_what_the_data_nodes_were_is_in_the_log() -> None:
-    """The history is the log: the state of an epoch has the data nodes of then."""
+def test_the_log_contains_past_data_nodes() -> None:
+    """The log is the history: the state of an epoch contains its data nodes."""
     state = with_zone("ABC")
     states = [state]
     for letters in ("AB", "A", "ABC"):
@@ -153,7 +153,7 @@ def test_what_the_data_nodes_were_is_in_the_log() -> None:
 
 
 def test_another_filter_ends_both_timers() -> None:
-    """Its nodes are those that match now: nobody is waited for."""
+    """The new filter applies at once to the nodes that match now."""
     slow = {"scale_up": 100, "scale_down": 100}
     look = Looks(applied(joined(with_zone("AB", **slow), "C"), DeclareDown(ids("B")[0], "burnt")))
     assert len(look.timers.since) == 2

@@ -1,4 +1,6 @@
-"""Who founds a fresh cluster: all states of three processes, walks of more, and what happens without each rule."""
+"""Creation of a new cluster: all states of three processes, random walks of more, and counterexamples without each
+rule.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,22 @@ from ringlog.wire.data import DiscoveryView, MetPeer, pack, unpack
 
 Hears: TypeAlias = Callable[[DiscoveryView, DiscoveryView, str], DiscoveryView | None]
 Seeds: TypeAlias = tuple[str, ...]
-"""Of each process, the addresses that it begins with: ``("b", "", "ab")`` for a, b and c."""
+"""The seed addresses of each process: ``("b", "", "ab")`` for a, b and c."""
 History: TypeAlias = tuple[DiscoveryView, ...]
-"""All views that a process has had on its disk. Whatever it has sent to somebody is one of those that have his address,
-and may arrive any time from then on, or never, or again: so messages lost, late and repeated, and crashes, are walked
-by letting each of these views arrive at each moment.
+"""All views that a process has stored. A sent message is one of the stored views that contain the receiver's address,
+and may arrive at any later time, repeatedly, or never. The walk lets each of these views arrive at each moment, so it
+covers lost, late and repeated messages and crashes.
 """
 State: TypeAlias = tuple[History, ...]
 LETTERS = "abcdef"
 
 
-def begun(seeds: Seeds) -> State:
+def initial_history(seeds: Seeds) -> State:
     return tuple((initial_view("c", own, own, known),) for own, known in zip(LETTERS, seeds, strict=False))
 
 
 def arrivals(state: State, hearing: Hears = merge_view) -> Iterator[State]:
-    """Every state that one message more makes: a question, or an answer by one that knows the asker, or not."""
+    """Return every state after one more message: a question, or an answer by a process that knows the sender or not."""
     for at, (*_, mine) in enumerate(state):
         for other in {view for history in state if history is not state[at] for view in history}:
             asked_at = "" if mine.address in other.known else other.address
@@ -55,29 +57,29 @@ def changed(state: State, at: int, view: DiscoveryView) -> State:
 
 
 def crashes(state: State) -> Iterator[State]:
-    """One forgets what it has heard: so it would be if a view could be sent before it is on the disk."""
+    """Return the states after one process loses its view, as if it sent the view before storing it."""
     for at, history in enumerate(state):
         if history[-1] != history[0]:
             yield changed(state, at, history[0])
 
 
 def founders(state: State) -> set[str]:
-    """Who has ever decided."""
+    """Return the processes that have ever decided to create a cluster."""
     return {view.id for history in state for view in history if must_create(view)}
 
 
-def two_found(
+def have_two_creators(
     seeds: Seeds, hearing: Hears = merge_view, more: Callable[[State], Iterable[State]] = lambda _: ()
 ) -> bool:
-    """Whether there is a reachable state in which two have decided to found; all are walked until one is met."""
-    start = begun(seeds)
+    """Return whether a reachable state has two creators; the walk stops at the first one."""
+    start = initial_history(seeds)
     known, waiting = set[object](), [start]
     while waiting:
         state = waiting.pop()
         if len(founders(state)) > 1:
             return True
         for following in (*arrivals(state, hearing), *more(state)):
-            # In which order a process came to its views is no part of the state.
+            # The order of a process's views is not part of the state.
             key = tuple((frozenset(history), history[-1]) for history in following)
             if key not in known:
                 known.add(key)
@@ -86,7 +88,7 @@ def two_found(
 
 
 def reach(seeds: Seeds, own: str) -> set[str]:
-    """Where the seeds of a process lead, hop by hop."""
+    """Return the processes that the seeds of a process reach over all hops."""
     found, new = set[str](), {own}
     while new:
         found |= new
@@ -99,40 +101,42 @@ def all_meet(seeds: Seeds) -> bool:
     return all(one & other for one in ways for other in ways)
 
 
-def test_two_found_only_where_their_seeds_lead_nowhere_in_common() -> None:
+def test_two_processes_create_clusters_only_if_their_seeds_are_disjoint() -> None:
     subsets = [[left + right for left in ("", x) for right in ("", y)] for x, y in ("bc", "ac", "ab")]
     for seeds in product(*subsets):
-        assert two_found(seeds) is not all_meet(seeds), seeds
+        assert have_two_creators(seeds) is not all_meet(seeds), seeds
 
 
 # ------------------------------------------------------------------------------------- without each of the rules
 
 
-def without_a_word_of_founders(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
+def without_creators(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
     return merge_view(mine, replace(other, founder=""), asked_at)
 
 
-def without_whom_it_knows(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
+def without_known_processes(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
     return merge_view(mine, replace(other, known=(other.address, mine.address)), asked_at)
 
 
-def of_one_that_never_heard_of_me(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
+def from_an_unknown_process(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
     return merge_view(mine, replace(other, known=(*other.known, mine.address)), asked_at)
 
 
 @pytest.mark.parametrize(
     ("seeds", "hearing", "more"),
     [
-        (("b", ""), without_a_word_of_founders, None),
-        (("c", "c", "b"), without_whom_it_knows, None),
-        (("c", "c", "b"), of_one_that_never_heard_of_me, None),
+        (("b", ""), without_creators, None),
+        (("c", "c", "b"), without_known_processes, None),
+        (("c", "c", "b"), from_an_unknown_process, None),
         (("c", "c", "b"), merge_view, crashes),
     ],
 )
-def test_without_rules_two_found(seeds: Seeds, hearing: Hears, more: Callable[[State], Iterable[State]] | None) -> None:
+def test_each_omitted_rule_lets_two_processes_create_clusters(
+    seeds: Seeds, hearing: Hears, more: Callable[[State], Iterable[State]] | None
+) -> None:
     assert all_meet(seeds)
-    assert not two_found(seeds)
-    assert two_found(seeds, hearing, more or (lambda _: ()))
+    assert not have_two_creators(seeds)
+    assert have_two_creators(seeds, hearing, more or (lambda _: ()))
 
 
 # --------------------------------------------------------------------------------------------- more processes
@@ -140,7 +144,7 @@ def test_without_rules_two_found(seeds: Seeds, hearing: Hears, more: Callable[[S
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[State, Seeds]:
-    """Up to six, some of which do not know the cluster's name, in the middle of their messages."""
+    """Return up to six processes, some without the name of the cluster, in the middle of their messages."""
     letters = LETTERS[: draw(st.integers(2, 6))]
     seeds = tuple("".join(draw(st.sets(st.sampled_from(letters)))) for _ in letters)
     names = [draw(st.sampled_from(["c", ""])) for _ in letters]
@@ -156,7 +160,7 @@ def groups(draw: st.DrawFn) -> tuple[State, Seeds]:
 
 
 def answered(views: dict[str, DiscoveryView]) -> bool:
-    """A round of questions that are all answered; whether it told anybody anything."""
+    """Answer all questions of a round and return whether a process learned anything."""
     before = dict(views)
     for own in views:
         for address in other_addresses(views[own]):
@@ -171,7 +175,7 @@ def answered(views: dict[str, DiscoveryView]) -> bool:
 
 @settings(max_examples=80, deadline=None)
 @given(groups())
-def test_once_messages_arrive_one_founds_and_all_know_whom(group: tuple[State, Seeds]) -> None:
+def test_one_process_creates_the_cluster_and_all_learn_it(group: tuple[State, Seeds]) -> None:
     state, seeds = group
     views = {history[-1].address: history[-1] for history in state}
     while answered(views):
@@ -191,11 +195,11 @@ def test_once_messages_arrive_one_founds_and_all_know_whom(group: tuple[State, S
 # ------------------------------------------------------------------------------------------------ each rule
 
 
-def test_whoever_hears_of_a_cluster_founds_none() -> None:
+def test_a_process_that_knows_a_cluster_creates_none() -> None:
     there = with_cluster(initial_view("c", "b", "2", ""), "the cluster")
     mine = initial_view("", "a", "1", "b")
     heard = merge_view(mine, there, "b")
-    assert heard is None, "it has not heard of this one"
+    assert heard is None, "the process has not learned of this cluster"
     asked = merge_view(there, mine)
     assert asked is not None
     heard = merge_view(mine, asked, "b")
@@ -203,7 +207,7 @@ def test_whoever_hears_of_a_cluster_founds_none() -> None:
     assert (heard.cluster, heard.cluster_id, must_create(heard)) == ("c", "the cluster", False)
 
 
-def test_a_process_is_met_under_another_name_of_its_own() -> None:
+def test_a_process_is_discovered_under_a_second_address() -> None:
     mine = initial_view("c", "10.0.0.1:7", "1", ["localhost:7"])
     assert missing_views(mine) == ("localhost:7",)
     heard = merge_view(mine, mine, "localhost:7")
@@ -211,7 +215,7 @@ def test_a_process_is_met_under_another_name_of_its_own() -> None:
     assert must_create(heard)
 
 
-def test_it_goes_on_with_new_seeds_where_it_stopped() -> None:
+def test_discovery_continues_with_new_seeds() -> None:
     kept = unpack(DiscoveryView, pack(initial_view("", "a", "1", "b")))
     again = restored_view(kept, "c", "d")
     assert (again.cluster, again.known, again.id) == ("c", ("a", "b", "d"), "1")
@@ -229,11 +233,11 @@ def test_it_goes_on_with_new_seeds_where_it_stopped() -> None:
         DiscoveryView("c", "b", "", ("a", "b")),
     ],
 )
-def test_who_is_not_listened_to_is_not_met(other: DiscoveryView) -> None:
+def test_an_ignored_process_is_not_discovered(other: DiscoveryView) -> None:
     assert merge_view(initial_view("c", "a", "1", "b"), other) is None
 
 
-def test_the_lowest_id_of_those_that_were_met_founds() -> None:
+def test_the_lowest_discovered_id_creates_the_cluster() -> None:
     met = (MetPeer("b", "2"), MetPeer("d", "3"))
     view = DiscoveryView("c", "a", "1", ("a", "b", "d"), met)
     assert must_create(with_founder(view))

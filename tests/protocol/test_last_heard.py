@@ -1,4 +1,4 @@
-"""When each node was last heard: by the broker's clock, whatever the clocks of nodes and readers say."""
+"""The time of each node's last report, by the broker's clock and independent of the clocks of nodes and readers."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def report(node: str, appended: int, own_clock: int = 0) -> ReceivedLoad:
 
 
 def last(state: ClusterState, *silent: str, age: int = SILENT_US) -> LastReports:
-    """All nodes reported just now, but for the ``silent`` ones (names)."""
+    """Return reports of all nodes from just now, except for the ``silent`` ones (names)."""
     return LastReports({node.id: NOW - age if node.name in silent else NOW for node in state.nodes.values()}, NOW)
 
 
 def test_only_the_brokers_clock_counts() -> None:
     found = report_times([report("a", 50, own_clock=10**15), ReceivedLoad(None, 900), report("a", 40), report("b", 60)])
     assert found == {"a": 50, "b": 60}
-    assert report_times([report("b", 80)], found) == {"a": 50, "b": 80}, "a reader goes on where it was"
+    assert report_times([report("b", 80)], found) == {"a": 50, "b": 80}, "the reader continues from its position"
 
 
 def test_a_node_is_silent_when_a_report_is_overdue() -> None:
@@ -51,7 +51,7 @@ def test_a_node_is_silent_when_a_report_is_overdue() -> None:
     assert (found.is_silent("a"), found.is_silent("b")) == (False, True)
     assert SELDOM_US < SILENT_US < 2 * SELDOM_US
     assert found.age("c") is None
-    assert not found.is_silent("c"), "it may be of a program that sends no reports"
+    assert not found.is_silent("c"), "the node may run a program that sends no reports"
 
 
 def test_a_reader_whose_clock_is_behind_counts_from_the_newest_report() -> None:
@@ -85,14 +85,14 @@ def test_the_owners_of_a_tablet_and_of_a_partition_are_shown_as_silent() -> None
     assert [one["node"] for one in full_view(zoned, zoned.zones["z"], {}, last(zoned, "B"))["silent"]] == ["B"]
 
 
-def test_who_left_is_not_silent() -> None:
+def test_a_node_that_left_is_not_silent() -> None:
     state, _ = asked("join")
     (gone,) = (node for node in state.nodes.values() if node.name == "n2")
     state = replace(state, nodes=state.nodes.set(gone.id, replace(gone, state="left", tokens=())))
     assert last(state, "n1", "n2").silent(state, state.nodes) == ("n1",)
 
 
-def test_the_metric_has_the_nodes_that_should_work_those_first_that_are_silent() -> None:
+def test_the_metric_lists_active_nodes_with_silent_ones_first() -> None:
     state, _ = asked("join")
     state = applied(state, DeclareDown("n3", "disk"))
     heard = {node.id: NOW + number for number, node in enumerate(state.nodes.values()) if node.name != "n4"}
@@ -114,7 +114,7 @@ def test_durations_have_one_unit(seconds: int, words: str) -> None:
     assert span(seconds * 1_000_000) == words
 
 
-# The roles of agents: what each needs is there, for threads and for the simulator.
+# The topics of each agent role exist, for threads and for the simulator.
 
 
 SUFFIXES = {topic.suffix for topic in TOPICS}
@@ -134,7 +134,7 @@ def test_every_role_has_a_thread_and_a_worker_of_the_simulator() -> None:
         assert callable(made)
 
 
-def test_an_optional_role_is_taken_over_and_handed_over_where_a_script_says_so() -> None:
+def test_a_script_moves_an_optional_role() -> None:
     script = draw_script(3, PROFILES["small"])
     assert "balancer" not in [worker.role for worker in workers_of(script)]
     actions = (Action(9_000, 1, "hand_over", ("balancer",)), Action(9_001, SECOND, "hand_over", ("balancer",)))

@@ -1,4 +1,4 @@
-"""The order in which roles do things, seen by a driver that only takes notes."""
+"""The order of the actions of roles, seen by a driver that only records them."""
 
 from __future__ import annotations
 
@@ -55,11 +55,13 @@ QUIET = (Newest, Now, WallClock)
 
 
 class Over(Exception):
-    """The test has seen enough."""
+    """Raised when the test has enough effects."""
 
 
 class Notes:
-    """Performs effects on a log in memory; ``outcomes`` for those that only some roles know: a missing one ends it."""
+    """Performs effects on a log in memory. ``outcomes``: results of role-specific effects; a missing one ends
+    the run.
+    """
 
     def __init__(self, world: World, outcomes: dict[type, Callable[[Any], Any]] | None = None) -> None:
         self.world = world
@@ -70,7 +72,7 @@ class Notes:
         self.direct = Direct(Author("me", ManualClock(NOW), SeededDraw(b"me")))
 
     def run(self, steps: Steps[Any]) -> Any:
-        """What the protocol returns; None if it was cut off."""
+        """Return the result of the protocol, or None if it was cut off."""
         try:
             return run_steps(steps, self._perform)
         except Over:
@@ -113,11 +115,11 @@ class Notes:
 
 
 def nothing(_: Any) -> None:
-    """An effect without an outcome."""
+    """Return no outcome for an effect."""
 
 
 def once(*outcomes: Any) -> Callable[[Any], Any]:
-    """These outcomes, one after the other; then the test is over."""
+    """Return these outcomes in order; then the test ends."""
     left = list(outcomes)
 
     def outcome(_: Any) -> Any:
@@ -142,18 +144,18 @@ def test_a_role_reads_the_log_before_it_takes_over() -> None:
     assert (term.instance, superseded(notes.world.state, "keeper", 1)) == ("me", None)
     notes.world.direct(TakeOver("keeper", "other", 2))
     assert superseded(notes.world.state, "keeper", 1) == "term 2 of keeper was taken by instance other"
-    assert superseded(notes.world.state, "keeper", 0) is None, "who has no term yet cannot have lost it"
+    assert superseded(notes.world.state, "keeper", 0) is None, "a role without a term cannot have lost it"
 
 
-def test_a_take_over_that_the_rules_refuse_ends() -> None:
+def test_a_refused_take_over_ends() -> None:
     with pytest.raises(RoleRefused, match="bad_field"):
         Notes(World()).run(Notes(World()).direct.take_over("", "me"))
 
 
-def test_who_submits_directly_is_rejected_behind_a_barrier_only() -> None:
+def test_a_direct_submission_is_rejected_only_behind_a_barrier() -> None:
     notes = Notes(World())
     notes.run(notes.direct.submit(GOOD))
-    assert notes.seen == ["Exclusive", "Append", "Until"], "an applied entry shows that its state was the newest"
+    assert notes.seen == ["Exclusive", "Append", "Until"], "an applied entry proves that its state was the newest"
     notes.seen.clear()
     assert isinstance(notes.run(notes.direct.submit(BAD)), RejectedResult)
     assert notes.seen == ["Exclusive", "Barrier"]
@@ -191,7 +193,9 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results(wo
         "Ack",
     ]
     refused = ["Requests", "Exclusive", "Barrier", "publishing", "Publish", "Ack", "Requests"]
-    assert notes.seen[len(prepared) :] == [*batch, *refused], "what the chain does not show is decided behind a barrier"
+    assert notes.seen[len(prepared) :] == [*batch, *refused], (
+        "a barrier decides the entries that the chain does not show"
+    )
 
 
 @pytest.mark.parametrize("bound", ["requests", "bytes"])
@@ -218,7 +222,7 @@ def test_a_validator_does_not_accept_before_its_noop_is_applied(world: World) ->
     assert notes.seen[-1] == "ReadResults"
 
 
-def test_what_was_lost_is_sent_again_until_patience_ends(world: World) -> None:
+def test_lost_entries_are_sent_again_until_the_time_limit(world: World) -> None:
     notes = Notes(world)
     chain = EntryChain(world.state.epoch, (world.entry(Noop()),))
     notes.lost_appends = 2
@@ -231,10 +235,10 @@ def test_what_was_lost_is_sent_again_until_patience_ends(world: World) -> None:
     notes.lost_appends = 0
     author = Author("me", ManualClock(NOW), SeededDraw(b"settler"))
     assert notes.run(settling(author, lost)) == (CommitOutcome.LOST,)
-    assert world.land(lost.entries[0]) is not OutcomeKind.APPLIED, "the Noop is in its place"
+    assert world.land(lost.entries[0]) is not OutcomeKind.APPLIED, "the Noop replaces the entry"
 
 
-def test_what_cannot_be_decided_is_said(world: World) -> None:
+def test_an_undecided_request_is_reported(world: World) -> None:
     notes = Notes(world)
     with pytest.raises(AheadOfLog):
         notes.run(notes.direct.submit(Noop(), since_epoch=99))
@@ -244,7 +248,7 @@ def test_what_cannot_be_decided_is_said(world: World) -> None:
         notes.run(notes.direct.submit(Noop()))
 
 
-def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its_base_is_gone(world: World) -> None:
+def test_a_cache_writer_writes_everything_then_differences_and_restarts_without_its_base(world: World) -> None:
     written: list[Store] = []
     answers = [WriteOutcome.APPLIED, WriteOutcome.BASE_MISSING, WriteOutcome.APPLIED, None, WriteOutcome.APPLIED]
 
@@ -275,8 +279,10 @@ def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its
     assert rests == [True, True, False, True]
 
 
-def test_a_keeper_replaces_a_later_epoch_when_the_log_shows_that_it_never_was(world: World) -> None:
-    """One that another keeper wrote is in the log by the next barrier; one that is not is of another history."""
+def test_a_cache_writer_replaces_a_later_epoch_that_is_not_in_the_log(world: World) -> None:
+    """The next barrier shows an epoch of another cache writer. An epoch that it does not show belongs to another
+    history.
+    """
     cluster_id, epoch = world.state.cluster_id, world.state.epoch
     soon, never = Stamp(cluster_id, epoch + 1, "soon"), Stamp(cluster_id, epoch + 99, "never")
     stored: list[Stamp | None] = [soon, never, None, never]
@@ -299,12 +305,12 @@ def test_a_keeper_replaces_a_later_epoch_when_the_log_shows_that_it_never_was(wo
 
 
 def last_of(world: World) -> EpochChange:
-    """What ``epochs`` says when everything is published."""
+    """Return the content of ``epochs`` after all publications."""
     state = world.state
     return EpochChange(state.epoch, state.cluster_id, state.state_id, state.time)
 
 
-def test_a_publisher_restores_then_goes_on_behind_what_was_published(world: World) -> None:
+def test_a_publisher_restores_and_then_continues_after_the_last_publication(world: World) -> None:
     states = [EMPTY_STATE, world.state]
     last = last_of(world)
     world.direct()
@@ -329,8 +335,8 @@ def test_a_publisher_restores_then_goes_on_behind_what_was_published(world: Worl
 
 
 def published_in(rounds: list[list[tuple[ClusterState, ClusterState]]], size: int) -> list[Announce]:
-    """What a publisher of an empty log writes that finds these states, a list each time it looks; each epoch has
-    ``size`` records.
+    """Return the writes of a publisher that starts with an empty log and finds these states, one list per read; each
+    epoch has ``size`` records.
     """
     found: list[Announce] = []
     left = list(rounds)
@@ -354,7 +360,7 @@ def published_in(rounds: list[list[tuple[ClusterState, ClusterState]]], size: in
     return found
 
 
-def test_epochs_that_were_folded_meanwhile_go_out_together_and_each_of_them_whole(world: World) -> None:
+def test_epochs_folded_meanwhile_are_published_together_and_complete(world: World) -> None:
     states = [EMPTY_STATE, world.state]
     for _ in range(5):
         world.direct()

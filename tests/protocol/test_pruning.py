@@ -1,4 +1,4 @@
-"""Past table versions are pruned by evidence: the beginning of the topic, and positions that members reported."""
+"""Pruning of past table versions by evidence: the start of the topic, and the positions that members report."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ ALL = {NODES[0]: {0: 100, 1: 7}, NODES[1]: {0: 500, 1: 8}}
 
 @pytest.fixture(scope="module")
 def altered() -> ClusterState:
-    """Two members, a table that was altered, and three days since."""
+    """Return two members and a table that was altered three days ago."""
     state = applied(with_table(joined(2), 1), SettleVerdicts(APPENDED))
     state = applied(state, AlterTable("shop", "orders", (Column("more", "text"),)))
     return applied(state, SettleVerdicts(APPENDED + 3 * DAY))
 
 
-def test_what_the_topic_has_deleted_and_all_have_validated_is_pruned(altered: ClusterState) -> None:
+def test_versions_of_deleted_and_validated_records_are_pruned(altered: ClusterState) -> None:
     found = next_pruning(altered, BEGINS, ALL)
     assert found == SettleVerdicts(1, forget_below=APPENDED + 2 * DAY - SLACK_US)
     assert isinstance(found, SettleVerdicts)
     assert TABLE in altered.table_lives
     after = applied(altered, found)
     assert not after.table_lives
-    assert next_pruning(after, BEGINS, ALL) is None, "once"
+    assert next_pruning(after, BEGINS, ALL) is None, "the pruning happens once"
 
 
 @pytest.mark.parametrize(
@@ -53,30 +53,36 @@ def test_what_the_topic_has_deleted_and_all_have_validated_is_pruned(altered: Cl
     [{}, {NODES[0]: ALL[NODES[0]]}, ALL | {NODES[1]: {0: 99, 1: 8}}, ALL | {NODES[1]: {0: 500}}],
     ids=["nobody", "one is silent", "one is behind", "a partition is missing"],
 )
-def test_each_member_has_validated_what_is_deleted(altered: ClusterState, judged: dict[str, dict[int, int]]) -> None:
+def test_every_member_must_have_validated_the_deleted_records(
+    altered: ClusterState, judged: dict[str, dict[int, int]]
+) -> None:
     found = next_pruning(altered, BEGINS, judged)
     assert isinstance(found, str)
     assert "n" in found
 
 
-def test_who_is_no_member_is_not_asked(altered: ClusterState) -> None:
-    """It owns nothing: what it reads later was validated by others, and comes with the rows that it gains."""
+def test_other_nodes_are_not_asked(altered: ClusterState) -> None:
+    """Nodes outside the group own no rows: other nodes validate the records that it reads later, and its ranges arrive
+    with rows.
+    """
     assert isinstance(next_pruning(applied(altered, node(9)), BEGINS, ALL), SettleVerdicts)
 
 
-def test_what_counts_for_records_that_are_there_is_kept(altered: ClusterState) -> None:
+def test_versions_of_existing_records_are_kept(altered: ClusterState) -> None:
     assert next_pruning(altered, TopicBeginning(BEGINS.offsets, APPENDED + HOUR), ALL) is None
 
 
 def test_the_validator_refuses_to_prune_the_last_hour(altered: ClusterState) -> None:
-    """Anybody may send the command; a node that is a little behind must still be able to validate."""
+    """Any client may send the command, and a slightly lagging node must still be able to validate."""
     now = APPENDED + 3 * DAY
     asked = [too_far_ahead(altered, SettleVerdicts(1, forget_below=now - SLACK_US + late), now) for late in (0, 1)]
     assert [one and one.code for one in asked] == [None, "verdicts_needed"]
 
 
 def test_the_time_of_an_empty_topic_comes_from_the_broker(altered: ClusterState) -> None:
-    """The settled time may be far ahead, by a wrong clock. A write that is appended now must still be validated."""
+    """A wrong clock may set the validation watermark far ahead. Nodes must still validate a write that is
+    appended now.
+    """
     now = APPENDED + 2 * DAY
     empty = {0: 100, 1: 7}
     assert isinstance(next_pruning(altered, TopicBeginning(empty, None), ALL), str)
@@ -87,11 +93,13 @@ def test_the_time_of_an_empty_topic_comes_from_the_broker(altered: ClusterState)
     rows.adopt(applied(altered, found))
     assert rows.validate_record(encode_mutation(write("ann", 1, now)), now) == KEPT
     rows.adopt(applied(altered, SettleVerdicts(1, forget_below=altered.settled.until - SLACK_US), Noop()))
-    assert rows.validate_record(encode_mutation(write("ann", 2, now)), now) == FORGOTTEN, "what the watermark would do"
+    assert rows.validate_record(encode_mutation(write("ann", 2, now)), now) == FORGOTTEN, (
+        "the result with the watermark"
+    )
 
 
-def test_a_report_without_a_code_is_no_evidence(altered: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anyone who may write to the topic ``load`` could have versions pruned."""
+def test_an_unsigned_report_does_not_count(altered: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise any client with write access to the topic ``load`` could prune versions."""
     monkeypatch.setattr("ringlog.client.node_reports.current", lambda: Trust(ack_masters=(MASTER,)))
 
     def found(*reports: bytes) -> SettleVerdicts | str | None:
@@ -113,7 +121,7 @@ def test_a_report_without_a_code_is_no_evidence(altered: ClusterState, monkeypat
         load_with_mac(behind, key_of(MASTER, NODES[1])),
     ):
         assert isinstance(found(mine, wrong), str)
-    assert isinstance(found(mine, other, forged, behind), SettleVerdicts), "what does not count changes nothing"
+    assert isinstance(found(mine, other, forged, behind), SettleVerdicts), "ignored reports change nothing"
 
 
 def test_without_a_past_nothing_is_proposed() -> None:

@@ -1,4 +1,6 @@
-"""The rebalancer: a zone comes to rest by what it asks for and what nodes say, however many are silent or die."""
+"""The rebalancer moves a zone to its target by its own requests and the reports of nodes, even if nodes are silent or
+die.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +60,16 @@ from tests.kernel.zones.scenes import (
 
 
 class Late(NoRows):
-    """Replicas that never follow, of these nodes."""
+    """The replicas of these nodes never catch up."""
 
     def has_caught_up(self, partition: ZonePartition) -> bool:
         return False
 
 
 def acks_of(state: ClusterState, letters: str, late: str = "") -> dict[str, NodeAck]:
-    """What these nodes say under this state, all of it on their disks; replicas of ``late`` do not run."""
+    """Return the acknowledgements of these nodes under this state, with everything on disk; replicas of ``late`` do not
+    run.
+    """
     found = {}
     for name in letters:
         (node,) = ids(name)
@@ -79,8 +83,8 @@ def said(state: ClusterState, letters: str, late: str = "") -> SessionReports:
     return session_reports(state, acks_of(state, letters, late))
 
 
-def led(state: ClusterState, letters: str, late: str = "", rounds: int = 40) -> tuple[ClusterState, list[str]]:
-    """The state when the rebalancer has nothing more to ask for while these nodes speak, and what it asked for."""
+def final_state(state: ClusterState, letters: str, late: str = "", rounds: int = 40) -> tuple[ClusterState, list[str]]:
+    """Return the state after the rebalancer's last request while these nodes report, and its requests."""
     asked: list[str] = []
     for _ in range(rounds):
         timers = updated_timers(Timers(), state)
@@ -93,49 +97,51 @@ def led(state: ClusterState, letters: str, late: str = "", rounds: int = 40) -> 
     raise AssertionError(f"no end: {asked}")
 
 
-def test_who_comes_and_other_numbers_of_replicas() -> None:
-    state, asked = led(joined(with_zone("AB", replicas=2, partitions=4), "C"), "ABC")
+def test_new_nodes_and_other_replication_factors() -> None:
+    state, asked = final_state(joined(with_zone("AB", replicas=2, partitions=4), "C"), "ABC")
     assert asked[:2] == ["SetDataNodes", "TriggerRebalance"]
     assert set(asked[2:]) == {"SwitchStable"}
-    state, _ = led(done(state, AlterZone("z", replicas=3)), "ABC")
+    state, _ = final_state(done(state, AlterZone("z", replicas=3)), "ABC")
     assert [shown(partition(state, number).stable) for number in range(4)] == ["ABC"] * 4
-    assert led(state, "ABC")[1] == []
+    assert final_state(state, "ABC")[1] == []
 
 
-def test_partitions_that_come_later() -> None:
-    state, _ = led(done(with_zone("ABC", replicas=3), AlterZone("z", partitions=3)), "ABC")
+def test_partitions_added_later() -> None:
+    state, _ = final_state(done(with_zone("ABC", replicas=3), AlterZone("z", partitions=3)), "ABC")
     assert [shown(partition(state, number).stable) for number in range(3)] == ["ABC"] * 3
 
 
-def test_nobody_s_step_counts_before_who_comes_has_a_replica() -> None:
-    state, asked = led(done(with_zone("ABC", replicas=1), AlterZone("z", replicas=3)), "ABC", late="ABC")
+def test_a_step_counts_only_after_the_new_node_has_a_replica() -> None:
+    state, asked = final_state(done(with_zone("ABC", replicas=1), AlterZone("z", replicas=3)), "ABC", late="ABC")
     assert asked == ["TriggerRebalance"]
     who = partition(state)
     assert len(awaited(who, said(state, "ABC", newcomers(state)))) == 2
-    assert len(awaited(who, said(state, "ABC", "ABC"))) == 3, "nor does who has it before it has caught up"
-    assert led(state, "ABC")[0].zone_partitions["z/0"].stable != who.stable
+    assert len(awaited(who, said(state, "ABC", "ABC"))) == 3, (
+        "an existing member does not count either before it has caught up"
+    )
+    assert final_state(state, "ABC")[0].zone_partitions["z/0"].stable != who.stable
 
 
 @pytest.mark.parametrize(("speak", "goes_on"), [("ABC", True), ("AB", True), ("AC", True), ("A", False), ("", False)])
 def test_a_majority_of_the_voters_before_must_have_a_step(speak: str, goes_on: bool) -> None:
     state = done(with_zone("ABC", replicas=3), AlterZone("z", replicas=1))
-    state, asked = led(state, speak)
-    stays = shown(partition(led(state, "ABC")[0]).stable)
+    state, asked = final_state(state, speak)
+    stays = shown(partition(final_state(state, "ABC")[0]).stable)
     expected = goes_on and stays in speak
     assert ("SwitchStable" in asked) is expected
 
 
-def test_words_of_an_older_step_do_not_count() -> None:
-    state, _ = led(done(with_zone("ABC", replicas=1), AlterZone("z", replicas=3)), "")
+def test_reports_of_an_older_step_do_not_count() -> None:
+    state, _ = final_state(done(with_zone("ABC", replicas=1), AlterZone("z", replicas=3)), "")
     old = said(state, "ABC")
     assert awaited(partition(state), old) == ()
-    moved, _ = led(state, "ABC")
-    again, _ = led(done(moved, AlterZone("z", replicas=1)), "")
+    moved, _ = final_state(state, "ABC")
+    again, _ = final_state(done(moved, AlterZone("z", replicas=1)), "")
     assert awaited(partition(again), old) == ids("ABC")
 
 
-def test_no_word_is_said_of_what_is_not_on_the_disk() -> None:
-    state, _ = led(done(with_zone("ABC", replicas=3), AlterZone("z", replicas=1)), "")
+def test_only_durable_data_is_reported() -> None:
+    state, _ = final_state(done(with_zone("ABC", replicas=3), AlterZone("z", replicas=1)), "")
     revision = partition(state).revisions.pending
     for node in ids("ABC"):
         assert Member(node, NoRows()).reports(state, revision - 1) == ()
@@ -143,8 +149,8 @@ def test_no_word_is_said_of_what_is_not_on_the_disk() -> None:
 
 
 def pending(letters: str = "ABC") -> ClusterState:
-    """Partition 0 of one replica is to have three, and nobody has said anything."""
-    return led(done(with_zone(letters, replicas=1), AlterZone("z", replicas=3)), "")[0]
+    """Return a state with a step of partition 0 from one replica to three, without any report."""
+    return final_state(done(with_zone(letters, replicas=1), AlterZone("z", replicas=3)), "")[0]
 
 
 def cancel_of(state: ClusterState) -> CancelRebalance:
@@ -155,14 +161,14 @@ def test_a_cancel_ends_when_the_voters_before_have_returned() -> None:
     state = done(pending(), cancel_of(pending()))
     was = partition(state).stable
     assert awaiting_return(partition(state), said(state, "")) == ids(shown(was))
-    assert led(state, "")[1] == []
-    ended, asked = led(state, "ABC")
+    assert final_state(state, "")[1] == []
+    ended, asked = final_state(state, "ABC")
     assert asked == ["FinishCancel"]
     assert partition(ended).stable == was
     assert not partition(ended).pending
 
 
-def test_a_cancel_that_comes_too_late_is_answered_by_the_new_configuration() -> None:
+def test_a_late_cancel_gets_the_new_configuration() -> None:
     state = pending()
     words = said(state, "ABC")
     state = done(state, cancel_of(state))
@@ -171,54 +177,56 @@ def test_a_cancel_that_comes_too_late_is_answered_by_the_new_configuration() -> 
     assert shown(partition(done(state, found.command)).stable) == "ABC"
 
 
-def test_a_step_to_a_dead_node_gives_way_to_what_is_planned_and_only_to_that() -> None:
+def test_a_step_to_a_dead_node_yields_only_to_a_planned_step() -> None:
     state = pending()
     (dead, *_) = sorted(set("ABC") - set(shown(partition(state).stable)))
     alive = "".join(sorted(set("ABC") - {dead}))
     state = applied(state, *down(dead))
-    assert led(state, alive)[1] == [], "it may come back"
-    state, asked = led(done(state, AlterZone("z", replicas=1)), alive)
+    assert final_state(state, alive)[1] == [], "the node may come back"
+    state, asked = final_state(done(state, AlterZone("z", replicas=1)), alive)
     assert asked == ["TriggerRebalance", "CancelRebalance", "FinishCancel"]
     assert not partition(state).pending
 
 
-def test_a_step_whose_voters_are_lost_gives_way_to_what_is_planned() -> None:
-    """Nobody comes with it: the only voter that it leaves is one of those before, and dies."""
-    state = done(led(with_zone("ABC", replicas=3), "ABC")[0], AlterZone("z", replicas=1))
+def test_a_step_with_lost_voters_yields_to_a_planned_step() -> None:
+    """The step adds no node: its only remaining voter is one of the previous ones, and dies."""
+    state = done(final_state(with_zone("ABC", replicas=3), "ABC")[0], AlterZone("z", replicas=1))
     state = done(state, trigger(state))
     dead = shown(partition(state).pending[0])
     alive = "".join(sorted(set("ABC") - {dead}))
     state = applied(state, *down(dead))
-    assert led(state, alive)[1] == [], "it may come back"
-    state, asked = led(moved(state, alive), alive)
+    assert final_state(state, alive)[1] == [], "the node may come back"
+    state, asked = final_state(moved(state, alive), alive)
     assert asked[:2] == ["CancelRebalance", "FinishCancel"]
     assert not partition(state).pending
     assert shown(partition(state).stable) in alive
 
 
 @pytest.mark.parametrize("mode", ["strong", HIGH_AVAILABILITY])
-def test_a_lost_majority_is_reset_where_zones_are_highly_available(mode: str) -> None:
-    state = applied(led(with_zone("ABC", replicas=3, mode=mode), "ABC")[0], *down("BC"))
-    assert led(state, "")[1] == [], "nobody has said what it has"
-    state, asked = led(state, "A")
+def test_a_lost_majority_is_reset_in_highly_available_zones(mode: str) -> None:
+    state = applied(final_state(with_zone("ABC", replicas=3, mode=mode), "ABC")[0], *down("BC"))
+    assert final_state(state, "")[1] == [], "no node has reported its position"
+    state, asked = final_state(state, "A")
     assert (shown(partition(state).stable), "ResetPartitions" in asked) == (
         ("A", True) if mode == HIGH_AVAILABILITY else ("ABC", False)
     )
     for number, name in enumerate("BC", start=2):
         state = applied(state, DeclareUp(ids(name)[0], "mended"))
-        state, _ = led(state, "ABC")
+        state, _ = final_state(state, "ABC")
         grown = partition(state).stable
         assert grown is not None
-        assert len(grown.nodes) == (number if mode == HIGH_AVAILABILITY else 3), "who is back is taken back, one by one"
+        assert len(grown.nodes) == (number if mode == HIGH_AVAILABILITY else 3), (
+            "returning nodes are added again one by one"
+        )
 
 
-def test_a_reset_ahead_of_what_is_pending_happens_once() -> None:
-    """The forced step is not the last one, so it leaves stable without a majority: the group has one by then."""
-    state, _ = led(with_zone("ABC", replicas=2, mode=HIGH_AVAILABILITY), "ABC")
+def test_a_reset_before_pending_steps_happens_once() -> None:
+    """The forced step is not the last one: the group has a majority when the step ends."""
+    state, _ = final_state(with_zone("ABC", replicas=2, mode=HIGH_AVAILABILITY), "ABC")
     gone, stays = shown(partition(state).stable)
-    state, asked = led(left(state, gone), "")
+    state, asked = final_state(left(state, gone), "")
     assert asked == ["SetDataNodes", "TriggerRebalance"]
-    state, asked = led(state, "ABC".replace(gone, ""))
+    state, asked = final_state(state, "ABC".replace(gone, ""))
     assert asked == ["ResetPartitions", "SwitchStable", "SwitchStable"]
     stable = partition(state).stable
     assert stable is not None
@@ -226,7 +234,7 @@ def test_a_reset_ahead_of_what_is_pending_happens_once() -> None:
     assert len(stable.nodes) == 2
 
 
-def test_the_survivor_with_the_longest_log_goes_on() -> None:
+def test_the_survivor_with_the_longest_log_continues() -> None:
     class Logs(NoRows):
         def __init__(self, length: int) -> None:
             self.length = length
@@ -234,7 +242,7 @@ def test_the_survivor_with_the_longest_log_goes_on() -> None:
         def log_length(self, partition: ZonePartition) -> int:
             return self.length
 
-    state = applied(led(with_zone("ABCDE", replicas=5, mode=HIGH_AVAILABILITY), "ABCDE")[0], *down("CDE"))
+    state = applied(final_state(with_zone("ABCDE", replicas=5, mode=HIGH_AVAILABILITY), "ABCDE")[0], *down("CDE"))
     acks = {}
     for name, length in {"A": 3, "B": 5}.items():
         (node,) = ids(name)
@@ -246,10 +254,10 @@ def test_the_survivor_with_the_longest_log_goes_on() -> None:
     assert shown(partition(done(state, found.command)).pending[0]) == "B"
 
 
-def test_a_word_that_no_log_takes_holds_up_the_partitions_that_need_it_and_no_others() -> None:
-    """All that a zone resets is one entry: one length of a log that is none would have it refused as a whole."""
-    state = led(with_zone("ABCDEF", replicas=1, partitions=6, mode=HIGH_AVAILABILITY), "ABCDEF")[0]
-    state, _ = led(done(state, AlterZone("z", replicas=3)), "ABCDEF")
+def test_an_invalid_report_blocks_only_its_own_partitions() -> None:
+    """One entry contains all resets of a zone: one invalid log length would make the log refuse all of them."""
+    state = final_state(with_zone("ABCDEF", replicas=1, partitions=6, mode=HIGH_AVAILABILITY), "ABCDEF")[0]
+    state, _ = final_state(done(state, AlterZone("z", replicas=3)), "ABCDEF")
     state = applied(state, *down("DEF"))
     lost = [one for one in map(partial(partition, state), range(6)) if not has_quorum(state, state.zones["z"], one)]
     first, *others = lost
@@ -260,11 +268,11 @@ def test_a_word_that_no_log_takes_holds_up_the_partitions_that_need_it_and_no_ot
     known = RebalancerView(state, session_reports(state, acks))
     resets = [one.command for one in propose(known) if isinstance(one.command, ResetPartitions)]
     assert [one.partitions for one in resets] == [tuple(one.number for one in others)]
-    assert others, "there is more than one"
+    assert others, "there are several"
 
 
 class Failing(NoRows):
-    """A replica that does not follow before it was asked ``asks`` times; never, and says so, if that is 0."""
+    """A replica that catches up after ``asks`` checks; with 0 it never does and reports a failure."""
 
     def __init__(self, asks: int) -> None:
         self.asks = asks
@@ -278,7 +286,7 @@ class Failing(NoRows):
 
 
 def words_with(state: ClusterState, replicas: dict[str, NoRows]) -> SessionReports:
-    """What nodes with these replicas say."""
+    """Return the reports of nodes with these replicas."""
     acks = acks_of(state, "ABC")
     for name, one in replicas.items():
         (node,) = ids(name)
@@ -287,12 +295,12 @@ def words_with(state: ClusterState, replicas: dict[str, NoRows]) -> SessionRepor
 
 
 def newcomers(state: ClusterState) -> str:
-    """The nodes that come to partition 0, by letter."""
+    """Return the letters of the nodes that join partition 0."""
     return "".join(sorted(set("ABC") - set(shown(partition(state).stable))))
 
 
 def newcomer(state: ClusterState) -> str:
-    """One of them."""
+    """Return one of them."""
     return newcomers(state)[0]
 
 
@@ -304,13 +312,13 @@ def test_a_replica_that_can_never_follow_has_its_step_cancelled() -> None:
         "z", 0, partition(state).revisions.pending, f"the replica on {comes} can never follow it: rows_damaged"
     )
     was = partition(state).stable
-    state, asked = led(done(state, found.command), "ABC", late=comes)
+    state, asked = final_state(done(state, found.command), "ABC", late=comes)
     assert asked == ["FinishCancel"]
     assert partition(state).stable == was
-    assert led(state, "ABC")[1] == [], "its cause was acted on: the next change tries again"
+    assert final_state(state, "ABC")[1] == [], "its cause is done: the next change tries again"
 
 
-def test_a_replica_that_fails_to_begin_five_times_comes_in_the_end() -> None:
+def test_a_replica_that_fails_five_times_still_joins() -> None:
     state = pending()
     comes, replica = newcomer(state), Failing(6)
     for _ in range(5):
@@ -320,31 +328,31 @@ def test_a_replica_that_fails_to_begin_five_times_comes_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("mode", ["strong", HIGH_AVAILABILITY])
-def test_a_minority_that_is_lost_is_no_reason_for_a_reset(mode: str) -> None:
-    state = applied(led(with_zone("ABC", replicas=3, mode=mode), "ABC")[0], *down("C"))
-    assert "ResetPartitions" not in led(state, "AB")[1]
+def test_a_lost_minority_causes_no_reset(mode: str) -> None:
+    state = applied(final_state(with_zone("ABC", replicas=3, mode=mode), "ABC")[0], *down("C"))
+    assert "ResetPartitions" not in final_state(state, "AB")[1]
 
 
-def test_nodes_that_are_lost_together_are_one_reset_and_one_after_the_other_two() -> None:
-    state, _ = led(with_zone("ABCDE", replicas=5, mode=HIGH_AVAILABILITY), "ABCDE")
-    together, asked = led(applied(state, *down("CDE")), "AB")
+def test_nodes_lost_together_cause_one_reset_and_nodes_lost_in_turn_two() -> None:
+    state, _ = final_state(with_zone("ABCDE", replicas=5, mode=HIGH_AVAILABILITY), "ABCDE")
+    together, asked = final_state(applied(state, *down("CDE")), "AB")
     assert asked.count("ResetPartitions") == 1
     assert shown(partition(together).stable) == "AB"
-    again, asked = led(applied(together, *down("B")), "A")
+    again, asked = final_state(applied(together, *down("B")), "A")
     assert asked.count("ResetPartitions") == 1
     assert shown(partition(again).stable) == "A"
     assert [len(link.nodes) for link in partition(again).chain] == [5, 2, 1]
 
 
-def test_two_changes_of_data_nodes_are_two_requests_and_none_of_them_is_none() -> None:
-    state, asked = led(joined(with_zone("A"), "B"), "ABC")
-    state, more = led(joined(state, "C"), "ABC")
+def test_each_change_of_data_nodes_is_one_request() -> None:
+    state, asked = final_state(joined(with_zone("A"), "B"), "ABC")
+    state, more = final_state(joined(state, "C"), "ABC")
     assert [each.count("SetDataNodes") for each in (asked, more)] == [1, 1]
     state = done(state, SetDataNodes("z", (), state.epoch), AlterZone("z", scale_up=NEVER))
-    assert led(state, "ABC")[1] == []
+    assert final_state(state, "ABC")[1] == []
 
 
-def test_who_was_given_up_by_a_reset_does_not_begin_when_it_is_back() -> None:
+def test_a_node_removed_by_a_reset_does_not_start_after_its_return() -> None:
     state = applied(with_zone("ABC", replicas=3), *down("AB"))
     state = done(state, reset(state, {"C": 1}))
     state = applied(state, *(DeclareUp(node, "mended") for node in ids("AB")))
@@ -352,14 +360,14 @@ def test_who_was_given_up_by_a_reset_does_not_begin_when_it_is_back() -> None:
     assert awaited(partition(state), said(state, "AB")) == ids("C")
 
 
-def test_the_limit_on_moves_is_kept_and_those_behind_it_follow() -> None:
+def test_the_move_limit_holds_and_queued_moves_follow() -> None:
     state = applied(with_zone("ABC", replicas=1, partitions=6), ChangeSettings((("zone_moves_max", 2),)))
-    state, asked = led(done(state, AlterZone("z", replicas=3)), "ABC")
+    state, asked = final_state(done(state, AlterZone("z", replicas=3)), "ABC")
     assert asked.count("TriggerRebalance") >= 3
     assert [shown(partition(state, number).stable) for number in range(6)] == ["ABC"] * 6
 
 
-def test_every_request_that_comes_twice_changes_nothing() -> None:
+def test_a_repeated_request_changes_nothing() -> None:
     state = joined(with_zone("AB", replicas=2, partitions=2), "C")
     state = done(state, AlterZone("z", replicas=1))
     for _ in range(12):
@@ -378,7 +386,7 @@ class Enough(Exception):
 
 
 class Driver:
-    """Performs the effects of one rebalancer on a log; ``dies_at``: before its n-th request is asked."""
+    """Performs the effects of one rebalancer on a log; ``dies_at``: the instance dies before that request."""
 
     def __init__(self, state: ClusterState, answer: Callable[[Submit], Any] | None = None) -> None:
         self.state = state
@@ -432,7 +440,7 @@ class Driver:
 BEGIN = joined(with_zone("AB", replicas=2, partitions=2), "C")
 
 
-def test_nothing_is_asked_twice_and_a_rest_is_a_wait_for_news() -> None:
+def test_no_request_is_repeated_and_an_idle_instance_waits_for_news() -> None:
     driver = Driver(done(BEGIN, AlterZone("z", replicas=1)))
     driver.run()
     assert driver.waits[-1] is Wait.NEWS
@@ -442,8 +450,8 @@ def test_nothing_is_asked_twice_and_a_rest_is_a_wait_for_news() -> None:
 
 
 @pytest.mark.parametrize("dies_at", range(1, 7))
-def test_an_instance_that_dies_before_any_request_loses_and_doubles_none(dies_at: int) -> None:
-    """Another one takes over, and asks for the same: the log ends alike."""
+def test_an_instance_that_dies_before_a_request_loses_and_repeats_none(dies_at: int) -> None:
+    """Another instance takes over and sends the same requests: the log has the same end."""
     whole = Driver(BEGIN)
     whole.run()
     first, second = Driver(BEGIN), Driver(BEGIN)
@@ -463,10 +471,10 @@ def test_a_refusal_is_told_and_followed_by_a_pause() -> None:
     driver.run()
     assert driver.noted[0].found[-1].code == "too_large"
     assert driver.waits[1] is Wait.PAUSE
-    assert len(driver.asked) > 1, "it is tried again"
+    assert len(driver.asked) > 1, "the rebalancer tries again"
 
 
-def test_what_waits_for_a_dead_node_is_told() -> None:
+def test_steps_that_wait_for_a_dead_node_are_reported() -> None:
     state = applied(pending(), *down("".join(sorted(set("ABC") - set(shown(partition(pending()).stable))))))
     driver = Driver(state, lambda _: None)
     driver._acks = list  # type: ignore[method-assign]
@@ -476,14 +484,14 @@ def test_what_waits_for_a_dead_node_is_told() -> None:
     ]
 
 
-def test_tablets_that_a_recovery_held_up_move_when_it_is_over() -> None:
-    """Nothing else of the state changes with its end."""
+def test_tablets_blocked_by_a_recovery_move_after_it() -> None:
+    """The end of a recovery changes nothing else in the state."""
     begun = done(to(with_data("ABC", "D", partitions=1, replicas=3), "ABD"), EnterRecovery("damaged", "ops"))
 
     class Recovering(Driver):
         def _acks(self) -> list[tuple[int, NodeAck]]:
             if len(self.waits) == 10:
-                assert not self.asked, "a recovery goes on"
+                assert not self.asked, "a recovery is running"
                 self.state = done(self.state, LeaveRecovery("mended", "ops"))
             return list(enumerate(acks_of(self.state, "ABCD").values(), start=100 * len(self.waits)))
 

@@ -1,4 +1,4 @@
-"""What a publisher that starts writes into change topics that are not those of the state that was published last."""
+"""The restore of a starting publisher: it rewrites change topics that differ from the last published state."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ STATE = applied(
 
 Held = dict[str, dict[str, bytes]]
 EARLIER = b""
-"""The content of a value that is not as this release writes it."""
+"""A value in another form than this release writes."""
 
 
-def told(*states: ClusterState) -> Held:
-    """Topics as they are when one state after the other was told."""
+def published_topics(*states: ClusterState) -> Held:
+    """Return the topics after the publication of these states in order."""
     held: Held = {}
     for before, after in pairwise((EMPTY_STATE, *states)):
         for record in diff(before, after):
@@ -56,7 +56,7 @@ def restored(state: ClusterState, held: Held) -> list[ChangeRecord]:
     return list(restoration_of(state, lambda topic: held.get(topic, {})).records)
 
 
-def test_the_epoch_stands_first_in_each_value_and_is_no_content() -> None:
+def test_each_value_starts_with_its_epoch_outside_the_content() -> None:
     for name in CHANGES:
         assert current()[name].json["fields"][0]["name"] == "epoch", name
     for epoch in (0, 1, 63, 64, 2**40):
@@ -68,48 +68,48 @@ def test_the_epoch_stands_first_in_each_value_and_is_no_content() -> None:
     assert content_digest(b"") == content_digest(b"no value of ours") == EARLIER
 
 
-def test_what_says_something_else_is_written_again() -> None:
-    """Somebody wrote there, or put an older copy of the topic in its place."""
+def test_different_values_are_written_again() -> None:
+    """Another client wrote to the topic or restored an older copy."""
     after = applied(STATE, UpdateNode(NODES[0], address="elsewhere:1"))
-    older, newer = told(STATE)[parts.NODES], told(STATE, after)
+    older, newer = published_topics(STATE)[parts.NODES], published_topics(STATE, after)
     found = restoration_of(after, lambda topic: (newer | {parts.NODES: older}).get(topic, {}))
     (record,) = found.records
     assert (record.topic, record.value) == (parts.NODES, project(after)[parts.NODES, record.key])
     assert (found.other, found.unseen) == (1, 0)
     few = restoration_of(after, lambda topic: (newer | {parts.NODES: older}).get(topic, {}), compared_max=0)
-    assert (few.records, few.other, few.unseen) == ((), 0, len(project(after)) - 1), "all but the head"
+    assert (few.records, few.other, few.unseen) == ((), 0, len(project(after)) - 1), "everything except the head"
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_was_told_epoch_by_epoch_is_not_told_again(seed: int) -> None:
+def test_values_published_epoch_by_epoch_are_not_written_again(seed: int) -> None:
     cluster = Cluster()
     states = [cluster.state]
     for _ in range(12):
         cluster.live(random.Random(f"{seed}/{len(states)}"), 5)
         states.append(cluster.state)
-    assert restored(states[-1], told(*states)) == []
+    assert restored(states[-1], published_topics(*states)) == []
 
 
-def test_topics_that_are_whole_get_nothing() -> None:
-    assert restored(STATE, told(STATE)) == []
+def test_complete_topics_get_no_records() -> None:
+    assert restored(STATE, published_topics(STATE)) == []
 
 
-def test_what_is_lacking_is_written() -> None:
-    held = told(STATE)
+def test_missing_values_are_written() -> None:
+    held = published_topics(STATE)
     del held[FEATURES]
     (record,) = restored(STATE, held)
     assert (record.topic, record.key, record.value) == (FEATURES, "split", project(STATE)[FEATURES, "split"])
 
 
-def test_what_an_earlier_release_wrote_is_written_again() -> None:
-    held = told(STATE)
+def test_values_of_an_earlier_release_are_written_again() -> None:
+    held = published_topics(STATE)
     held[SCHEMA]["type/ks.old"] = EARLIER
     assert [(one.key, one.value is None) for one in restored(STATE, held)] == [("type/ks.old", False)]
 
 
-def test_what_went_while_nobody_told_goes() -> None:
-    """Types were dropped while a publisher was at work that did not know them."""
-    held = told(STATE)
+def test_values_dropped_without_a_publisher_are_removed() -> None:
+    """Types were dropped while a publisher that did not know them was active."""
+    held = published_topics(STATE)
     held[SCHEMA]["type/ks.kept"] = EARLIER
     after = applied(STATE, DropType("ks", "old"))
     assert [(one.key, one.value is None) for one in restored(after, held)] == [
@@ -118,12 +118,12 @@ def test_what_went_while_nobody_told_goes() -> None:
     ]
 
 
-def test_a_topic_of_which_the_state_has_nothing_is_looked_at() -> None:
+def test_a_topic_without_values_in_the_state_is_checked() -> None:
     assert restored(founded(), {parts.NODES: {"a node": b"content"}}) == [ChangeRecord(parts.NODES, "a node", None)]
 
 
-def test_what_a_later_release_tells_is_left_alone() -> None:
-    held = told(STATE)
+def test_values_of_a_later_release_are_left_unchanged() -> None:
+    held = published_topics(STATE)
     held[SCHEMA]["trigger/ks.v"] = EARLIER
     held["of-a-later-release"] = {"key": EARLIER}
     assert restored(STATE, held) == []

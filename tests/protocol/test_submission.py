@@ -1,4 +1,4 @@
-"""A question, step by step: what goes out when, and what is believed after which barrier."""
+"""One request, step by step: its retries, and the barrier that confirms each answer."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ def rejection(term: int, digest: str = KEY.digest, outcome: str = REJECTED) -> R
 
 
 class Asking:
-    """Performs what needs no wait; ``now`` goes on as the test says."""
+    """Performs effects without a wait; the test advances ``now``."""
 
     def __init__(self) -> None:
         self.steps: Steps[object] = submit_request(REQUEST, PATIENCE)
         self.now = 0
 
     def go(self, outcome: object = None) -> object:
-        """The next effect that waits for something, or sends."""
+        """Return the next effect that waits or sends."""
         effect = self.steps.send(outcome)
         while isinstance(effect, Now | Newest):
             effect = self.steps.send(self.now if isinstance(effect, Now) else EMPTY_STATE)
         return effect
 
 
-def test_a_question_goes_out_again_until_the_deadline() -> None:
+def test_a_request_is_sent_again_until_the_deadline() -> None:
     asking = Asking()
     effect = asking.go()
     for turn, until in enumerate((1, 3, 7, 15, 20)):
-        assert effect == Send(REQUEST, alone=turn > 0), "what is sent again travels alone"
+        assert effect == Send(REQUEST, alone=turn > 0), "each retry is sent alone"
         assert asking.go() == AwaitAnswer(KEY, until * RESEND), "the pauses double"
         asking.now = until * RESEND
         if asking.now < PATIENCE:
@@ -79,12 +79,12 @@ def test_a_question_goes_out_again_until_the_deadline() -> None:
         asking.go([])
 
 
-def test_a_validator_that_is_slow_is_not_buried_in_copies() -> None:
-    """64 clients, a validator that takes 50 ms for a record: at one copy a second each, 64 records came for 20 that it
-    can take, and who was behind them waited until his deadline. What it does for copies is bounded now.
+def test_a_slow_validator_gets_few_retries() -> None:
+    """64 clients use a validator that takes 50 ms for a record. With one retry a second each, 64 records arrived for 20
+    decided ones, and later clients waited until their deadline. The cost of retries is bounded now.
     """
     clients, cost, end = 64, 50_000, 600_000_000
-    queue: deque[tuple[int, int]] = deque()  # of the requests topic: client, number of its request
+    queue: deque[tuple[int, int]] = deque()  # Records of the requests topic: client, number of its request.
     steps: dict[int, Steps[object]] = {}
     asked, until, answered, worst = [0] * clients, [0] * clients, [0] * clients, 0
 
@@ -114,15 +114,15 @@ def test_a_validator_that_is_slow_is_not_buried_in_copies() -> None:
             if number == asked[client]:
                 worst = max(worst, now - answered[client])
                 begin(client, now)
-    assert worst < 15 * RESEND, "far below the patience of 30 s, which raised NoAnswer with one copy a second"
+    assert worst < 15 * RESEND, "far below the 30 s limit; one retry a second raised NoAnswer here"
 
 
-def test_a_rejection_is_believed_behind_a_barrier_and_in_its_term_only() -> None:
+def test_a_rejection_counts_only_behind_a_barrier_and_in_its_term() -> None:
     asking = Asking()
     assert asking.go() == Send(REQUEST, alone=False)
     assert isinstance(asking.go(), AwaitAnswer)
     assert isinstance(asking.go([rejection(1)]), TryBarrier)
-    assert isinstance(asking.go(state_of_term(2)), AwaitAnswer), "another validator acts by now"
+    assert isinstance(asking.go(state_of_term(2)), AwaitAnswer), "another validator is active by now"
     assert isinstance(asking.go([rejection(2, "of another command"), rejection(2, outcome=APPLIED)]), TryBarrier)
     assert isinstance(asking.go(state_of_term(2)), AwaitAnswer)
     assert isinstance(asking.go([rejection(1), rejection(2)]), TryBarrier)
@@ -131,12 +131,12 @@ def test_a_rejection_is_believed_behind_a_barrier_and_in_its_term_only() -> None
     assert done.value.value == RejectedResult(KEY.request_id, "code", "", 1)
 
 
-def test_what_could_not_be_judged_is_judged_later() -> None:
+def test_an_unchecked_rejection_is_checked_later() -> None:
     asking = Asking()
     asking.go()
     asking.go()
     assert isinstance(asking.go([rejection(1)]), TryBarrier)
-    assert asking.go(None) == AwaitAnswer(KEY, BARRIER_RETRY), "the end of the log was not learned"
+    assert asking.go(None) == AwaitAnswer(KEY, BARRIER_RETRY), "the end of the log is unknown"
     assert isinstance(asking.go([]), TryBarrier)
     with pytest.raises(StopIteration):
         asking.go(state_of_term(1))
@@ -148,7 +148,7 @@ def sends(count: int, alone: bool = False, size: int = 0) -> list[Send]:
     return [Send(encoded_request(command, one, 0, "tester"), alone) for one in ids]
 
 
-def test_what_waits_travels_together_in_its_order() -> None:
+def test_queued_requests_are_sent_together_in_order() -> None:
     waiting = sends(TOGETHER_MAX + 2)
     made = request_records(waiting)
     assert [len(record.sent) for record in made] == [TOGETHER_MAX, 2]
@@ -156,50 +156,50 @@ def test_what_waits_travels_together_in_its_order() -> None:
     assert found == [decode_request(send.request.data) for send in waiting]
 
 
-def test_one_request_travels_as_it_always_did() -> None:
+def test_a_single_request_keeps_its_old_format() -> None:
     assert [record.data for record in request_records(sends(1))] == [sends(1)[0].request.data]
     assert request_records([]) == ()
 
 
-def test_what_is_sent_again_or_is_large_travels_alone() -> None:
+def test_retries_and_large_requests_are_sent_alone() -> None:
     again, large = sends(1, alone=True), sends(3, size=TOGETHER_BYTES_MAX // 2)
     made = request_records([*sends(2), *again, *sends(2), *again, *again, *large])
     assert [len(record.sent) for record in made] == [2, 1, 2, 1, 1, 1, 1, 1]
     assert len({record.sent[0].request.key.request_id for record in made[-3:]}) == 3
 
 
-def test_a_part_that_is_no_request_spoils_no_other() -> None:
+def test_an_invalid_part_does_not_affect_others() -> None:
     good = sends(1)[0].request.data
     found = decode_requests(encode_request_batch([b"junk", good, b""]))
     assert [isinstance(request, CommandRequest) for request in found] == [False, True, False]
     assert decode_requests(good) == found[1:2]
 
 
-def test_a_record_with_too_many_parts_is_none() -> None:
+def test_a_record_with_too_many_parts_is_invalid() -> None:
     with pytest.raises(WireError, match="too_many_requests"):
         decode_requests(encode_request_batch([b""] * (TOGETHER_MAX + 1)))
     with pytest.raises(WireError, match="wrong_record"):
         decode_requests(encode_result(rejection(1)))
 
 
-# Deciding without a read barrier breaks no promise where the chain protects; each sentence of that is needed.
+# Decisions without a read barrier are correct if the chain protects them; each clause of the rule is necessary.
 
 
 @pytest.mark.parametrize(("together", "part"), [(True, 2), (False, 2), (True, 1)])
 @pytest.mark.parametrize("rule", [Rule(), Rule(always=True)], ids=["where the chain protects: none", "always one"])
-def test_no_order_of_events_breaks_a_promise(rule: Rule, together: bool, part: int) -> None:
+def test_no_order_of_events_breaks_a_rule(rule: Rule, together: bool, part: int) -> None:
     seen, story = Model(rule, together, part).explore()
     assert story == ()
     assert seen > 100
 
 
 @pytest.mark.parametrize("part", [1, 2])
-def test_what_comes_in_while_a_batch_is_under_way_may_join_it(part: int) -> None:
+def test_new_requests_may_join_a_running_batch(part: int) -> None:
     seen, story = Model(Rule(), together=True, part=part, late=True).explore()
     assert story == ()
     assert seen > 1_000
     _, story = Model(Rule(trusts=True), together=True, part=part, late=True).explore()
-    assert "on a state of before" in story[-1], "an entry that was sent before the request came in shows nothing"
+    assert "on a state of before" in story[-1], "an entry that was sent before the request arrived proves nothing"
 
 
 @pytest.mark.parametrize(
@@ -212,13 +212,13 @@ def test_what_comes_in_while_a_batch_is_under_way_may_join_it(part: int) -> None
     ids=["a rejection without a barrier", "what was decided before the barrier stands", "answers before the fates"],
 )
 @pytest.mark.parametrize("part", [1, 2])
-def test_each_omitted_sentence_has_a_counterexample(rule: Rule, together: bool, broken: str, part: int) -> None:
+def test_each_omitted_clause_has_a_counterexample(rule: Rule, together: bool, broken: str, part: int) -> None:
     _, story = Model(rule, together, part).explore()
     assert broken in story[-1]
 
 
 def test_a_rejection_behind_an_applied_entry_of_its_batch_needs_no_barrier() -> None:
-    """It is not that nobody ever decides without one: the chain alone keeps the promise for these."""
+    """Other tests do decide without a barrier: for these the chain alone is enough."""
     for part in (1, 2):
         seen, story = Model(Rule(never=True), together=True, part=part).explore()
         assert story == ()

@@ -1,4 +1,4 @@
-"""What many tablets do with one entry: as much as an entry carries."""
+"""One entry contains the steps of as many tablets as fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 4_096
 
 
 def repaired() -> ClusterState:
-    """A table of which all tablets are being repaired."""
+    """Return a table with a repair of each tablet."""
     state = with_table(cluster(*map(register, range(1, 5))), factor(3), COUNT)
     tablets = state.tablets[TABLE]
     moving = {
@@ -27,7 +27,7 @@ def repaired() -> ClusterState:
     return replace(state, tablets=state.tablets.set(TABLE, with_transitions(tablets, moving)))
 
 
-def test_an_entry_carries_the_steps_of_as_many_tablets_as_it_has_room_for() -> None:
+def test_an_entry_contains_the_steps_of_as_many_tablets_as_fit() -> None:
     state = repaired()
     witnesses = [Witness(node, state.epoch, state.epoch) for node in state.nodes]
     names = [f"{TABLE}/{number}@{state.epoch}" for number in range(COUNT)]

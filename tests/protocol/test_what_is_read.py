@@ -1,4 +1,4 @@
-"""Who looks again only where some parts of the state have changed names all the parts that the look reads."""
+"""Code that recomputes only after changes of some state sections names every section that it reads."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from tests.kernel.zones.placed import node_reports, with_data, zone_only
 from tests.kernel.zones.scenes import done, down, ids, to
 
 BESIDE = {
-    "order": {"nodes", "operations"},  # where somebody stands who comes matters once he is in a group
-    "canonical": {"keyspaces", "nodes", "operations"},  # ``placed`` and ``views`` look at what these change
-    "zone_values": {"nodes"},  # none is ever forgotten (``names``)
+    "order": {"nodes", "operations"},  # The location of a new node matters once it is in a group.
+    "canonical": {"keyspaces", "nodes", "operations"},  # ``placed`` and ``views`` read what these sections change.
+    "zone_values": {"nodes"},  # No entry of ``names`` is ever removed.
     "zone_steps": {"nodes"},
     "service_goal": {"nodes"},
 }
-"""What an invariant reads, and need not look again for."""
+"""Sections that an invariant reads without a need to check it again."""
 
 OTHERWISE = {"terms", "service"}
-"""What a plan reads, and need not be made again for: an agent ends with its term; who is to leave gets no new place in
-the metadata service.
+"""Sections that a plan reads without a need to plan again. An agent stops with its term; a leaving node gets no new
+seat in the metadata service.
 """
 
 
 @cache
 def zoned() -> tuple[ClusterState, ...]:
-    """Zones without and with data: at rest, on their way, while a node is down, in a recovery, while one leaves."""
+    """Return zones without and with data: stable, moving, with a node down, in a recovery, with a leaving node."""
     found = []
     for make in (zone_only, with_data):
         rest = make("ABC", "D", partitions=1, replicas=2)
@@ -57,7 +57,7 @@ def zoned() -> tuple[ClusterState, ...]:
 
 
 def draining() -> ClusterState:
-    """A node that leaves has tablets."""
+    """Return a state with tablets on a leaving node."""
     return applied(lives()["moving"], Leave(NODES[0]))
 
 
@@ -66,7 +66,7 @@ def read(states: Iterable[ClusterState], look: Callable[[ClusterState], object])
 
 
 @pytest.mark.parametrize("one", INVARIANTS, ids=lambda one: one.name)
-def test_an_invariant_is_looked_at_again_for_all_that_it_reads(one: Invariant) -> None:
+def test_an_invariant_is_rechecked_for_every_section_that_it_reads(one: Invariant) -> None:
     where, plant = PLANTED[one.name]
 
     def look(state: ClusterState) -> None:
@@ -76,7 +76,7 @@ def test_an_invariant_is_looked_at_again_for_all_that_it_reads(one: Invariant) -
     assert read([*lives().values(), plant(lives()[where])], look) - one.parts == BESIDE.get(one.name, set())
 
 
-def test_the_balancer_plans_again_for_all_that_it_reads() -> None:
+def test_the_balancer_replans_for_every_section_that_it_reads() -> None:
     def look(state: ClusterState) -> None:
         advice = advise(state, {})
         proposals(state, advice)
@@ -85,7 +85,7 @@ def test_the_balancer_plans_again_for_all_that_it_reads() -> None:
     assert read([*lives().values(), PILED, *zoned(), draining()], look) - OTHERWISE == set(balancer._PARTS)
 
 
-def test_the_rebalancer_looks_again_for_all_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rebalancer_rechecks_every_section_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     unnoted_copies(monkeypatch)
 
     def look(state: ClusterState) -> None:
@@ -103,16 +103,16 @@ def test_the_rebalancer_looks_again_for_all_that_it_reads(monkeypatch: pytest.Mo
     assert read(without, look) - OTHERWISE - of_the_balancer == set(rebalancer._PARTS)
 
 
-def test_timers_are_followed_for_all_that_they_follow_from() -> None:
+def test_timers_are_recomputed_for_every_section_that_they_read() -> None:
     assert read(zoned(), lambda state: updated_timers(Timers(), state)) == set(data_nodes._PARTS)
 
 
-def test_the_rules_of_writes_are_made_again_for_all_that_they_read() -> None:
-    cluster = {"cluster_id"}  # no part of the state, and of a state for ever
+def test_write_rules_are_rebuilt_for_every_section_that_they_read() -> None:
+    cluster = {"cluster_id"}  # Not a state section; constant for each state.
     assert read(lives().values(), rules_of) == set(RULED_BY) - cluster
 
 
-def test_what_a_node_has_is_worked_out_again_for_all_that_says_so() -> None:
+def test_ownership_is_recomputed_for_every_section_that_it_reads() -> None:
     def look(state: ClusterState) -> None:
         RowReplica("n1")._owned_under(state)
         lost_under(RegisterReplica("n1"), state)
@@ -120,5 +120,5 @@ def test_what_a_node_has_is_worked_out_again_for_all_that_says_so() -> None:
     assert read([*lives().values(), *zoned()], look) == set(PLACED_BY)
 
 
-def test_what_is_read_beside_would_be_seen() -> None:
+def test_the_check_detects_an_undeclared_section() -> None:
     assert read([lives()["quiet"]], lambda state: (state.nodes, state.epoch, state.changed)) == {"nodes"}

@@ -1,4 +1,4 @@
-"""Case groups of Apache Ignite 3's rebalance, each from what is given to what follows.
+"""Case groups of Apache Ignite 3's rebalance, each from its precondition to its result.
 
 ``test_zone_case_index`` names the tests of all groups.
 """
@@ -46,18 +46,18 @@ KEY, CELL = key_of(TABLE, b"seat-12A"), RegisterCell(7, b"taken")
 
 
 def to(state: ClusterState, letters: str) -> ClusterState:
-    """Other data nodes, all of which have their data in the end."""
+    """Move to other data nodes and wait until all of them have their data."""
     state = done(state, SetDataNodes("z", ids(letters), state.epoch))
     return run_to_idle(done(state, trigger(state)))[0]
 
 
 def replicas(state: ClusterState, letters: str) -> dict[str, RegisterReplica]:
-    """Nodes that serve under this state."""
+    """Return the nodes that serve under this state."""
     return {name: adopt(restarted(ids(name)[0], Durable()), state)[0] for name in letters}
 
 
 def refused(replica: RegisterReplica) -> str:
-    """Why a node does not take a read, and a write; empty: it does."""
+    """Return the reasons of a node's refusals of a read and a write; empty if it accepts."""
     epoch = replica.state.epoch
     answers = admit_read(replica, 1, KEY, epoch)[1], admit_write(replica, 2, KEY, CELL, epoch)[1]
     codes = {"" if one is None else getattr(one, "refused", "behind") for one in answers}
@@ -66,14 +66,14 @@ def refused(replica: RegisterReplica) -> str:
 
 
 def asked(state: ClusterState, access: Access) -> str:
-    """The letters of those whose answers count for a program."""
+    """Return the letters of the nodes with answers that count for a client."""
     found = plan(state, request_of(KEY, access, Level.QUORUM, "dc1"))
     assert isinstance(found, RequestPlan), found
     return "".join(sorted(chr(int(one.node[:8], 16) + 64) for one in found.replicas))
 
 
 def test_3_every_table_of_a_zone_ends_as_the_last_number_of_replicas_says() -> None:
-    """The last number comes while the steps of the ones before are on their way."""
+    """The last number arrives during the steps of the earlier ones."""
     state = done(with_data("ABC", partitions=2, replicas=1), create_table("u", 2))
     for replicas_ in (2, 3, 2):
         state = done(state, AlterZone("z", replicas=replicas_))
@@ -90,8 +90,8 @@ def test_3_every_table_of_a_zone_ends_as_the_last_number_of_replicas_says() -> N
 @pytest.mark.parametrize("letters", ["ABC", "ABCD"])
 @pytest.mark.parametrize("asked_after", range(9))
 def test_5_who_goes_and_is_wanted_again_keeps_its_rows(letters: str, asked_after: int) -> None:
-    """Without a voter, of four nodes with roles that change, and all of them again before that is done: unless its
-    tablet has gone meanwhile, or is about to, its replica neither stops nor starts.
+    """Without one voter, four nodes change roles, and change again before that is done. The replica neither stops nor
+    starts, unless its tablet has moved or is about to move.
     """
     state = with_data(letters, partitions=1, replicas=len(letters))
     since = {one.node: one.since for one in state.tablets[TABLE].replicas(0)}
@@ -114,7 +114,7 @@ def test_5_who_goes_and_is_wanted_again_keeps_its_rows(letters: str, asked_after
 
 
 def test_9_a_node_that_did_not_hear_of_a_step_says_nothing_and_gets_its_replica_when_it_is_back() -> None:
-    """What it acknowledged before it was cut off is the state before the trigger; then it is started again."""
+    """Before its isolation the node acknowledged the state before the trigger; afterwards it restarts."""
     before = run_to_idle(zone_only("ABC", "D", partitions=1, replicas=3))[0]
     state = done(before, SetDataNodes("z", ids("ABD"), before.epoch))
     state = done(state, trigger(state))
@@ -128,7 +128,7 @@ def test_9_a_node_that_did_not_hear_of_a_step_says_nothing_and_gets_its_replica_
 
 
 def test_9_a_move_that_was_undone_by_hand_happens_when_it_is_asked_for_again() -> None:
-    """Nothing can take a pending step away but a cancel."""
+    """Only a cancel removes a pending step."""
     state = run_to_idle(zone_only("ABC", "D", partitions=1, replicas=3))[0]
     state = done(state, SetDataNodes("z", ids("ABD"), state.epoch))
     state = done(state, trigger(state))
@@ -138,7 +138,9 @@ def test_9_a_move_that_was_undone_by_hand_happens_when_it_is_asked_for_again() -
 
 
 def test_14_a_quorum_of_its_own_decides_what_is_lost() -> None:
-    """Seven replicas with a quorum of two: three vote. Four are lost, and no reset is due while two voters live."""
+    """Seven replicas with a quorum of two have three voters. Four replicas are lost, and the zone does not
+    reset while two voters live.
+    """
     state = run_to_idle(zone_only("ABCDEFG", partitions=1, replicas=7, quorum=2, mode=HIGH_AVAILABILITY))[0]
     voters, learners = shown(partition(state).stable).split("/")
     assert (len(voters), len(learners)) == (3, 4)
@@ -169,14 +171,14 @@ def test_4_who_is_no_member_any_more_has_no_rows() -> None:
     assert (refused(gone), list(gone.durable.cells)) == (NOT_MEMBER, [])
     back = adopt(gone, to(gone.state, "ABC"))[0]
     (found,) = answer_read(admit_read(back, 3, KEY, back.state.epoch)[0], 3)[1]
-    assert found.cell is None, "what it gets comes by its stream"
+    assert found.cell is None, "its rows arrive by its stream"
 
 
 @pytest.mark.parametrize("sleeps_at", range(0, 40, 8))
 @pytest.mark.parametrize("who", ["leader", "member"])
 def test_7_a_restart_in_the_midst_of_a_queue_loses_no_step(who: str, sleeps_at: int) -> None:
-    """Roles change, so that there are three steps. The one that leads (a rebalancer) is replaced by another one, whose
-    term is above; or a node that stays is silent for a while.
+    """Roles change, so there are three steps. Another rebalancer with a higher term replaces the active one, or a
+    remaining node is silent for a while.
     """
     state = with_data("ABCDE", partitions=1, replicas=4)
     state = done(state, SetDataNodes("z", ids("ABCE"), state.epoch), AlterZone("z", replicas=3))
@@ -201,7 +203,9 @@ def test_7_a_restart_in_the_midst_of_a_queue_loses_no_step(who: str, sleeps_at: 
 
 @pytest.mark.parametrize("mode", ["strong", HIGH_AVAILABILITY])
 def test_11_two_of_three_replicas_on_five_nodes_are_lost(mode: str) -> None:
-    """By hand three nodes have it again, and tables can be made that are written to; by itself the survivor goes on."""
+    """A manual reset restores three nodes, and tables can be created and written; after an automatic one the survivor
+    continues.
+    """
     state = zone_only("ABCDE", partitions=1, replicas=3, mode=mode)
     survivor, *lost = sorted(shown(partition(state).stable))
     state = done(state, *down("".join(lost)))
@@ -222,8 +226,8 @@ def test_11_two_of_three_replicas_on_five_nodes_are_lost(mode: str) -> None:
 
 
 def test_19_bounds_of_what_waits_and_a_change_counts_at_once() -> None:
-    """Times to wait belong to a zone here; who cannot be asked is looked at again at each change, so there is no delay
-    to be set. How much moves is a setting.
+    """Waits belong to a zone here. Every change checks unreachable nodes again, so a delay setting is unnecessary. The
+    number of moves is a setting.
     """
     state = zone_only("ABC", replicas=1, partitions=9)
     for wrong in (-1, 2**31):

@@ -1,6 +1,6 @@
-"""Each change of a zone is acted on: at rest every partition is where its zone puts it, or it says why it is not.
+"""The rebalancer acts on each change of a zone: every idle partition is at its target or reports why not.
 
-Requests of operators come between any two requests of the rebalancer.
+Requests of operators arrive between any two requests of the rebalancer.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ FOREVER = 10**17
 
 
 def look(state: ClusterState, rest: IdleZones, timers: Timers) -> RebalancerView:
-    """One look of a rebalancer, which hears each node that is alive."""
+    """Run one pass of a rebalancer with reports of each live node."""
     known = RebalancerView(state, node_reports(state), new_data_nodes(timers, state, FOREVER), rest)
     return RebalancerView(state, known.reports, known.data_nodes, idle_zones(known))
 
 
 def at_rest(state: ClusterState) -> ClusterState:
-    """The state when a rebalancer asks for nothing more."""
+    """Return the state after the rebalancer's last request."""
     rest, timers = NO_IDLE_ZONES, Timers()
     for _ in range(200):
         timers = updated_timers(timers, state)
@@ -57,7 +57,7 @@ def at_rest(state: ClusterState) -> ClusterState:
 
 
 def belongs(state: ClusterState, number: int = 0) -> bool:
-    """True if a partition is at rest where its zone puts it; if no node can have it, too."""
+    """Return whether a partition is idle and at its target, also if no node can have it."""
     one = partition(state, number)
     (target,) = targets(state, state.zones["z"], [kept(one)], [number])
     return not one.pending and (target is None or is_same(one.stable, target))
@@ -92,7 +92,7 @@ def test_a_change_before_an_automatic_reset_is_acted_on_after_it() -> None:
     state = done(without_majority(state), AlterZone("z", replicas=6))
     state = at_rest(state)
     assert belongs(state)
-    assert len(partition(state).stable.nodes) == 4, "all that are alive"  # type: ignore[union-attr]
+    assert len(partition(state).stable.nodes) == 4, "all live nodes"  # type: ignore[union-attr]
 
 
 def test_an_automatic_reset_keeps_what_is_planned_behind_its_queue() -> None:
@@ -103,11 +103,11 @@ def test_an_automatic_reset_keeps_what_is_planned_behind_its_queue() -> None:
     assert (len(one.pending), len(one.planned.nodes)) == (2, 6)  # type: ignore[union-attr]
     state = at_rest(state)
     assert belongs(state)
-    assert len(partition(state).stable.nodes) == 4, "all that are alive"  # type: ignore[union-attr]
+    assert len(partition(state).stable.nodes) == 4, "all live nodes"  # type: ignore[union-attr]
 
 
 def test_a_restart_that_is_cancelled_stays_cancelled() -> None:
-    """The partition was where it belongs, so it has acted on each change before the restart."""
+    """The partition was at its target, so it acted on each change before the restart."""
     state = at_rest(with_zone(LETTERS, replicas=3, mode=HIGH_AVAILABILITY))
     outside = next(name for name in LETTERS if ids(name)[0] not in partition(state).stable.nodes)  # type: ignore[union-attr]
     state = at_rest(done(state, *down(outside)))
@@ -115,13 +115,13 @@ def test_a_restart_that_is_cancelled_stays_cancelled() -> None:
     state = done(state, restart(state, first))
     state = at_rest(done(state, cancel(state)))
     state = at_rest(state)
-    assert belongs(state), "it was turned back to all of its nodes"
+    assert belongs(state), "the cancel restored all of its nodes"
 
 
 # ----------------------------------------------------------------------------------------------- which instance looks
 
 
-def test_a_cancel_holds_whichever_instance_looks() -> None:
+def test_a_cancel_holds_for_every_instance() -> None:
     state = triggered(at_rest(with_zone("ABCDE", replicas=3, mode=HIGH_AVAILABILITY, scale_up=NEVER)), replicas=5)
     state = done(state, cancel(state))
     state = done(state, FinishCancel("z", 0, partition(state).revisions.pending, "rolled_back"))
@@ -139,7 +139,7 @@ def test_a_cancel_holds_whichever_instance_looks() -> None:
     assert propose(look(changed, first.idle, updated_timers(Timers(), changed))), "a data node has changed"
 
 
-def test_another_capacity_and_another_mode_are_changes_of_a_zone() -> None:
+def test_capacity_and_mode_are_changes_of_a_zone() -> None:
     state = at_rest(with_zone(LETTERS, replicas=2, mode=HIGH_AVAILABILITY))
     state = done(state, *down("A"))
     for command in (*(UpdateNode(node, capacity=1_000) for node in ids("EF")), AlterZone("z", mode=STRONG)):
@@ -153,7 +153,9 @@ def test_another_capacity_and_another_mode_are_changes_of_a_zone() -> None:
 
 
 class Changes(RuleBasedStateMachine):
-    """One zone of two partitions. ``excused``: those that were cancelled, or reset by hand, since its last change."""
+    """One zone of two partitions. ``excused``: partitions that were cancelled or reset manually since its
+    last change.
+    """
 
     state: ClusterState
 
@@ -190,7 +192,7 @@ class Changes(RuleBasedStateMachine):
 
     @rule(words=st.integers(0, 2**6 - 1), times=st.integers(1, 4))
     def rebalancer(self, words: int, times: int) -> None:
-        """Some nodes are heard."""
+        """Run a rebalancer with reports of some nodes."""
         for _ in range(times):
             self.timers = updated_timers(self.timers, self.state)
             known = look(self.state, self.rest, self.timers)
@@ -241,26 +243,26 @@ class Changes(RuleBasedStateMachine):
         else:
             raise AssertionError("no end")
         fresh = look(self.state, NO_IDLE_ZONES, self.timers)
-        assert propose(fresh) == (), "another instance asks for what this one does not"
+        assert propose(fresh) == (), "another instance sends a request that this one does not"
         told = {one.subject for one in rejections(known)}
         assert {one.subject for one in rejections(fresh)} == told
         for one in partitions_of(self.state, self.state.zones["z"]):
             if belongs(self.state, one.number):
                 continue
-            assert f"z/{one.number}" in told, "it says why"
+            assert f"z/{one.number}" in told, "the partition reports a reason"
             found = {wait.code for wait in waits_of(self.state, one, known.reports)}
-            assert found != {MISPLACED} or one.number in self.excused, "a change was not acted on"
+            assert found != {MISPLACED} or one.number in self.excused, "the rebalancer did not act on a change"
 
 
 TestChanges = Changes.TestCase
 TestChanges.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
-# Where the tablets of zones are asked to go.
+# Order of the tablet moves of a zone.
 
 
-def led_to(state: ClusterState, stage: str) -> ClusterState:
-    """The state when each tablet on its way is in that stage."""
+def advanced_to(state: ClusterState, stage: str) -> ClusterState:
+    """Return the state when each moving tablet is in that stage."""
     while any(one.stage != stage for _, one in transitions(state)):
         (command,) = of_coordinator(state)
         assert isinstance(command, AdvanceTablets)
@@ -269,12 +271,12 @@ def led_to(state: ClusterState, stage: str) -> ClusterState:
     return state
 
 
-def test_the_shards_of_a_node_take_turns_though_what_comes_has_not_arrived() -> None:
-    """Four tablets come to B; each begins when the one before has streamed."""
+def test_the_shards_of_a_node_take_turns_before_rows_arrive() -> None:
+    """Four tablets move to B; each starts when the previous one has streamed."""
     state = to(with_data("A", "B", partitions=4), "B")
     for _ in range(4):
         moves = migrations(state)
         assert moves is not None
-        state = led_to(done(state, replace(moves, migrations=moves.migrations[:1])), "write_both_read_new")
+        state = advanced_to(done(state, replace(moves, migrations=moves.migrations[:1])), "write_both_read_new")
     shards = [one.next[-1].shard for one in state.tablets[TABLE].transitions.values()]
     assert sorted(shards) == [0, 0, 1, 1]

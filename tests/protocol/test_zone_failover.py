@@ -1,5 +1,5 @@
-"""Random lives of a partition under several rebalancers, of which only one acts: failover, cancels, lost, late and
-repeated messages (``zone_world`` has the promises).
+"""Random histories of a partition with several rebalancers, one of them active: failover, cancels, and lost, late or
+repeated messages (``zone_world`` has the invariants).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ANY = st.integers(0, 10**6)
 
 
 class Failover(RuleBasedStateMachine):
-    """What may happen."""
+    """The possible events."""
 
     world: ZoneWorld
 
@@ -30,7 +30,7 @@ class Failover(RuleBasedStateMachine):
     def begin(self, letters: str, replicas: int) -> None:
         self.world = ZoneWorld(letters, replicas)
 
-    # operators
+    # Operators.
 
     @rule(letters=SOME, replicas=st.integers(1, 4))
     def the_zone_changes(self, letters: str, replicas: int) -> None:
@@ -40,71 +40,71 @@ class Failover(RuleBasedStateMachine):
 
     @rule(back=st.sampled_from([0, 0, 0, 1, 2, 5]), is_late=st.booleans())
     def an_operator_cancels(self, back: int, is_late: bool) -> None:
-        """What he saw some epochs ago."""
+        """Cancel a step that the operator saw some epochs ago."""
         seen = self.world.log[max(self.world.first, self.world.state.epoch - back)]
         command = CancelRebalance("z", 0, partition(seen).revisions.pending)
         self.world.requests.append(command)
         if not is_late:
             self.world.submit(command)
 
-    # nodes
+    # Nodes.
 
     @rule(nodes=NODE_SETS, how_far=ANY, says=st.sampled_from(["nothing", "what is kept", "all", "all"]))
-    def nodes_hear(self, nodes: list[str], how_far: int, says: str) -> None:
-        """Of some entries, or of all; and acknowledge what is on their disks by now, or by then."""
+    def nodes_fold(self, nodes: list[str], how_far: int, says: str) -> None:
+        """Nodes fold some or all entries and acknowledge the entries on their disks, before or after that."""
         for node in nodes:
-            self.world.hears(node, self._epoch(self.world.knows[node], how_far))
+            self.world.fold(node, self._epoch(self.world.knows[node], how_far))
             if says != "nothing":
-                self.world.acknowledges(node, says == "all")
+                self.world.acknowledge(node, says == "all")
 
     @rule(node=NODE)
     def a_node_crashes(self, node: str) -> None:
-        self.world.crashes(node)
+        self.world.crash(node)
 
-    # instances
+    # Instances.
 
     @rule(which=ANY, how_far=ANY, heard=st.integers(0, 6))
-    def an_instance_looks(self, which: int, how_far: int, heard: int) -> None:
-        """It folds some entries, or all, and hears of some acknowledgements, or of all."""
+    def an_instance_acts(self, which: int, how_far: int, heard: int) -> None:
+        """An instance folds some or all entries and receives some or all acknowledgements."""
         instance = self.world.instances[which % len(self.world.instances)]
         for place, ack in enumerate(self.world.acks):
             if (place + how_far) % 7 <= heard:
                 instance.book.take(place, ack)
-        self.world.looks(instance, self._epoch(instance.knows, how_far))
+        self.world.act(instance, self._epoch(instance.knows, how_far))
 
     @precondition(lambda self: len(self.world.instances) < 4)
     @rule()
     def another_one_takes_over(self) -> None:
-        self.world.takes_over()
+        self.world.take_over()
 
-    # messages
+    # Messages.
 
     @precondition(lambda self: self.world.requests)
     @rule(which=ANY, is_kept=st.booleans())
     def a_request_comes(self, which: int, is_kept: bool) -> None:
-        """One of the last ones, which may come again; or a very old one."""
+        """Deliver a recent request, possibly again, or a very old one."""
         place = len(self.world.requests) - 1 - (which % min(4, len(self.world.requests)) if which % 5 else 0)
         place = which % len(self.world.requests) if which % 11 == 0 else place
         self.world.submit(self.world.requests[place] if is_kept else self.world.requests.pop(place))
 
     @rule()
     def all_goes_well(self) -> None:
-        """Everybody hears of everything, and the last instance acts."""
+        """Deliver everything; the last instance acts."""
         for node in NODES:
-            self.world.hears(node, self.world.state.epoch)
-            self.world.acknowledges(node)
-        self.an_instance_looks(len(self.world.instances) - 1, self.world.state.epoch, 6)
+            self.world.fold(node, self.world.state.epoch)
+            self.world.acknowledge(node)
+        self.an_instance_acts(len(self.world.instances) - 1, self.world.state.epoch, 6)
         if self.world.requests:
             self.world.submit(self.world.requests[-1])
 
     def _epoch(self, known: int, how_far: int) -> int:
-        """Some epoch that is not known yet; in half of the cases the last one."""
+        """Return an epoch that the reader has not reached; in half of the cases the last one."""
         last = self.world.state.epoch
         return last if how_far % 2 else known + how_far // 2 % (last - known + 1)
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
-            self.world.settles()
+            self.world.settle()
 
 
 TestFailover = Failover.TestCase
@@ -112,7 +112,7 @@ TestFailover.settings = settings(max_examples=60, stateful_step_count=50, deadli
 
 
 BUGS = ("zone_orphan_planned", "zone_cancel_of_anything", "zone_trigger_not_marked")
-"""Those of the simulator's that are found here within moments."""
+"""Bugs of the simulator that this test finds within moments."""
 
 
 @pytest.mark.parametrize("name", BUGS)

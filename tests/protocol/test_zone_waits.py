@@ -1,4 +1,4 @@
-"""What a partition waits for: each code of the table, with whom, and whether it is stuck; and which zones rest."""
+"""Waits of a partition: each code of the table, the awaited nodes, stuck partitions, and idle zones."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset,
 
 
 def found(state: ClusterState, silent: str = "") -> dict[str, bool]:
-    """Code to whether that is stuck."""
+    """Return each code with whether it is stuck."""
     return {one.code: one.is_stuck for one in waits_of(state, partition(state), node_reports(state, ids(silent)))}
 
 
-def told(state: ClusterState) -> tuple[str, bool]:
+def waiting_for(state: ClusterState) -> tuple[str, bool]:
     row = full_view(state, state.zones["z"], node_reports(state))["partitions"][0]
     return row["waits"], row["stuck"]
 
 
-def test_at_rest_it_waits_for_nothing_and_its_zone_rests() -> None:
+def test_a_partition_at_rest_waits_for_nothing() -> None:
     state = run_to_idle(zone_only("ABC", replicas=3))[0]
     assert found(state) == {}
     rest = idle_zones(RebalancerView(state, {}))
@@ -38,12 +38,12 @@ def test_at_rest_it_waits_for_nothing_and_its_zone_rests() -> None:
     assert idle_zones(RebalancerView(done(state, *down("A")), {}, (), rest)).under != rest.under
 
 
-def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_so() -> None:
+def test_a_zone_without_possible_nodes_reports_that_it_is_stuck() -> None:
     state = run_to_idle(zone_only("ABC", replicas=3))[0]
     nobody = done(state, SetDataNodes("z", (), state.epoch))
     assert found(nobody) == {"place": True}
     way = "start nodes, or change the filter of the zone (ringlog zone alter)"
-    assert told(nobody) == (f"stuck: for a suitable node: its zone has no data nodes; {way}", True)
+    assert waiting_for(nobody) == (f"stuck: for a suitable node: its zone has no data nodes; {way}", True)
     known = RebalancerView(nobody, {}, (), idle_zones(RebalancerView(nobody, {})))
     assert {(one.kind, one.detail) for one in rejections(known)} == {
         ("TriggerRebalance", "waits for place: ringlog zone show z")
@@ -51,35 +51,35 @@ def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_s
     mode = run_to_idle(zone_only("ABC", "D", replicas=1, partitions=1, mode=HIGH_AVAILABILITY))[0]
     dead = done(mode, SetDataNodes("z", ids("D"), mode.epoch), *down("D"))
     assert found(dead) == {"place": True}
-    assert "none of its data nodes (D) can have it" in told(dead)[0]
+    assert "none of its data nodes (D) can have it" in waiting_for(dead)[0]
     assert found(done(dead, DeclareUp(ids("D")[0], ""))) == {"trigger": False}
     assert found(to(nobody, "AB")) == {"step": False}
 
 
-def test_words_and_then_only_the_rebalancer() -> None:
+def test_a_partition_waits_for_reports_and_then_for_the_rebalancer() -> None:
     state = to(run_to_idle(zone_only("ABC", "D", partitions=1, replicas=3))[0], "ABD")
     assert found(state, "D") == {"answers": False}
     assert found(state) == {"step": False}
-    assert told(state) == ("for its group to have A, B, D; for the rebalancer: all nodes have answered", False)
+    assert waiting_for(state) == ("for its group to have A, B, D; for the rebalancer: all nodes have answered", False)
     assert found(done(state, *down("D"))) == {"answers": True}
-    assert found(done(state, *down("C"))) == {"step": False}, "who goes is not needed"
+    assert found(done(state, *down("C"))) == {"step": False}, "the leaving node is not needed"
     back = done(state, cancel(state))
     assert found(back, "ABC") == {"answers": False}
     assert found(done(back, *down("BC"))) == {"voters": True, "answers": True}
 
 
-def test_a_majority_that_is_lost_is_reset_by_the_zone_itself_or_is_stuck() -> None:
+def test_a_lost_majority_is_reset_automatically_or_stuck() -> None:
     for mode, stuck in (("strong", True), (HIGH_AVAILABILITY, False)):
         state = run_to_idle(zone_only("ABC", partitions=1, replicas=3, mode=mode))[0]
         assert found(done(state, *down("A"))) == {}
         assert found(done(state, *down("AB"))) == {"voters": stuck}
-        assert found(done(state, *down("ABC"))) == {"voters": True}, "nobody survives"
+        assert found(done(state, *down("ABC"))) == {"voters": True}, "no replica survives"
         forced = done(done(state, *down("AB")), reset(done(state, *down("AB")), {"C": 1}))
         assert found(forced) == {"step": False}
         assert found(done(forced, *down("C"))) == {"voters": True, "answers": True}
 
 
-def test_data_that_may_begin_are_on_their_way_or_cannot_come() -> None:
+def test_data_waits_are_in_transit_or_stuck() -> None:
     state = to(run_to_idle(with_data("ABC", "D", partitions=1, replicas=3))[0], "ABD")
     assert found(state) == {"begin": False}
     dead = done(state, *down("D"))
@@ -95,28 +95,28 @@ def test_data_that_may_begin_are_on_their_way_or_cannot_come() -> None:
     assert found(done(state, *down("B"))) == {"tablets": False}
     lost = done(state, *down("AB"))
     assert found(lost) == {"voters": True, "answers": True, "tablets": True}
-    assert "which need A, B (ringlog tablet explain)" in told(lost)[0]
+    assert "which need A, B (ringlog tablet explain)" in waiting_for(lost)[0]
 
 
-def test_rows_that_nobody_else_knows() -> None:
+def test_rows_without_another_replica_are_stuck() -> None:
     state = run_to_idle(with_data("A", "B", partitions=1, replicas=1))[0]
     state = to(done(state, *down("A")), "B")
     assert found(state) == {"voters": True, "answers": True, "rows": True}
-    assert "for rows of its tablets that only A have: start them again" in told(state)[0]
+    assert "for rows of its tablets that only A have: start them again" in waiting_for(state)[0]
     assert found(done(state, DeclareUp(ids("A")[0], ""))) == {"begin": False}
 
 
-def test_turned_back_to_who_has_left() -> None:
+def test_a_revert_to_a_node_that_left_is_stuck() -> None:
     state = run_to_idle(with_data("ABC", "D", partitions=1, replicas=3))[0]
     state = to(done(state, *down("C"), Assassinate(ids("C")[0])), "ABD")
     state = run_to_idle(done(state, cancel(state)))[0]
     assert shown(partition(state).stable) == "ABC"
     assert waits_of(state, partition(state), {}) == (ZoneWait("gone", ids("C"), is_stuck=True),)
     assert [one.kind for one in rejections(RebalancerView(state, {}))] == ["TriggerRebalance"]
-    assert not idle_zones(RebalancerView(state, {})).zones, "operators hear of it as long as it is so"
+    assert not idle_zones(RebalancerView(state, {})).zones, "operators see the code as long as it applies"
 
 
-def test_a_node_that_comes_back_is_a_reason_to_look_at_all_zones() -> None:
+def test_a_returning_node_rechecks_all_zones() -> None:
     state = done(run_to_idle(with_data("ABC", partitions=1, replicas=3))[0], *down("C"))
     rest = idle_zones(RebalancerView(state, {}, (), NO_IDLE_ZONES))
     assert list(rest.zones) == ["z"]

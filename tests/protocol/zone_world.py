@@ -1,19 +1,18 @@
-"""A partition of a zone, its nodes and several instances of the rebalancer: whatever is sent may come late, again, in
-another order, or never.
+"""A zone partition, its nodes and several rebalancers with late, lost, repeated or reordered messages.
 
-Each node knows a beginning of the log, and has less of it on its disk; what it acknowledges are the words of
-``node.protocol.groups``. Each instance knows a beginning of the log, too, and some of what nodes have acknowledged;
-what it asks for is what ``rebalancer_core`` proposes of that. One that was taken over goes on asking. Operators ask on
-what they have seen, which may be old.
+Each node knows a prefix of the log and has a shorter prefix on its disk. It acknowledges with the reports of
+``node.protocol.groups``. Each instance also knows a prefix of the log and some acknowledgements. It sends the
+requests that ``rebalancer_core`` proposes. A replaced instance continues to send. Operators send requests based on an
+older state.
 
-Promises, checked at each entry and at each word:
+Invariants, checked at each entry and at each report:
 
-- no two things that nodes know of the partition have a primary each that majorities follow;
-- nothing is planned where nothing is pending;
-- a trigger has a newer cause than each one before it; a switch, a cancel and its end name the revision that they mean;
-- what is recorded as applied was said by who comes, and is on the disks of majorities; no cancel undoes it;
-- in the end, when all have heard of everything, the partition is where the last trigger that was accepted wanted it,
-  unless a cancel came after that.
+- at most one configuration that nodes know of the partition has a primary that majorities follow;
+- a step is planned only if a step is pending;
+- a trigger has a newer cause than all earlier ones;
+- a switch, a cancel and its end name their revision;
+- a step recorded as applied was reported by its new nodes and is on the disks of majorities; no cancel undoes it;
+- after all messages, the partition is at the target of the last accepted trigger, unless a cancel came later.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ NODES = ids(LETTERS)
 
 
 class Instance:
-    """One life of a rebalancer: the epoch that it knows, and what it has heard of nodes."""
+    """One instance of a rebalancer: its epoch, and the reports that it has received."""
 
     def __init__(self, epoch: int) -> None:
         self.knows = epoch
@@ -49,7 +48,7 @@ class Instance:
 
 
 class ZoneWorld:
-    """Everybody, and what is on its way. ``log``: the state at each epoch since the zone was made."""
+    """Nodes, instances and messages in transit. ``log``: the state at each epoch since the creation of the zone."""
 
     def __init__(self, letters: str, replicas: int) -> None:
         self.state = with_zone(LETTERS, replicas=replicas, scale_up=NEVER)
@@ -70,19 +69,19 @@ class ZoneWorld:
 
     @property
     def one(self) -> ZonePartition:
-        """The partition as the log has it."""
+        """Return the partition as the log has it."""
         return partition(self.state)
 
     # ------------------------------------------------------------------------------------------------ nodes
 
-    def hears(self, node: NodeId, upto: int) -> None:
-        """It folds the log that far."""
+    def fold(self, node: NodeId, upto: int) -> None:
+        """Fold the log up to that epoch."""
         self.knows[node] = max(self.knows[node], upto)
         self.most[node] = max(self.most[node], upto)
         self.one_primary()
 
-    def acknowledges(self, node: NodeId, is_synced: bool = True) -> None:
-        """It says what it may; before that all that it knows is on its disk, if it ``is_synced``."""
+    def acknowledge(self, node: NodeId, is_synced: bool = True) -> None:
+        """Publish the permitted acknowledgement; if ``is_synced``, first store everything that it knows."""
         if is_synced:
             self.kept[node] = self.knows[node]
         state, kept = self.log[self.knows[node]], self.kept[node]
@@ -90,13 +89,13 @@ class ZoneWorld:
         where = kept, kept, words, 0, 0, (), state_id_at(state, kept)
         self.acks.append(NodeAck(state.cluster_id, node, "1", *where))
 
-    def crashes(self, node: NodeId) -> None:
-        """It knows what is on its disk."""
+    def crash(self, node: NodeId) -> None:
+        """Reset the node to the content of its disk."""
         self.knows[node] = self.kept[node]
         self.one_primary()
 
     def one_primary(self) -> None:
-        """Of what nodes know at this moment, one thing at most has a primary that majorities follow."""
+        """Check that at most one known configuration has a primary that majorities follow."""
         views: dict[tuple[int, int], set[NodeId]] = {}
         for node, epoch in self.knows.items():
             revisions = partition(self.log[epoch]).revisions
@@ -110,8 +109,8 @@ class ZoneWorld:
 
     # -------------------------------------------------------------------------------------------- instances
 
-    def looks(self, instance: Instance, upto: int) -> None:
-        """It folds the log that far, and asks for what it finds."""
+    def act(self, instance: Instance, upto: int) -> None:
+        """Fold the log up to that epoch and send the due requests."""
         instance.knows = max(instance.knows, upto)
         self.requests += [one.command for one in propose(self.view(instance))]
 
@@ -119,8 +118,8 @@ class ZoneWorld:
         state = self.log[instance.knows]
         return RebalancerView(state, session_reports(state, instance.book.newest(state)))
 
-    def takes_over(self) -> None:
-        """Another instance, which reads the log and the last word of each node."""
+    def take_over(self) -> None:
+        """Start another instance that reads the log and the last report of each node."""
         found = self.state.terms.get(ROLE)
         term = 1 if found is None else found.term + 1
         self.submit(TakeOver(ROLE, uuid(term, space=5), term))
@@ -131,14 +130,14 @@ class ZoneWorld:
     # ----------------------------------------------------------------------------------------------- the log
 
     def submit(self, command: Command) -> str:
-        """The log decides; the code of a refusal."""
+        """Decide the request; return the code of a refusal."""
         before = self.one
         self.state, code = tried(self.state, command)
         if code:
             return code
         self.log[self.state.epoch] = self.state
         after = self.one
-        assert after.planned is None or after.pending, "nothing would ever lead to what is planned"
+        assert after.planned is None or after.pending, "no request would ever start the planned step"
         if after is not before:
             self._decided(command, before, after)
         return ""
@@ -146,11 +145,11 @@ class ZoneWorld:
     def _decided(self, command: Command, before: ZonePartition, after: ZonePartition) -> None:
         revision = before.revisions.pending
         if isinstance(command, (CancelRebalance, FinishCancel)):
-            assert command.pending_revision == revision, "it is about something else"
+            assert command.pending_revision == revision, "the request names another revision"
         if isinstance(command, SwitchStable):
-            assert command.revisions.pending == revision, "it is about something else"
+            assert command.revisions.pending == revision, "the request names another revision"
         if isinstance(command, TriggerRebalance):
-            assert command.cause > self.heard, "it was acted on already"
+            assert command.cause > self.heard, "the rebalancer acted on it already"
             self.heard = command.cause
             (self.owed,) = targets(self.state, self.state.zones["z"], [before.stable], [0])
         elif isinstance(command, CancelRebalance):
@@ -160,19 +159,19 @@ class ZoneWorld:
             isinstance(command, FinishCancel) and command.result == "already_new"
         ):
             self._applied(before)
-            assert revision not in self.undone, "what was undone is not applied"
+            assert revision not in self.undone, "an undone step is not applied"
             assert is_same(after.reached, before.pending[0])
             self.recorded.add(revision)
         elif isinstance(command, FinishCancel):
             assert revision not in self.recorded, "a cancel undoes a finished step"
-            assert is_same(after.stable, before.reached), "a cancel returns to what was before"
+            assert is_same(after.stable, before.reached), "a cancel returns to the previous configuration"
             assert before.reached is not None
             having = {node for node, epoch in self.most.items() if epoch >= self.cancelled}
-            assert _most(before.reached.peers, having), "most have seen it"
+            assert _most(before.reached.peers, having), "a majority has seen it"
             self.undone.add(revision)
 
     def _applied(self, before: ZonePartition) -> None:
-        """Who comes has it on its disk, and so have majorities of the voters before and after."""
+        """Check that new nodes have it on disk, and so have majorities of the voters before and after."""
         having = {node for node, epoch in self.kept.items() if epoch >= before.revisions.pending}
         assert before.reached is not None
         step = before.pending[0]
@@ -182,30 +181,30 @@ class ZoneWorld:
 
     # ----------------------------------------------------------------------------------------------- the end
 
-    def settles(self) -> None:
-        """Nothing is lost any more: each hears of everything, and one more instance leads the partition on."""
-        self.takes_over()
+    def settle(self) -> None:
+        """Deliver everything, and let one more instance move the partition to its end."""
+        self.take_over()
         for _ in range(60):
             for node in NODES:
-                self.hears(node, self.state.epoch)
-                self.acknowledges(node)
+                self.fold(node, self.state.epoch)
+                self.acknowledge(node)
             last = self.instances[-1]
             for place, ack in enumerate(self.acks[-len(NODES) :], start=len(self.acks)):
                 last.book.take(place, ack)
             before = len(self.requests)
-            self.looks(last, self.state.epoch)
+            self.act(last, self.state.epoch)
             if len(self.requests) == before:
                 break
             for command in self.requests[before:]:
                 self.submit(command)
         one = self.one
-        assert (one.pending, one.planned, one.cancel) == ((), None, None), "everything that was begun ends"
+        assert (one.pending, one.planned, one.cancel) == ((), None, None), "every started step ends"
         if self.owed is not None:
-            assert is_same(one.stable, self.owed), "a trigger that was accepted is stable, or something took its place"
+            assert is_same(one.stable, self.owed), "an accepted trigger is stable, or a later event replaced it"
 
 
 def _groups(one: ZonePartition) -> Iterator[tuple[NodeId, ...]]:
-    """The voters of which who knows this needs majorities."""
+    """Return the groups of voters whose majorities a reader of this configuration needs."""
     if one.reached is not None:
         yield one.reached.peers
     if one.pending:

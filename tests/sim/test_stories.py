@@ -49,7 +49,7 @@ def _pruned(story: Callable[..., None], *more: object) -> Story:
     return lambda _: story(prunings.altered.__wrapped__(), *more)  # type: ignore[attr-defined]
 
 
-_behind = _pruned(prunings.test_each_member_has_validated_what_is_deleted, {})
+_behind = _pruned(prunings.test_every_member_must_have_validated_the_deleted_records, {})
 
 
 def _stayed(_: Path) -> None:
@@ -90,9 +90,9 @@ STORIES: dict[str, Story] = {
     ),
     "zone_restart_swallows_a_change": _told(zones.test_a_change_before_a_restart_is_acted_on_after_it),
     "zone_reset_swallows_a_change": _told(zones.test_a_change_before_an_automatic_reset_is_acted_on_after_it),
-    "zone_mode_is_no_change": _told(zones.test_another_capacity_and_another_mode_are_changes_of_a_zone),
+    "zone_mode_is_no_change": _told(zones.test_capacity_and_mode_are_changes_of_a_zone),
     "pruned_before_a_node_validated": _behind,
-    "pruned_while_records_are_there": _pruned(prunings.test_what_counts_for_records_that_are_there_is_kept),
+    "pruned_while_records_are_there": _pruned(prunings.test_versions_of_existing_records_are_kept),
     "pruned_before_the_first_writer": _told(forgettings.test_pruning_waits_for_the_first_writer),
     "pruned_before_a_successor": _told(forgettings.test_pruning_waits_for_the_successor_of_a_fenced_writer),
     "pruned_before_a_writer": _told(forgettings.test_pruning_waits_for_the_successor_of_a_fenced_writer),
