@@ -7,8 +7,7 @@ supported (``REASONS``).
 
 Several statements become one ``SchemaBatch``, which applies completely or not at all.
 
-Source: the grammar of Cassandra 5 and ScyllaDB 6 for CREATE, ALTER and DROP; ScyllaDB's options ``cdc`` and
-``tablets``.
+Source: the grammar of Cassandra 5 and ScyllaDB 6 for CREATE, ALTER and DROP, with ScyllaDB's ``cdc`` and ``tablets``.
 """
 
 from __future__ import annotations
