@@ -76,7 +76,7 @@ def published(ranges: tuple[GenerationRange, ...]) -> tuple[PublishedRange, ...]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_table_in_tablets_has_the_streams_that_are_published_for_it(seed: int) -> None:
+def test_a_table_in_tablets_has_its_published_streams(seed: int) -> None:
     draw = random.Random(seed)
     ring = tuple(GenerationRange(end, 12, (bytes([slot]) * 16,)) for slot, end in enumerate((-9, 9)))
     ends = (*sorted(draw.sample(range(-100, 100), 5)), TOKEN_MAX)

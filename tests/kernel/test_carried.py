@@ -93,13 +93,13 @@ def test_a_type_does_not_grow_under_the_columns_that_use_it() -> None:
     assert refused(state, AlterType("ks", "wide", WIDE.fields[:1])).code == "field_exists"
 
 
-def test_an_alteration_of_a_type_does_not_make_more_than_one_transaction_takes() -> None:
+def test_a_type_alteration_is_bounded_by_one_transaction() -> None:
     small = CreateType("ks", "wide", WIDE.fields[:10])
     state = applied(ready(), small, *(table(400, name=f"t{number}", number=number) for number in range(50)))
     sized(refused(state, AlterType("ks", "wide", WIDE.fields[10:])), "schema: the records", CHANGED_BYTES_MAX)
 
 
-def test_types_with_blanks_of_several_bytes_count_as_they_are_sent() -> None:
+def test_type_sizes_count_encoded_bytes() -> None:
     wide = f"list<{chr(0x3000) * 3_900}text>"
     sized(refused(ready(), table(300, wide)), "table ks.big", CHANGE_BYTES_MAX)
 
@@ -142,7 +142,7 @@ def in_racks(count: int, length: int) -> ClusterState:
     return state
 
 
-def test_the_key_of_a_replication_is_bounded_since_each_range_repeats_it() -> None:
+def test_the_key_of_a_replication_is_bounded() -> None:
     datacenters = tuple(
         DatacenterReplication(f"dc{number:02}".ljust(100, "x"), 3, tuple(f"{one}".ljust(100, "r") for one in "abc"))
         for number in range(64)

@@ -79,7 +79,7 @@ def test_a_cluster_is_created_once() -> None:
     assert verdict(state, second) == (OutcomeKind.STALE, "")
 
 
-def test_each_check_comes_before_the_next() -> None:
+def test_checks_run_in_order() -> None:
     """The entry breaks each rule, and the test repairs one rule at a time."""
     state = applied(founded(), Noop(), Noop())
     broken = entry(

@@ -171,7 +171,7 @@ def test_a_state_with_other_fields_is_constructed_alike() -> None:
     assert pickle.loads(pickle.dumps(replaced(EMPTY_STATE, name="x"))) == ClusterState(name="x")
 
 
-def test_fields_are_replaced_as_python_replaces_them() -> None:
+def test_replaced_equals_dataclasses_replace() -> None:
     made = entry(STATE, Noop())
     given = {"submitter": "another", "at": 7}
     assert replaced(made, **given) == replace(made, **given) != made

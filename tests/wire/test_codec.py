@@ -58,7 +58,7 @@ RESULT = Result(UUID, "ab", "rejected", 4, "bad_field", "name: too long", 2, "v1
         (encode_result, decode_result, RESULT),
     ],
 )
-def test_values_come_back(write, read, value):
+def test_values_round_trip(write, read, value):
     assert read(write(value)) == value
 
 
@@ -183,7 +183,7 @@ def test_every_change_has_a_schema_and_every_schema_a_class():
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
 @given(data=st.data())
-def test_changes_come_back(name, data):
+def test_changes_round_trip(name, data):
     value = mapper(name).from_record(data.draw(records(name)))
     assert isinstance(value, CHANGES[name])
     assert decode_change(encode_change(value)) == value

@@ -39,7 +39,7 @@ def authored(command, previous=BEFORE):
 
 @pytest.mark.parametrize("previous", [BEFORE, None])
 @pytest.mark.parametrize("command", [Noop(), InitializeCluster("c", (("a", 1),)), Join("n", (-1, 2), b"x" * 16)])
-def test_an_entry_comes_back(command, previous):
+def test_an_entry_round_trips(command, previous):
     made = authored(command, previous)
     assert decode_entry(made.data) == made.entry
     assert made.entry.digest == command_digest(*encode_command(command))

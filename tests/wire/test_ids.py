@@ -54,7 +54,7 @@ def test_the_fraction_overflows_into_the_next_millisecond():
     assert new_state_id(full, 0, bytes(8)) == "018bcfe5-687c-7000-8000-000000000000"
 
 
-def test_an_id_of_a_greater_version_is_passed_by_the_next_millisecond():
+def test_a_state_id_follows_an_id_of_a_greater_version():
     assert new_state_id("018bcfe5-687b-f123-8000-000000000000", 0, bytes(8)) == "018bcfe5-687c-7000-8000-000000000000"
 
 

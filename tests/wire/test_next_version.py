@@ -145,7 +145,7 @@ def test_a_changed_command_needs_a_new_version() -> None:
     assert successor_problems(next_version(COMMAND, **{catalogue.VERSION: 2}), ours) == ()
 
 
-def test_the_later_release_reads_both_versions_of_a_command_and_the_earlier_one_halts(schemas: Path) -> None:
+def test_only_the_later_release_reads_both_command_versions(schemas: Path) -> None:
     state = applied(founded(), node(1))
     first = encode_command(UnregisterNode(NODES[0]))
     assert first[:2] == ("UnregisterNode", 1)
@@ -164,7 +164,7 @@ def test_the_later_release_reads_both_versions_of_a_command_and_the_earlier_one_
     assert folded.state is state
 
 
-def test_an_author_writes_version_2_only_once_the_feature_is_enabled(schemas: Path) -> None:
+def test_an_author_writes_version_2_after_the_feature(schemas: Path) -> None:
     state = applied(founded(), node(1))
     plain = authored(state, UnregisterNode(NODES[0]))
     with later_release(schemas):

@@ -60,7 +60,7 @@ def test_avro_and_fastavro_write_and_read_the_same(name, data):
 @pytest.mark.parametrize("name", MAPPED)
 @given(data=st.data())
 @settings(max_examples=15, deadline=None)
-def test_values_come_back_from_their_records(name, data):
+def test_record_values_round_trip(name, data):
     record = data.draw(records(name))
     mapper = command_mapper(name.rsplit(".", 1)[1]) if name not in RECORDS else record_mapper(name)
     value = mapper.from_record(record)

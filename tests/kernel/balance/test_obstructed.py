@@ -130,7 +130,7 @@ def test_siblings_that_cannot_meet_are_reported() -> None:
     assert (TABLE, "cannot_meet") in told
 
 
-def test_the_only_node_of_a_datacenter_is_drained_if_the_replication_names_none() -> None:
+def test_the_only_node_of_a_datacenter_is_drained() -> None:
     nodes = [register(1), register(2), register(3, "r1", "dc2")]
     state = with_tablet_groups(with_table(cluster(*nodes), factor(1), 4), TABLE, (1,), (2,), (3,), (3,))
     state = balanced(applied(state, Leave(node_id(3))))
@@ -233,7 +233,7 @@ def two(*pairs: str | int) -> Replication:
     return Replication("tablets", sum(one.factor for one in named), tuple(named))
 
 
-def test_the_replica_of_a_dead_node_goes_first(start: ClusterState) -> None:
+def test_the_replica_of_a_dead_node_is_removed_first(start: ClusterState) -> None:
     state, _ = altered(start, factor(3))
     dead = places(tablet(state))[0][0]
     state = applied(state, DeclareDown(dead, "burnt"), AlterKeyspace("ks", factor(2)))

@@ -94,7 +94,7 @@ def test_plans_end_without_a_legal_step(seed: int) -> None:
 
 @settings(max_examples=30)
 @given(SEEDS)
-def test_equal_hosts_of_one_rack_end_at_equal_counts_with_the_fewest_moves(seed: int) -> None:
+def test_equal_hosts_get_equal_counts_with_the_fewest_moves(seed: int) -> None:
     """By count, with one replica each: hosts differ by at most one tablet after the minimum of moves."""
     world = draw_world(seed)
     world.hosts = {node: BalancedHost(node, "dc0", "r0", 2) for node in world.hosts}

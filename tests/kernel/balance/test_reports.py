@@ -67,7 +67,7 @@ def test_an_invalid_report_is_ignored_until_a_valid_one_arrives(sent: LoadReport
     assert codes(after, NOW + WINDOW_US + 1) == []
 
 
-def test_a_node_that_is_not_registered_is_named_until_it_is_known_or_the_window_ends() -> None:
+def test_reports_of_unregistered_nodes_are_listed() -> None:
     found = fold_report(Reports(), report("n9"), NOW, KNOWN)
     assert (dict(found.newest), codes(found)) == ({}, [("", "unknown_node")])
     assert codes(found, NOW + WINDOW_US + 1) == []
@@ -79,7 +79,7 @@ def test_a_node_that_is_not_registered_is_named_until_it_is_known_or_the_window_
     assert len(found.ignored) <= STRANGERS_MAX + 4
 
 
-def test_a_node_that_has_left_is_no_fault() -> None:
+def test_reports_of_a_departed_node_are_not_listed() -> None:
     assert fold_report(Reports(), report("n8"), NOW, KNOWN) == Reports()
 
 
@@ -89,7 +89,7 @@ def test_a_table_dropped_a_moment_ago_is_left_out() -> None:
     assert not codes(found)
 
 
-def test_a_report_counts_once_its_reader_has_applied_the_entry_that_it_follows() -> None:
+def test_a_report_waits_for_the_epoch_of_its_node() -> None:
     found = fold_report(Reports(), report(t={0: 5}, new={0: 1}), NOW, KNOWN)
     assert (within_window(found, NOW, KNOWN), codes(found)) == ({}, [("n1", "unknown_table")])
     later = replace(KNOWN, tables={**KNOWN.tables, "id-of-new": ("ks.new", 4)})
@@ -120,7 +120,7 @@ def test_earlier_amounts_are_converted(before: int, now: int, amounts: dict[int,
     assert recut(amounts, before, now) == wanted
 
 
-def test_a_report_from_before_a_split_has_the_bytes_of_the_table_and_of_no_tablet() -> None:
+def test_a_report_before_a_split_counts_for_the_table_only() -> None:
     found = fold_report(Reports(), report(t={0: 6}, count=2), NOW, KNOWN)
     (measured,) = within_window(found, NOW, KNOWN).values()
     assert (measured.loads, measured.earlier) == ({"bytes": {}}, {"ks.t": {0: 3, 1: 3}})
@@ -167,7 +167,7 @@ def test_a_silent_node_is_not_measured() -> None:
         max_size=12,
     )
 )
-def test_no_sequence_of_reports_raises_and_the_last_good_one_is_kept(rows: list[tuple[str, int, Any]]) -> None:
+def test_the_last_valid_report_is_kept(rows: list[tuple[str, int, Any]]) -> None:
     found = Reports()
     for node, delay, amount in rows:
         found = fold_report(found, report(node, NOW, 1, t={0: amount}), NOW + delay, KNOWN)

@@ -145,7 +145,7 @@ DRAWN = st.builds(
 
 
 @given(st.lists(SIZED, min_size=1, max_size=12), st.lists(WHERE, min_size=1, max_size=6), DRAWN)
-def test_decisions_end_and_stand(drawn: list[Sized], where: list[tuple[int, str, str]], limits: Limits) -> None:
+def test_resize_decisions_end(drawn: list[Sized], where: list[tuple[int, str, str]], limits: Limits) -> None:
     """While all sizes are known, each table is only split or only merged."""
     tables = [replace(one, table=f"ks.t{number:02}") for number, one in enumerate(drawn)]
     hosts = [host(f"h{number}", *each) for number, each in enumerate(where)]

@@ -71,7 +71,7 @@ def test_a_dead_replacing_node_is_a_host_of_its_tablets() -> None:
     assert make_plan(inputs).migrations == ()
 
 
-def test_transitions_count_where_they_end() -> None:
+def test_transitions_count_at_their_target() -> None:
     tablets = new_map("ks.t", uniform_ends(3), [[on("n1")]] * 3, 1)
     stages = (STREAMING, USE_NEW, CLEANUP_TARGET)
     changes = [Transition(number, "migration", stage, 2, 2, (on("n2", 1),)) for number, stage in enumerate(stages)]

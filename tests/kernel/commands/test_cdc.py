@@ -194,7 +194,7 @@ def test_a_generation_keeps_the_leeway_of_its_commit(two: ClusterState) -> None:
     assert rules_of(again).leeway == 7
 
 
-def test_a_requested_generation_serves_the_join_that_came_meanwhile(one: ClusterState) -> None:
+def test_a_requested_generation_serves_a_later_join(one: ClusterState) -> None:
     """The existing data of the generation is outdated. The same preparation starts again and also serves the
     operation.
     """
@@ -445,7 +445,7 @@ def test_ended_incarnations_are_bounded(one: ClusterState) -> None:
     assert writer(state).ended == tuple(names[2:-1])
 
 
-def test_horizons_rise_freely_but_not_while_a_generation_is_prepared(one: ClusterState) -> None:
+def test_a_preparation_freezes_leases(one: ClusterState) -> None:
     state = applied(one, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 500, 100))
     prepared, commit = with_data(joining(state, 2, 5))
     found, detail = refused(prepared, AdvanceCdcWriter("w", FIRST, 501, 100))

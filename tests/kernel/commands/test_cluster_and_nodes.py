@@ -149,7 +149,7 @@ def test_bad_addresses(bad: str) -> None:
     assert refusal(founded(), node(1, address=bad)) == "bad_field"
 
 
-def test_names_and_ids_of_nodes_that_left_stay_taken_but_not_addresses() -> None:
+def test_names_and_ids_of_departed_nodes_stay_taken() -> None:
     state = applied(founded(), node(1))
     gone = replace(state.nodes[uuid(1, space=2)], state="left")
     state = replace(state, nodes=state.nodes.set(gone.id, gone))

@@ -265,7 +265,7 @@ def test_columns_have_types_without_names() -> None:
     assert all(is_type(kind) for kind in types_of(state).values())
 
 
-def test_an_alteration_reaches_every_column_and_the_tables_versions() -> None:
+def test_a_type_alteration_changes_all_columns_and_versions() -> None:
     before = applied(ready(), HOME, PERSON, table(b="frozen<person>"), table("other", v="text"))
     state = applied(before, AlterType("ks", "address", fields(city="text")))
     longer = "udt<street text, zip int, city text>"

@@ -45,7 +45,7 @@ def test_a_request_ends_with_a_dropped_preparation() -> None:
     assert violations(state) == ()
 
 
-def test_a_request_ends_with_the_operation_whose_generation_it_waits_for(one: ClusterState) -> None:
+def test_a_request_ends_with_its_operation(one: ClusterState) -> None:
     state = joining(one, 2, 5)
     first, *_ = parts(state)
     state = applied(state, first, RequestCdcGeneration(SEED))

@@ -84,7 +84,7 @@ def shown(state: ClusterState) -> tuple[list[str], list[str]]:
     return view["read"], view["write"]
 
 
-def test_a_member_comes_and_goes_in_two_steps() -> None:
+def test_a_member_joins_and_leaves_in_two_steps() -> None:
     state = settled(applied(of(3), AddServiceMember(ONE)))
     state = applied(state, AddServiceMember(TWO))
     assert shown(state) == (["n1"], ["n1", "n2"])
@@ -104,7 +104,7 @@ def test_a_rejection_uses_the_state_names_of_views() -> None:
     assert folded.outcome.detail == "node: n3 is bootstrapping, so it can be no member"
 
 
-def test_the_last_member_never_goes() -> None:
+def test_the_last_member_cannot_leave() -> None:
     state = settled(applied(of(2), AddServiceMember(ONE)))
     assert code(state, RemoveServiceMember(ONE)) == "last_member"
     state = applied(state, AddServiceMember(TWO))

@@ -55,7 +55,7 @@ def sound() -> ClusterState:
     return applied(ready(), address, TABLE, WIDE)
 
 
-def test_a_view_has_a_version_of_its_own_and_the_columns_of_its_key() -> None:
+def test_a_view_has_its_own_version_and_key_columns() -> None:
     before = sound()
     state = applied(before, VIEW)
     view = state.views["ks.by_v"]

@@ -59,7 +59,7 @@ def test_shape(ring: tuple[Owners, dict[str, Node]]) -> None:
 
 
 @given(rings(), st.sets(tokens, min_size=1, max_size=6), st.lists(tokens, min_size=1, max_size=20), st.integers(1, 3))
-def test_rows_have_the_replicas_of_their_writes(
+def test_rows_are_colocated_with_their_writes(
     ring: tuple[Owners, dict[str, Node]], joining: set[int], writes: list[int], factor: int
 ) -> None:
     """A generation for a join colocates rows with their writes before and after the join.

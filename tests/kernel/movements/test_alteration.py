@@ -69,7 +69,7 @@ def test_readers_and_writers_at_each_stage() -> None:
     }
 
 
-def test_a_replica_of_the_shared_placement_is_a_member_since_the_later_epoch() -> None:
+def test_a_replica_of_a_shared_placement_has_the_later_epoch() -> None:
     """C is a replica in simple:3 but not of this keyspace, so its older answers must not count for it."""
     nodes = {"A": ("d/r", [1]), "B": ("d/r", [2]), "C": ("d/r", [3])}
     first, operation = admitted(placed(nodes, simple(2), simple(3)), AlterKeyspace("ks0", simple(3)))
@@ -100,7 +100,7 @@ def test_an_alteration_without_data_finishes_immediately() -> None:
     assert groups(after, "write") == groups(state, "write")
 
 
-def test_one_of_two_keyspaces_of_a_setting_changes_alone() -> None:
+def test_a_keyspace_of_a_shared_setting_changes_alone() -> None:
     state = placed(NODES, simple(2), simple(2))
     first, operation = admitted(state, AlterKeyspace("ks0", simple(3)))
     after = driven(first, operation, "finished")

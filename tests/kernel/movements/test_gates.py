@@ -54,7 +54,7 @@ def test_streaming_ends_with_the_reports_of_all_gaining_nodes() -> None:
     assert len(applied(state, command).operations[operation].reports) == 3
 
 
-def test_a_removed_node_is_no_witness_and_the_others_need_a_quorum_of_the_full_group() -> None:
+def test_a_removed_node_does_not_count_in_the_quorum() -> None:
     state = applied(placed(FIVE, simple(3)), DeclareDown("n3", "disk"))
     state, operation = admitted(state, Remove("n3"))
     state = driven(state, operation, "write_both_read_new")
@@ -107,7 +107,7 @@ def test_each_datacenter_has_its_own_quorum() -> None:
     assert lacking(state, operation, "bb1") == ()
 
 
-def test_a_dead_replica_is_made_up_for_by_a_quorum_of_each_datacenter() -> None:
+def test_a_dead_replica_needs_a_quorum_of_each_datacenter() -> None:
     nodes = {f"{dc}{n}": (f"{dc}/r1", [100 * n + len(dc)]) for dc in ("a", "bb") for n in (1, 2, 3)}
     state = applied(placed({**nodes, "x": ("a/r1", ())}, network(a=3, bb=3)), DeclareDown("a2", "disk"))
     state, operation = admitted(state, Replace("x", "a2"))

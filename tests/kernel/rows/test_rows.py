@@ -50,7 +50,7 @@ def test_rows_equal_the_model_in_any_order_of_arrival() -> None:
     assert set(met) == set(KINDS)
 
 
-def test_the_join_is_commutative_associative_and_idempotent_to_the_last_field() -> None:
+def test_the_join_is_commutative_associative_and_idempotent() -> None:
     for seed in range(SEEDS):
         chance = Random(seed)
         a, b, c = (joined(effect(mutation_of(drawn(chance, 8))) for _ in range(2)) for _ in range(3))
@@ -104,7 +104,7 @@ def test_statements_inherit_timestamp_and_ttl() -> None:
     assert next_expiry(stays, 12 * SECOND) is None
 
 
-def test_a_replaced_collection_keeps_the_elements_of_the_write_that_replaces_it() -> None:
+def test_a_replaced_collection_keeps_its_new_elements() -> None:
     def put(at: int, *cells: tuple[str, bytes | None]) -> RowState:
         return written_row(COLUMNS, at, None, cells)
 

@@ -95,13 +95,13 @@ def test_powers_of_two_cut_the_ring_by_its_top_bits() -> None:
     assert uniform_ends(4) == (-(2**62) - 1, -1, 2**62 - 1, TOKEN_MAX)
 
 
-def test_there_is_no_tablet_beyond_the_last() -> None:
+def test_an_index_beyond_the_last_tablet_is_rejected() -> None:
     for index in (-1, 3):
         with pytest.raises(IndexError):
             made(3).tablet(index)
 
 
-def test_transitions_and_decisions_come_and_go() -> None:
+def test_transitions_and_decisions_are_set_and_removed() -> None:
     tablets = made(3)
     moving = Transition(1, "migration", "streaming", 8, 7, (TabletReplica("c", 0, 0), TabletReplica("b", 1, 5)))
     started = with_transitions(tablets, {1: moving})

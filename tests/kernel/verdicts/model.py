@@ -95,7 +95,7 @@ STOPPED = "a write can never be judged"
 LATE = "what the log says does not count from the settled time on"
 
 GRACE = 1
-"""The time for which a version can be named after its end."""
+"""A version can be named for this time after its end."""
 
 
 @dataclass(frozen=True, slots=True)

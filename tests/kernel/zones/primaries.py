@@ -53,7 +53,7 @@ class World:
 
 
 def beginning(nodes: int, goals: tuple[str, ...], cancels: int = 1) -> World:
-    """Return the world in which all nodes know the partition at the first goal. Each letter is a node."""
+    """Return the world with the partition at the first goal, known to all nodes. Each letter is a node."""
     first = ZoneStep(tuple(goals[0]))
     one = ZonePartition("z", 0, first, first, revisions=ZoneRevisions(stable=1))
     return World((one, one), (1,) * nodes, (1,) * nodes, tuple(tuple(goal) for goal in goals[1:]), cancels)

@@ -400,7 +400,7 @@ def test_a_lost_majority_is_reported_with_its_remedy(moving: bool) -> None:
 
 
 def check_final_state(state: ClusterState) -> None:
-    """Declare the live nodes up. Operators do only what the wait reason of a partition suggests."""
+    """Declare the live nodes up. Operators follow only the wait reasons of partitions."""
     state = done(state, *(DeclareUp(one.id, "") for one in state.nodes.values() if one.down and one.state != "left"))
     state = done(state, *(CancelOperation(one.id, "") for one in in_flight(state)))
     while commands := new_data_nodes(updated_timers(Timers(), state), state, 0):

@@ -27,7 +27,7 @@ from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset,
 
 
 def smaller() -> ClusterState:
-    """Return a state with five replicas, three of them voters, in which one is about to leave."""
+    """Return a state with five replicas, three of them voters. One replica is about to leave."""
     state = with_data("ABCDE", partitions=1, replicas=5, quorum=2)
     state = done(state, AlterZone("z", replicas=4))
     return done(state, trigger(state))
