@@ -1,4 +1,4 @@
-"""Drives operations to their end with the coordinator's own decisions, every node acknowledging at once."""
+"""Completes operations with the coordinator's own decisions; every node acknowledges at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW = 1_700_000_000_000_000
 
 
 def acks_of(state: ClusterState) -> dict[str, NodeAck]:
-    """Every node has applied everything, and the gaining ones have streamed their rows."""
+    """Return acknowledgements of all nodes: each has applied everything, and gaining nodes have streamed their rows."""
     flying = in_flight(state)
     return {
         node: NodeAck(
@@ -34,7 +34,7 @@ def acks_of(state: ClusterState) -> dict[str, NodeAck]:
 
 
 def known(state: ClusterState, **changes: object) -> CoordinatorView:
-    """All is well: acknowledged and published up to this epoch."""
+    """Return a view without problems: all nodes acknowledged and all topics published up to this epoch."""
     values: dict[str, object] = {"acks": acks_of(state), "published": state.epoch, "now": NOW, "complete_since": 0}
     return CoordinatorView(state, **(values | changes))  # type: ignore[arg-type]
 
@@ -42,7 +42,7 @@ def known(state: ClusterState, **changes: object) -> CoordinatorView:
 def finish_operations(
     state: ClusterState, after: Callable[[ClusterState, Command], ClusterState]
 ) -> list[ClusterState]:
-    """The states on the way until nothing is left to propose."""
+    """Return the intermediate states until the coordinator proposes nothing."""
     states: list[ClusterState] = []
     while proposals := propose(known(state)):
         state = after(state, proposals[0].command)

@@ -1,4 +1,4 @@
-"""What the coordinator shows of the cluster: every figure, and for what movements wait."""
+"""The coordinator's metrics of the cluster, and the waits of movements."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def shown(state: ClusterState, acks: dict[str, NodeAck]) -> dict[tuple[str, ...]
     return {(one.name, *one.labels): float(one.value) for one in samples if isinstance(one.value, int | float)}
 
 
-def waited(found: dict[tuple[str, ...], float], figure: str) -> dict[str, float]:
-    """Kinds of waits with a number above 0."""
+def open_waits(found: dict[tuple[str, ...], float], figure: str) -> dict[str, float]:
+    """Return the kinds of waits with a number above 0."""
     by_kind = {kind: found[(figure, kind)] for kind in WAITS}
     return {kind: number for kind, number in by_kind.items() if number}
 
@@ -51,21 +51,21 @@ def test_an_operation_is_counted_by_what_it_waits_for(stage: str, kind: str) -> 
     state, operation = asked("join")
     state = driven(state, operation, stage) if stage != "requested" else state
     found = shown(state, {})
-    assert waited(found, "ringlog_operations") == {kind: 1}
+    assert open_waits(found, "ringlog_operations") == {kind: 1}
     begun_at = state.operations[operation].marks[-1].at
-    assert waited(found, "ringlog_operations_oldest_seconds") == {kind: (NOW - begun_at) / 1e6}
+    assert open_waits(found, "ringlog_operations_oldest_seconds") == {kind: (NOW - begun_at) / 1e6}
     names = {name for figure, *labels in found if figure == "ringlog_awaited_node" for name in labels}
     assert bool(names) == (kind == "acknowledgements")
     assert names <= {node.name for node in state.nodes.values()}
     assert found[("ringlog_awaited_nodes",)] == len(names)
 
 
-def test_who_has_streamed_its_rows_is_not_waited_for() -> None:
+def test_a_node_that_has_streamed_its_rows_is_not_awaited() -> None:
     state, operation = asked("join")
     state = driven(state, operation, "write_both_read_old")
     silent = {node: replace(ack, reports=()) for node, ack in acknowledgements(state, 0).items()}
     found = shown(state, silent)
-    assert waited(found, "ringlog_operations") == {"streams": 1}
+    assert open_waits(found, "ringlog_operations") == {"streams": 1}
     assert found[("ringlog_awaited_node", "x")] == 1
 
 
@@ -73,19 +73,19 @@ def test_a_failure_waits_for_a_decision() -> None:
     state, operation = asked("join")
     state = driven(state, operation, "write_both_read_new")
     failed = applied(state, FailOperation(operation, "the disk is full"))
-    assert waited(shown(failed, {}), "ringlog_operations") == {"decision": 1}
+    assert open_waits(shown(failed, {}), "ringlog_operations") == {"decision": 1}
 
 
-def test_tablets_are_counted_apart() -> None:
+def test_tablets_are_counted_separately() -> None:
     start = with_table(three_racks(), factor(1), 2)
     state = started(start, migration(start), "streaming")
     found = shown(state, {})
-    assert waited(found, "ringlog_operations") == {}
-    assert sum(waited(found, "ringlog_tablets_on_their_way").values()) == 1
+    assert open_waits(found, "ringlog_operations") == {}
+    assert sum(open_waits(found, "ringlog_tablets_on_their_way").values()) == 1
     assert found[("ringlog_awaited_nodes",)] >= 1
 
 
-def test_every_figure_of_the_cluster_is_shown() -> None:
+def test_every_metric_of_the_cluster_is_exported() -> None:
     state, operation = asked("join")
     state = applied(driven(state, operation, "prepared"), DeclareDown("n3", "disk"))
     writer = CdcWriter("w", "a", 1, 9_000_000, 0, 7_000_000, (), ())
@@ -110,13 +110,13 @@ def test_every_figure_of_the_cluster_is_shown() -> None:
     assert found[("ringlog_cdc_writers", "live")] == 2
     assert found[("ringlog_cdc_writers", "fenced")] == 1
     assert found[("ringlog_cdc_writers_low_watermark_seconds",)] == 5
-    assert found[("ringlog_snapshot_epoch",)] == 3, "a mark is no snapshot before it is confirmed"
+    assert found[("ringlog_snapshot_epoch",)] == 3, "a mark becomes a snapshot only when it is confirmed"
     assert (found[("ringlog_archive_epoch",)], found[("ringlog_log_begin_epoch",)]) == (3, 2)
     assert found[("ringlog_cluster_in_recovery",)] == 1
 
 
-def test_an_empty_cluster_has_figures_too() -> None:
+def test_an_empty_cluster_has_metrics_too() -> None:
     found = shown(ClusterState(), {})
     assert ("ringlog_cdc_writers_low_watermark_seconds",) not in found
-    assert waited(found, "ringlog_operations") == {}
-    assert waited(found, "ringlog_operations_oldest_seconds") == {}
+    assert open_waits(found, "ringlog_operations") == {}
+    assert open_waits(found, "ringlog_operations_oldest_seconds") == {}

@@ -1,4 +1,4 @@
-"""What the coordinator proposes: the next step, as soon as its conditions hold, and nothing that would be refused."""
+"""Proposals of the coordinator: the next step as soon as its conditions hold, and no step that would be refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .world import World
 
 LEAD_US = 2_000_000
 START = NOW + LEAD_US
-"""Where the first generation begins, and with it the first writer."""
+"""Start of the first generation and of the first writer."""
 
 LATER = NOW + 10_000_000
 
@@ -56,14 +56,14 @@ def applied(world: World, *commands: Command) -> ClusterState:
 
 
 def joining(world: World, number: int) -> ClusterState:
-    """A node has asked to join."""
+    """Return a state with a requested join."""
     name, port = f"n{number}", 7_000 + number
     register = RegisterNode(name, node(number), f"127.0.0.1:{port}", "dc", "r", 2, 12, "1", (), 1)
     return applied(world, register, Join(node(number), (number * 1_000, number * 10**15), bytes(16)))
 
 
 def finish(world: World) -> list[str]:
-    """Drive everything to its end; the kinds and stages on the way."""
+    """Complete all operations and return the kinds and stages on the way."""
     steps = []
     while proposals := propose(known(world.state)):
         command = proposals[0].command
@@ -94,15 +94,15 @@ def test_a_join_goes_through_every_stage_with_its_generation(world: World) -> No
     joining(world, 2)
     finish(world)
     logged(world)
-    assert endings(world, NOW + 2**50) == [], "no writer has logged what lies in it"
+    assert endings(world, NOW + 2**50) == [], "no writer has logged rows in it"
     assert [generation.status for generation in world.state.generations] == ["published", "published"]
 
 
-def test_where_no_table_has_a_log_generations_come_and_go_by_themselves(world: World) -> None:
+def test_without_logged_tables_generations_advance_automatically(world: World) -> None:
     joining(world, 1)
     finish(world)
     joining(world, 2)
-    assert "CloseCdcGeneration" not in finish(world), "somebody might make a table now, and write into it"
+    assert "CloseCdcGeneration" not in finish(world), "a client could create a table now and write to it"
     end = world.state.generations[1].timestamp + 5_000_000 + UNWATCHED_MARGIN_US
     assert propose(known(world.state, now=end)) == ()
     assert endings(world, end + 1) == ["CloseCdcGeneration", "ExpireCdcGeneration", "ForgetCdcGeneration"]
@@ -110,7 +110,7 @@ def test_where_no_table_has_a_log_generations_come_and_go_by_themselves(world: W
     assert world.state.generations[0].ranges == ()
 
 
-def test_a_generation_expires_when_its_rows_are_gone_and_the_topics_say_so_before_it_is_forgotten(world: World) -> None:
+def test_an_expired_generation_is_published_before_it_is_pruned(world: World) -> None:
     prepared(world)
     finish(world)
     logged(world, ttl=3600)
@@ -134,7 +134,7 @@ def test_a_generation_expires_when_its_rows_are_gone_and_the_topics_say_so_befor
 
 
 def endings(world: World, now: int) -> list[str]:
-    """Kinds of what is applied until nothing more is proposed at ``now``."""
+    """Return the applied kinds until the coordinator proposes nothing at ``now``."""
     kinds = []
     while proposals := propose(known(world.state, now=now)):
         kinds.append(type(proposals[0].command).__name__)
@@ -143,14 +143,14 @@ def endings(world: World, now: int) -> list[str]:
 
 
 def logged(world: World, ttl: int = 86_400) -> None:
-    """There is a table with a log."""
+    """Return a state with a table that has a log."""
     options = CdcOptions(enabled=True, ttl=ttl)
     columns = (Column("k", "int"),)
     applied(world, CreateKeyspace("ks", Replication("simple", 1)))
     applied(world, CreateTable("ks", "logged", node(9), columns, ("k",), (), options))
 
 
-def test_without_acknowledgements_nothing_that_is_gated_goes_on(world: World) -> None:
+def test_without_acknowledgements_no_gated_step_advances(world: World) -> None:
     state = joining(world, 1)
     (first,) = propose(known(state, acks={}))
     assert isinstance(first.command, AdvanceOperation)
@@ -186,7 +186,7 @@ def test_reports_of_other_operations_are_not_shown(world: World) -> None:
     assert len(propose(known(state))) == 1
 
 
-def test_the_same_view_asks_under_the_same_id_and_a_newer_one_under_another(world: World) -> None:
+def test_the_same_view_sends_the_same_id_and_a_newer_view_another(world: World) -> None:
     state = joining(world, 1)
     (first,) = propose(known(state))
     assert propose(known(state)) == (first,)
@@ -198,7 +198,7 @@ def test_the_same_view_asks_under_the_same_id_and_a_newer_one_under_another(worl
 
 
 def prepared(world: World, horizon: int = LATER + 9_000_000) -> ClusterState:
-    """A generation of which all data is there, and a writer with a far horizon."""
+    """Return a generation with all of its data, and a writer with a distant lease."""
     joining(world, 1)
     finish(world)
     applied(world, RegisterCdcWriter("spark", "a"), AdvanceCdcWriter("spark", "a", horizon, START))
@@ -213,7 +213,7 @@ def commits(state: ClusterState, **changes: object) -> list[int]:
     return [command.timestamp for command in commands if isinstance(command, CommitCdcGeneration)]
 
 
-def test_a_new_generation_waits_a_little_for_live_writers_and_then_starts_above_their_horizons(world: World) -> None:
+def test_a_new_generation_starts_above_the_leases_of_live_writers(world: World) -> None:
     state = prepared(world)
     assert commits(state, now=LATER, complete_since=LATER) == []
     assert commits(state, now=LATER, complete_since=LATER - HORIZON_WAIT_US) == [LATER + 9_000_001]
@@ -221,8 +221,8 @@ def test_a_new_generation_waits_a_little_for_live_writers_and_then_starts_above_
     assert commits(world.state, now=LATER, complete_since=LATER) == [LATER + LEAD_US]
 
 
-def test_a_generation_that_would_start_too_far_ahead_waits_until_its_validator_takes_it(world: World) -> None:
-    """Someone with a fast clock wrote a far horizon; the refusal would be repeated for ever."""
+def test_a_generation_too_far_ahead_waits_until_the_validator_accepts_it(world: World) -> None:
+    """A client with a fast clock wrote a distant lease; without the wait the refusal would repeat without end."""
     far = LATER + 1_000_000_000
     prepared(world, far)
     for seconds in (0, 60, 800, 850, 878, 882, 883, 900, 1_100):
@@ -233,7 +233,7 @@ def test_a_generation_that_would_start_too_far_ahead_waits_until_its_validator_t
             assert too_far_ahead(world.state, CommitCdcGeneration("x", timestamp, ""), now - LEAD_US) is None
 
 
-def test_a_new_generation_starts_above_the_previous_one_also_when_the_clock_went_back(world: World) -> None:
+def test_a_new_generation_starts_above_the_previous_one_after_a_clock_decrease(world: World) -> None:
     state = prepared(world)
     assert state.generations[-1].timestamp == START
     applied(world, AdvanceCdcWriter("spark", "a", START, START))
@@ -256,7 +256,7 @@ def test_publication_is_recorded_only_when_the_change_topics_have_it(world: Worl
     assert publications(committed) == 1
 
 
-def test_a_generation_is_closed_only_when_the_writers_are_done_with_it(world: World) -> None:
+def test_a_generation_is_sealed_only_when_its_writers_are_done(world: World) -> None:
     prepared(world)
     finish(world)
     following = world.state.generations[-1].timestamp
@@ -274,7 +274,7 @@ def test_a_request_for_a_generation_is_served(world: World) -> None:
     assert len(world.state.generations) == 1
 
 
-def test_data_that_does_not_fit_the_owners_any_more_is_put_anew(world: World) -> None:
+def test_data_of_former_owners_is_written_again(world: World) -> None:
     state = prepared(world)
     assert state.prepared is not None
     (part,) = (ranges for _, ranges in state.prepared.received)
@@ -287,7 +287,7 @@ def test_data_that_does_not_fit_the_owners_any_more_is_put_anew(world: World) ->
     assert again.ranges == part
 
 
-def test_nothing_is_proposed_when_all_is_done(world: World) -> None:
+def test_a_finished_cluster_gets_no_proposal(world: World) -> None:
     assert propose(known(world.state)) == ()
     joining(world, 1)
     finish(world)
@@ -295,7 +295,7 @@ def test_nothing_is_proposed_when_all_is_done(world: World) -> None:
     assert finish_operations(world.state, lambda state, _: state) == []
 
 
-def test_several_operations_go_on_together_each_with_its_own_reports(world: World) -> None:
+def test_several_operations_advance_together_with_separate_reports(world: World) -> None:
     for number in (1, 2, 3, 4):
         joining(world, number)
     assert len(propose(known(world.state))) == 4
@@ -314,7 +314,7 @@ def test_several_operations_go_on_together_each_with_its_own_reports(world: Worl
     assert propose(known(world.state, acks=silent)) == ()
 
 
-def test_only_as_many_are_moved_on_as_may_run(world: World) -> None:
+def test_only_permitted_operations_advance(world: World) -> None:
     applied(world, ChangeSettings((("operations_concurrent_max", 2),)))
     for number in (1, 2, 3):
         joining(world, number)
@@ -326,24 +326,24 @@ def test_only_as_many_are_moved_on_as_may_run(world: World) -> None:
 # --------------------------------------------------------------------------- acknowledgements of another history
 
 
-def witnesses_of(state: ClusterState, acks: Mapping[str, NodeAck]) -> set[str]:
-    """Who is shown as a witness in what is proposed."""
+def acknowledging_nodes(state: ClusterState, acks: Mapping[str, NodeAck]) -> set[str]:
+    """Return the acknowledging nodes of a proposal."""
     (proposal,) = propose(known(state, acks=acks))
     assert isinstance(proposal.command, AdvanceOperation)
     return {witness.node for witness in proposal.command.witnesses}
 
 
-def test_acknowledgements_of_a_history_that_the_log_lost_witness_nothing() -> None:
+def test_acknowledgements_of_a_lost_history_do_not_count() -> None:
     state = joining(World(), 1)
     acks = acks_of(state)
     mine = {node: replace(ack, state_id=state.state_id) for node, ack in acks.items()}
     lost = {node: replace(ack, state_id=node) for node, ack in acks.items()}
-    assert witnesses_of(state, mine) == witnesses_of(state, acks) == set(acks)
-    assert witnesses_of(state, lost) == set()
+    assert acknowledging_nodes(state, mine) == acknowledging_nodes(state, acks) == set(acks)
+    assert acknowledging_nodes(state, lost) == set()
 
 
 def test_an_acknowledgement_counts_once_its_epoch_is_folded() -> None:
-    """An epoch that is still to come here, and one that is forgotten, cannot be compared."""
+    """An epoch that the coordinator has not folded, or has pruned, cannot be compared."""
     state = joining(World(), 1)
     (ack,) = acks_of(state).values()
     ahead = replace(ack, applied=state.epoch + 1, state_id=state.state_id)

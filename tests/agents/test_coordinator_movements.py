@@ -1,4 +1,4 @@
-"""The coordinator moves every kind of operation to its end, also when another instance takes over after each step."""
+"""The coordinator completes every kind of operation, even if another instance takes over after each step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REQUESTS: dict[str, tuple[Command, ...]] = {
 
 
 def world_with(kind: str) -> tuple[World, str]:
-    """Five nodes, one that is registered only, three replicas; an operation of that kind was asked for."""
+    """Return five nodes, one of them only registered, with three replicas and a requested operation of that kind."""
     world = World()
     for number in range(1, SPARE + 1):
         world.direct(RegisterNode(f"n{number}", node(number), f"n{number}:1", "dc", "r", 2, 12, "1", (), 1))
@@ -56,12 +56,12 @@ def world_with(kind: str) -> tuple[World, str]:
     return world, operation.id
 
 
-def test_all_kinds_that_wait_for_somebody_are_here() -> None:
+def test_all_kinds_with_waits_are_covered() -> None:
     assert REQUESTS.keys() == set(KINDS) - {"assassinate"}
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_a_take_over_after_every_step_loses_none(kind: str) -> None:
+def test_a_take_over_after_every_step_loses_no_step(kind: str) -> None:
     world, operation = world_with(kind)
     term = 0
     while proposals := propose(known(world.state)):
@@ -78,8 +78,8 @@ def test_a_take_over_after_every_step_loses_none(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_without_the_word_of_a_gaining_node_nothing_goes_on(kind: str) -> None:
-    """Whoever gets rows has to acknowledge and to report; the dead one, which is removed, has not."""
+def test_without_the_report_of_a_gaining_node_no_step_advances(kind: str) -> None:
+    """A gaining node has to acknowledge and to report; a dead node that is being removed has not."""
     world, operation = world_with(kind)
     world.direct(next(one.command for one in propose(known(world.state))))
     stage = world.state.operations[operation].stage

@@ -1,5 +1,5 @@
-"""Who is not believed is shown from the first such record on until a word of its own; a master that comes takes back
-what was believed before.
+"""Rejected acknowledgements: a node is shown from the first rejected record until a valid one, and a new master key
+revokes earlier acceptance.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def said(name: str) -> bytes:
     return encode_node_ack(ack)
 
 
-def test_a_node_is_shown_until_it_is_believed_and_strangers_are_not() -> None:
+def test_a_node_is_shown_until_its_acknowledgement_is_accepted() -> None:
     found = RejectedAcks()
     for who, at in ((TWO, 5), (ONE, 6), (TWO, 7), (uuid(9, space=2), 8)):
         found.record_rejected(who, at, STATE.nodes)
@@ -50,7 +50,7 @@ def test_a_node_is_shown_until_it_is_believed_and_strangers_are_not() -> None:
     assert (found.shown(STATE.nodes), found.records) == ((), 4)
 
 
-def test_invented_nodes_push_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invented_nodes_evict_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "NODES_MAX", 4)
     found = RejectedAcks()
     found.record_rejected(ONE, 1, STATE.nodes)
@@ -61,8 +61,10 @@ def test_invented_nodes_push_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None
     assert [one.since for one in found.shown(STATE.nodes)] == [1, 3]
 
 
-def test_a_master_that_comes_takes_back_what_was_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an agent that runs, without one more record; and it counts and names, whichever role it has."""
+def test_a_new_master_key_revokes_accepted_acks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running agent drops accepted acknowledgements without a further record, and it counts and names them in any
+    role.
+    """
     topic, trust = MemoryLog("c.acks"), [Trust()]
     monkeypatch.setattr(shell, "current", lambda: trust[0])
     monkeypatch.setattr(shell, "KafkaLog", lambda *_: topic)
@@ -83,12 +85,12 @@ def test_a_master_that_comes_takes_back_what_was_believed(tmp_path: Path, monkey
     acks = run_steps(update_acks(acks, Wait.NOTHING), perform)
     assert acks.newest(STATE)[ONE].incarnation == "1@own"
     assert [(one.name, one.value) for one in thread.figures()] == [("ringlog_acks_not_believed", 1)]
-    assert thread.refused() == (), "its own word came later"
+    assert thread.refused() == (), "its valid acknowledgement came later"
     thread.add_record(2, said("1000@thief"))
     assert run_steps(update_acks(acks, Wait.NOTHING), perform) is acks
     assert [one.subject for one in thread.refused()] == [STATE.nodes[ONE].name]
 
 
 def _shows(replica: LogReplica) -> Any:
-    """A replica that has folded ``STATE``."""
+    """Return a replica that has folded ``STATE``."""
     return SimpleNamespace(state=STATE, halted=replica.halted)

@@ -1,4 +1,4 @@
-"""The end of a role's worker, on a log in memory and with no broker for its status."""
+"""The end of a role's worker, on a log in memory and without a broker for its status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEADLINE_S = 60.0
 
 
 class Sender(RoleThread):
-    """Prepares until it may go on, then sends a record and waits for the answer."""
+    """Prepares until the test permits it, then sends a record and waits for the answer."""
 
     role = "sender"
 
@@ -57,7 +57,7 @@ class Sender(RoleThread):
         return 0
 
 
-def test_stop_returns_when_the_work_that_still_prepared_has_ended(tmp_path: Path) -> None:
+def test_stop_returns_when_the_preparing_work_has_ended(tmp_path: Path) -> None:
     log = MemoryLog()
     with LogReplica(log) as replica:
         found(log, replica, "c")
@@ -79,7 +79,7 @@ def test_stop_returns_when_the_work_that_still_prepared_has_ended(tmp_path: Path
 
 
 class Left(Sender):
-    """Finds no broker for longer than it tries."""
+    """A role that finds no broker within its retry limit."""
 
     def work(self) -> None:
         raise LogUnavailable("c.left: Coordinator is not available", "is the broker up?") from ValueError(
@@ -87,7 +87,7 @@ class Left(Sender):
         )
 
 
-def test_a_broker_that_fails_a_role_for_too_long_is_a_sentence(tmp_path: Path) -> None:
+def test_a_long_broker_failure_gives_a_readable_message(tmp_path: Path) -> None:
     log = MemoryLog()
     with LogReplica(log) as replica:
         found(log, replica, "c")
@@ -108,15 +108,15 @@ def test_a_broker_that_fails_a_role_for_too_long_is_a_sentence(tmp_path: Path) -
 
 
 class Asking(ControllerThread):
-    """Has nothing to do."""
+    """A role without work that asks the validator."""
 
     role = "asking"
 
     def run_protocol(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
-def test_who_asks_the_validator_is_not_woken_for_an_epoch_that_changes_nothing(tmp_path: Path) -> None:
+def test_a_role_that_asks_the_validator_sleeps_through_unchanged_epochs(tmp_path: Path) -> None:
     log = MemoryLog()
     settings = ProcessSettings(bootstrap_servers=NOBODY, cluster="c", data_dir=tmp_path)
     asking = Asking(settings, lambda _: None, lambda _: None)
@@ -137,7 +137,7 @@ def test_who_asks_the_validator_is_not_woken_for_an_epoch_that_changes_nothing(t
 
 
 class Follower(FollowingThread):
-    """Has nothing to do."""
+    """A role without work that follows the log."""
 
     role = "follower"
 
@@ -148,7 +148,7 @@ class Follower(FollowingThread):
         return 0
 
 
-def test_faust_rests_where_the_replica_reads_and_hears_how_far_the_role_is(tmp_path: Path) -> None:
+def test_faust_commits_the_position_of_the_role(tmp_path: Path) -> None:
     acknowledged: list[int] = []
     settings = ProcessSettings(bootstrap_servers=NOBODY, cluster="c", data_dir=tmp_path)
     worker = Follower(settings, acknowledged.append, lambda _: None)
@@ -160,8 +160,8 @@ def test_faust_rests_where_the_replica_reads_and_hears_how_far_the_role_is(tmp_p
     assert acknowledged == [2, 6]
 
 
-# Whose word counts for a role: that of the newest term, and that of an instance which is about to take over; and how
-# what was said last is shown.
+# The accepted status of a role comes from the newest term, or from an instance that is taking over; and the display of
+# the last status.
 
 
 def status(term: int) -> AgentStatus:
@@ -169,11 +169,11 @@ def status(term: int) -> AgentStatus:
 
 
 @pytest.mark.parametrize(("last", "said", "believed"), [(5, 5, 5), (5, 6, 6), (5, 4, 5), (5, 0, 0), (0, 3, 3)])
-def test_a_replaced_instance_is_not_believed(last: int, said: int, believed: int) -> None:
+def test_the_status_of_a_replaced_instance_is_ignored(last: int, said: int, believed: int) -> None:
     assert newest(status(last), status(said)) == status(believed)
 
 
-def test_the_first_word_counts() -> None:
+def test_the_first_status_counts() -> None:
     assert newest(None, status(3)) == status(3)
 
 
@@ -192,26 +192,26 @@ def test_the_first_word_counts() -> None:
         ("halted", "for no reason that has a code", 10, 600, "halted"),
     ],
 )
-def test_what_keeps_an_agent_behind_is_said(state: str, why: str, epoch: int, age_s: int, readiness: str) -> None:
+def test_the_cause_of_a_lagging_agent_is_shown(state: str, why: str, epoch: int, age_s: int, readiness: str) -> None:
     said = AgentStatus("keeper", "one", 1, epoch, state, 0, (), why)
     assert view(said, 10, age_s * 1_000_000).readiness == readiness
 
 
-# When an agent reports its status.
+# The schedule of an agent's status reports.
 
 
-def test_what_changes_is_reported_at_the_next_look_and_what_stays_each_second() -> None:
+def test_a_changed_status_is_reported_at_once_and_an_unchanged_one_each_second() -> None:
     reporting = ReportSchedule()
     assert reporting.is_due(5, "starting", 0.1)
     assert reporting.is_due(5, "active", 0.1)
     assert [reporting.is_due(5, "active", 0.25) for _ in range(8)] == [False, False, False, True] * 2
 
 
-def test_epochs_that_follow_one_another_are_reported_once_a_second_and_the_last_one_soon() -> None:
+def test_a_series_of_epochs_is_reported_once_a_second_and_the_last_one_soon() -> None:
     reporting = ReportSchedule()
     assert reporting.is_due(1, "active", 0.1)
     reported = [reporting.is_due(epoch, "active", 0.25) for epoch in range(2, 10)]
     assert reported == [False, False, False, True] * 2
     assert not reporting.is_due(10, "active", 0.25)
-    assert reporting.is_due(10, "active", 0.25), "it is the last one for a moment"
+    assert reporting.is_due(10, "active", 0.25), "it is the last one for now"
     assert not reporting.is_due(10, "active", 0.25)

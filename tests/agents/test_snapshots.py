@@ -1,4 +1,4 @@
-"""One role stores the state behind a ``TakeSnapshot``, others say what they have; then readers begin with it."""
+"""One role stores the state behind a ``TakeSnapshot``, others confirm it, and readers then start with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.log.test_snapshots import Cluster
 
 
 def held(address: int, epoch: int) -> bool:
-    """True if the process holds the state of that epoch which was there; other tests may have others of that epoch."""
+    """Return whether the process still holds this state object of that epoch; other tests may hold equal states."""
     gc.collect()
     return any(id(one) == address and isinstance(one, ClusterState) and one.epoch == epoch for one in gc.get_objects())
 
@@ -62,13 +62,15 @@ class Agents:
         return thread
 
     def left_to(self, role: str, mark: Start) -> int:
-        """How many records a role writes that takes over behind a mark and then has nothing more to do."""
+        """Return the number of records that a role writes when it takes over behind a mark and then has no
+        more work.
+        """
         begin = self.cluster.records.end_offset()
         self.done(role, mark).close()
         return self.cluster.records.end_offset() - begin
 
     def done(self, role: str, mark: Start) -> Steps[None]:
-        """The same role, with nothing more to do."""
+        """Return the same role without further work."""
         log, records = self.cluster.log, self.cluster.records
         steps = SnapshotSteps(role, lambda: SnapshotTopic(records), log.identity, ManualClock().now_us, lambda: role)
         doing = steps.run()
@@ -78,12 +80,12 @@ class Agents:
                 outcome = effect.topic.listed()[0].head if isinstance(effect, AwaitHead) else self.cluster.state
         return doing
 
-    def heard(self, count: int) -> list[object]:
-        """The first records of the topic, when there are so many."""
+    def first_records(self, count: int) -> list[object]:
+        """Wait for that many records of the topic and return them."""
         tail, found = self.cluster.records.tail(0), list[object]()
         while len(found) < count:
             records = tail.poll(60)
-            assert records, f"{len(found)} of {count} records came"
+            assert records, f"{len(found)} of {count} records arrived"
             found += [decode_snapshot_record(record.data) for record in records]
         return found
 
@@ -107,23 +109,23 @@ def agents() -> Iterator[Agents]:
     made.close()
 
 
-def test_who_stores_and_who_confirms(agents: Agents) -> None:
+def test_one_role_stores_and_the_others_confirm(agents: Agents) -> None:
     for role in ("validator", "coordinator", "publisher", "keeper", "balancer"):
         agents.act(role)
     agents.cluster.apply(TakeSnapshot())
-    *_, first, second = agents.heard(4)
+    *_, first, second = agents.first_records(4)
     assert isinstance(first, SnapshotConfirmation)
     assert isinstance(second, SnapshotConfirmation)
     assert {first.by, second.by} == {"coordinator", "publisher"}
     assert digest(agents.begin()) == digest(agents.cluster.state)
     agents.close()
-    assert len(agents.heard(4)) == 4, "validator and balancer wrote nothing"
+    assert len(agents.first_records(4)) == 4, "validator and balancer wrote nothing"
 
 
-def test_without_a_second_reader_nobody_begins_with_it(agents: Agents) -> None:
+def test_a_snapshot_of_one_reader_is_not_used(agents: Agents) -> None:
     agents.act("keeper")
     agents.cluster.apply(TakeSnapshot())
-    agents.heard(2)
+    agents.first_records(2)
     assert agents.begin() == EMPTY_STATE
 
 
@@ -131,16 +133,16 @@ def test_a_reader_with_another_state_disputes_it(agents: Agents) -> None:
     agents.act("keeper")
     before = agents.cluster.state
     agents.cluster.apply(TakeSnapshot())
-    agents.heard(2)
+    agents.first_records(2)
     wrong = replace(agents.cluster.state, name="another")
     agents.act("coordinator", looks_back=False).folded(before, wrong, agents.cluster.log.end_offset() - 1)
-    said = agents.heard(3)[2]
+    said = agents.first_records(3)[2]
     assert isinstance(said, SnapshotConfirmation)
     assert said.digest == digest(wrong) != digest(agents.cluster.state)
     assert agents.begin() == EMPTY_STATE
 
 
-def test_a_broker_that_is_away_costs_that_snapshot_only(agents: Agents) -> None:
+def test_an_unavailable_broker_costs_only_one_snapshot(agents: Agents) -> None:
     class Away(MemoryKeyed):
         refused = threading.Event()
 
@@ -155,47 +157,49 @@ def test_a_broker_that_is_away_costs_that_snapshot_only(agents: Agents) -> None:
     agents.cluster.apply(TakeSnapshot())
     assert away.refused.wait(60)
     agents.cluster.apply(Noop(), TakeSnapshot())
-    chunk, head = agents.heard(2)
+    chunk, head = agents.first_records(2)
     assert (getattr(chunk, "number", None), getattr(head, "epoch", None)) == (0, agents.cluster.state.epoch)
 
 
-def test_a_mark_of_before_the_take_over_is_stored_and_confirmed(agents: Agents) -> None:
+def test_a_mark_from_before_the_take_over_is_stored_and_confirmed(agents: Agents) -> None:
     agents.cluster.apply(TakeSnapshot())
     marked = agents.cluster.state
     agents.cluster.apply(Noop())
     for role in ("keeper", "coordinator"):
         agents.act(role)
-    _, head, said = agents.heard(3)
+    _, head, said = agents.first_records(3)
     assert isinstance(head, StoredSnapshot)
     assert isinstance(said, SnapshotConfirmation)
     assert (head.epoch, head.digest, said.digest) == (marked.epoch, digest(marked), digest(marked))
     assert agents.begin() == marked
 
 
-def test_what_is_stored_is_not_stored_again_and_what_is_confirmed_is_nobodys_to_do(agents: Agents) -> None:
+def test_stored_and_confirmed_snapshots_cause_no_work(agents: Agents) -> None:
     agents.cluster.apply(TakeSnapshot())
     mark = agents.cluster.taken[-1]
-    assert [agents.left_to("keeper", mark), agents.left_to("keeper", mark)] == [2, 0], "a chunk and a head; nothing"
+    assert [agents.left_to("keeper", mark), agents.left_to("keeper", mark)] == [2, 0], (
+        "a chunk and a head, then nothing"
+    )
     assert [agents.left_to("publisher", mark), agents.left_to("validator", mark)] == [1, 0]
     mine = (mark.position, digest(mark.state), ("keeper", "publisher"))
     agents.cluster.apply(ConfirmSnapshot(mark.state.epoch, mark.state.state_id, *mine))
     assert [agents.left_to(role, mark) for role in ("keeper", "coordinator")] == [0, 0]
 
 
-def test_a_state_that_was_stored_and_confirmed_is_let_go(agents: Agents) -> None:
-    """Between two snapshots a role waits for days; a state is as large as its cluster."""
+def test_a_stored_and_confirmed_state_is_released(agents: Agents) -> None:
+    """A role waits for days between two snapshots, and a state is as large as its cluster."""
     agents.cluster.apply(TakeSnapshot())
     taken = id(agents.cluster.state), agents.cluster.state.epoch
     agents.cluster.apply(Noop())
     waiting = [agents.done(role, agents.cluster.taken[-1]) for role in ("keeper", "publisher")]
-    assert held(*taken), "the test holds it"
+    assert held(*taken), "the test holds the state"
     agents.cluster.taken.clear()
     assert not held(*taken)
     for one in waiting:
         one.close()
 
 
-def test_what_was_stored_with_another_digest_is_stored_again(agents: Agents) -> None:
+def test_a_snapshot_with_another_digest_is_stored_again(agents: Agents) -> None:
     agents.cluster.apply(TakeSnapshot())
     mark = agents.cluster.taken[-1]
     agents.left_to("keeper", replace(mark, state=replace(mark.state, name="another")))

@@ -1,4 +1,4 @@
-"""What the processes of agents are told by their supervisor."""
+"""Environment and signals that agent processes receive from their supervisor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ringlog.protocol.roles import ROLES
 from ringlog.runtime.settings import ProcessSettings
 
 
-def test_agents_have_the_settings_of_their_supervisor_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_agents_use_only_the_settings_of_their_supervisor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("RINGLOG_DELAYS", "RINGLOG_KAFKA_CONFIG", "RINGLOG_METRICS_PORT"):
         monkeypatch.delenv(name, raising=False)
     settings = ProcessSettings(cluster="c", data_dir=tmp_path)
@@ -30,7 +30,7 @@ def test_agents_have_the_settings_of_their_supervisor_alone(monkeypatch: pytest.
     assert _env(ProcessSettings(kafka_config=tmp_path / "f"), "keeper")["RINGLOG_KAFKA_CONFIG"] == str(tmp_path / "f")
 
 
-def test_each_role_is_shown_at_a_port_of_its_own() -> None:
+def test_each_role_has_its_own_status_port() -> None:
     settings = ProcessSettings(metrics_port=9400)
     assert [_env(settings, role)["RINGLOG_METRICS_PORT"] for role in ROLES] == [
         str(9400 + place) for place in range(len(ROLES))
@@ -38,14 +38,14 @@ def test_each_role_is_shown_at_a_port_of_its_own() -> None:
     assert "RINGLOG_METRICS_PORT" not in _env(ProcessSettings(metrics_port=None), "validator")
 
 
-def test_ctrl_c_is_for_the_supervisor_alone() -> None:
+def test_only_the_supervisor_handles_ctrl_c() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     interrupted = "import signal; signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGTERM)"
     assert _started([sys.executable, "-c", interrupted], dict(os.environ)).wait() == -signal.SIGTERM
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-def test_an_agent_with_a_variable_that_cannot_be_used_says_which_and_halts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_reports_an_invalid_variable_and_halts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGLOG_METRICS_PORT", "a")
     ended = subprocess.run(
         [sys.executable, "-m", "ringlog.agents", "keeper"], capture_output=True, text=True, check=False
@@ -55,7 +55,7 @@ def test_an_agent_with_a_variable_that_cannot_be_used_says_which_and_halts(monke
     assert "Traceback" not in ended.stderr
 
 
-# A keeper whose Redis or archive cannot be named ends before it takes the role from one that works; it asks nobody.
+# A cache writer with an invalid Redis or archive address stops before it takes over the role, without a connection.
 
 
 SECRET = "the-secret"
@@ -69,7 +69,9 @@ SECRET = "the-secret"
         ("RINGLOG_ARCHIVE", f"ftp://me:{SECRET}@127.0.0.1:1/a", CRASHED, "archive_unavailable"),
     ],
 )
-def test_a_wrong_setting_ends_the_keeper(tmp_path: Path, variable: str, value: str, status: int, code: str) -> None:
+def test_a_wrong_setting_stops_the_cache_writer(
+    tmp_path: Path, variable: str, value: str, status: int, code: str
+) -> None:
     places = {"RINGLOG_DATA_DIR": str(tmp_path), "RINGLOG_BOOTSTRAP_SERVERS": "127.0.0.1:1", variable: value}
     kept = {name: given for name, given in os.environ.items() if not name.startswith("RINGLOG_")}
     kept["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)

@@ -1,4 +1,6 @@
-"""The keeper archives and deletes: never above what the log allows, and nothing that somebody may still need."""
+"""The cache writer archives and truncates: never above the permitted position, and no record that a process still
+needs.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ from tests.waiting import until
 
 
 class World:
-    """A cluster with one confirmed snapshot, and its keeper's ends of the log."""
+    """A cluster with one confirmed snapshot, and the cache writer's bounds of the log."""
 
     def __init__(self, folder: Path) -> None:
         self.cluster = Cluster()
@@ -84,12 +86,12 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "archive")
 
 
-def test_what_was_ordered_goes_and_nothing_else(world: World) -> None:
+def test_only_the_ordered_part_is_deleted(world: World) -> None:
     made = world.archived()
     assert (made.epoch, made.position) == (world.head.epoch, world.head.position)
     ends, log = world.ends(), world.cluster.log
     ends.truncate(world.cluster.state)
-    assert log.begin_offset() == 0, "nobody has ordered anything"
+    assert log.begin_offset() == 0, "no truncation is ordered"
     world.cluster.apply(TruncateLog(world.head.epoch))
     for _ in range(2):
         ends.truncate(world.cluster.state)
@@ -115,7 +117,7 @@ def test_the_archive_grows_behind_a_log_that_was_truncated(world: World) -> None
     assert [head.first for head in Archive(world.folder).segments()] == [1, world.head.epoch + 1]
 
 
-def test_an_archive_in_a_store_lets_go_of_the_log_as_one_in_a_folder_does(world: World) -> None:
+def test_an_archive_in_a_store_permits_truncation_like_one_in_a_folder(world: World) -> None:
     world.store = open_location("memory://truncated")
     world.archived()
     world.cluster.apply(TruncateLog(world.head.epoch))
@@ -127,14 +129,14 @@ def test_an_archive_in_a_store_lets_go_of_the_log_as_one_in_a_folder_does(world:
     assert world.cluster.log.begin_offset() == world.head.position - 1
 
 
-def test_who_has_no_archive_needs_none(world: World) -> None:
+def test_truncation_without_a_configured_archive_works(world: World) -> None:
     assert world.extended(world.ends(archive=False)) is None
     world.cluster.apply(TruncateLog(world.head.epoch))
     world.ends(archive=False).truncate(world.cluster.state)
     assert world.cluster.log.begin_offset() == world.head.position - 1
 
 
-def test_nothing_goes_without_a_snapshot_to_begin_with(world: World) -> None:
+def test_nothing_is_deleted_without_an_initial_snapshot(world: World) -> None:
     world.archived()
     world.cluster.apply(TruncateLog(world.head.epoch))
     kept, world.cluster.records = world.cluster.records, MemoryKeyed()
@@ -145,7 +147,7 @@ def test_nothing_goes_without_a_snapshot_to_begin_with(world: World) -> None:
     world.refused(SnapshotIncomplete)
 
 
-def test_nothing_goes_if_only_later_snapshots_are_there(world: World) -> None:
+def test_nothing_is_deleted_with_only_later_snapshots(world: World) -> None:
     world.cluster.apply(TruncateLog(world.head.epoch))
     ends = world.ends(archive=False)
     world.cluster.store("publisher")
@@ -157,7 +159,7 @@ def _fields(record: object) -> dict[str, object]:
     return {name: getattr(record, name) for name in type(record).__slots__}  # type: ignore[attr-defined]
 
 
-def test_nothing_goes_that_the_archive_lacks(world: World) -> None:
+def test_unarchived_records_are_not_deleted(world: World) -> None:
     world.cluster.apply(TruncateLog(world.head.epoch))
     world.refused(ArchiveGap)
     world.archived()
@@ -166,18 +168,18 @@ def test_nothing_goes_that_the_archive_lacks(world: World) -> None:
     world.refused(ArchiveGap)
 
 
-def test_nothing_goes_if_the_log_knows_of_another_archive(world: World, tmp_path: Path) -> None:
+def test_nothing_is_deleted_if_the_log_names_another_archive(world: World, tmp_path: Path) -> None:
     world.archived()
     world.cluster.apply(TruncateLog(world.head.epoch))
     world.folder = tmp_path / "other"
     ends = world.ends()
     world.cluster.log.gap()
     world.stored()
-    assert world.extended(ends) is not None, "one segment up to here, where the first has two"
+    assert world.extended(ends) is not None, "one segment up to this position, where the first archive has two"
     world.refused(ArchiveForged, ends)
 
 
-def test_nothing_goes_that_the_publisher_needs(world: World) -> None:
+def test_records_needed_by_the_publisher_are_not_deleted(world: World) -> None:
     world.archived()
     world.cluster.apply(TruncateLog(world.head.epoch))
     world.published = world.head.epoch
@@ -187,7 +189,7 @@ def test_nothing_goes_that_the_publisher_needs(world: World) -> None:
     assert world.cluster.log.begin_offset() == world.head.position - 1
 
 
-def test_who_was_superseded_deletes_nothing(world: World) -> None:
+def test_a_superseded_cache_writer_deletes_nothing(world: World) -> None:
     world.cluster.apply(TruncateLog(world.head.epoch))
     world.acts = False
     world.ends(archive=False).truncate(world.cluster.state)
@@ -201,7 +203,7 @@ def steps_of(world: World, role: str = "keeper") -> SnapshotSteps:
 
 
 class Driven:
-    """The keeper's steps, one rest after the other; ``submits``: what is submitted is applied."""
+    """The steps of the cache writer, one pause after the other; ``submits``: the log applies its requests."""
 
     def __init__(self, world: World, *, submits: bool = True) -> None:
         self.world, self.submits = world, submits
@@ -211,15 +213,15 @@ class Driven:
         assert self.steps.resume(world.cluster.state, None)
 
     def rest(self) -> None:
-        """A rest passes: until it waits for work again."""
+        """Run until the cache writer waits for work again."""
         self._effect = self._doing.send(None)
         while not isinstance(self._effect, AwaitSnapshotWork):
             if isinstance(self._effect, SubmitOnce) and self.submits:
                 self.world.cluster.apply(self._effect.command)
             self._effect = self._doing.send(self.world.cluster.state if isinstance(self._effect, Newest) else None)
 
-    def until_tried(self) -> int:
-        """How many rests pass until the archive is tried in vain again."""
+    def pauses_until_attempt(self) -> int:
+        """Return the number of pauses until the next failed attempt at the archive."""
         tries = self.tries
         for rests in range(1, 2 * RESTS_MAX):
             self.rest()
@@ -233,12 +235,12 @@ class Driven:
         return 0 if behind is None else behind.tries
 
 
-def test_a_place_that_is_away_is_tried_again_after_pauses_that_grow_and_are_bounded(world: World) -> None:
+def test_an_unavailable_location_is_retried_with_bounded_growing_pauses(world: World) -> None:
     world.folder.write_text("a file is where the folder was")
     keeper = Driven(world)
     assert keeper.steps.is_due
-    assert [keeper.until_tried() for _ in range(9)] == [1, 1, 2, 4, 8, 16, 32, 64, 64]
-    assert not keeper.steps.is_due, "else it would be tried without a pause"
+    assert [keeper.pauses_until_attempt() for _ in range(9)] == [1, 1, 2, 4, 8, 16, 32, 64, 64]
+    assert not keeper.steps.is_due, "otherwise the next attempt has no pause"
     said = keeper.steps.waits
     assert f"epochs up to {world.head.epoch} since 1970-01-01T00:00:07+00:00: archive_unavailable" in said
     world.folder.unlink()
@@ -248,7 +250,7 @@ def test_a_place_that_is_away_is_tried_again_after_pauses_that_grow_and_are_boun
     assert not keeper.steps.has_unfinished_work
 
 
-def test_a_new_snapshot_is_archived_at_once_and_nothing_is_forgotten_if_it_cannot_be_stored(world: World) -> None:
+def test_a_new_snapshot_is_archived_at_once_and_failures_are_retried(world: World) -> None:
     world.folder.write_text("a file is where the folder was")
     keeper = Driven(world)
     for _ in range(12):
@@ -258,7 +260,9 @@ def test_a_new_snapshot_is_archived_at_once_and_nothing_is_forgotten_if_it_canno
     kept, world.cluster.records.put = world.cluster.records.put, refuses  # type: ignore[method-assign, assignment]
     assert keeper.steps.folded(taken, world.cluster.state, world.cluster.log.end_offset() - 1)
     keeper.rest()
-    assert f"epochs up to {world.head.epoch} since" in keeper.steps.waits, "what could not be stored is not archived"
+    assert f"epochs up to {world.head.epoch} since" in keeper.steps.waits, (
+        "a snapshot that cannot be stored is not archived"
+    )
     world.cluster.records.put = kept  # type: ignore[method-assign]
     world.folder.unlink()
     taken = world.cluster.state
@@ -270,7 +274,7 @@ def test_a_new_snapshot_is_archived_at_once_and_nothing_is_forgotten_if_it_canno
     assert not keeper.steps.has_unfinished_work
 
 
-def test_the_log_hears_of_the_archive_in_the_end(world: World) -> None:
+def test_the_log_finally_records_the_archive(world: World) -> None:
     keeper = Driven(world, submits=False)
     keeper.rest()
     assert "the log has not recorded the archive" in keeper.steps.waits
@@ -278,7 +282,7 @@ def test_the_log_hears_of_the_archive_in_the_end(world: World) -> None:
     keeper.rest()
     assert world.cluster.state.log_bounds["archived"].epoch == world.head.epoch
     assert not keeper.steps.waits
-    assert [head.last for head in Archive(world.folder).segments()] == [world.head.epoch], "it was there already"
+    assert [head.last for head in Archive(world.folder).segments()] == [world.head.epoch], "the entry exists already"
 
 
 def refuses(key: str, data: bytes | None) -> int:
@@ -294,7 +298,7 @@ def archived_up_to(state: ClusterState) -> int:
 
 
 class Threads:
-    """Agents' threads on one cluster; what they submit is applied."""
+    """Threads of agents on one cluster; the log applies their requests."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -329,7 +333,7 @@ class Threads:
                 self.world.cluster.apply(command)
 
     def apply(self, command: Command) -> None:
-        """What the threads submit follows this, or this follows it: an entry that another one passed would be stale."""
+        """Append in order with the requests of the threads, since an overtaken entry is stale."""
         with self.one_at_a_time:
             self.world.cluster.apply(command)
 
@@ -357,8 +361,8 @@ def test_threads_confirm_archive_and_delete(world: World) -> None:
         _await(world, world.cluster.taken[-1].position - 1)
 
 
-def test_who_takes_over_archives_what_was_confirmed(world: World) -> None:
-    """The keeper before it died when the snapshot was confirmed, and not yet archived."""
+def test_a_take_over_archives_confirmed_snapshots(world: World) -> None:
+    """The previous cache writer died after the snapshot was confirmed and before it was archived."""
     with closing(Threads(world)) as threads:
         keeper = threads.act("keeper", world.ends())
         archived = keeper.wait_for(lambda state: state.log_bounds.get("archived"), 60, "an archive")
@@ -367,10 +371,10 @@ def test_who_takes_over_archives_what_was_confirmed(world: World) -> None:
         catch_up(keeper)
         assert world.ends().behind(keeper.state) is None
         assert world.ends(archive=False).behind(keeper.state) is None
-        assert end == world.cluster.log.end_offset(), "nothing more is to do"
+        assert end == world.cluster.log.end_offset(), "no work is left"
 
 
-def test_the_keepers_thread_tries_again_by_itself(world: World) -> None:
+def test_the_thread_of_the_cache_writer_retries(world: World) -> None:
     world.folder.write_text("a file is where the folder was")
     with closing(Threads(world)) as threads:
         keeper = threads.act("keeper", world.ends())
@@ -382,7 +386,7 @@ def test_the_keepers_thread_tries_again_by_itself(world: World) -> None:
         until(lambda: not thread.waits, "it to wait for nothing")
 
 
-def test_who_takes_over_does_what_was_left(world: World) -> None:
+def test_a_take_over_completes_the_remaining_work(world: World) -> None:
     world.cluster.apply(TruncateLog(world.head.epoch))
     with closing(Threads(world)) as threads:
         threads.act("keeper", world.ends(archive=False))
@@ -395,8 +399,8 @@ def _await(world: World, begin: int) -> None:
         assert log._changed.wait_for(lambda: log.begin_offset() == begin, 60)
 
 
-def test_a_log_without_its_first_entry_begins_no_archive_and_the_way_out_is_said(world: World) -> None:
-    """As after a recovery from a member's copy."""
+def test_a_log_without_its_first_entry_reports_the_remedy_for_its_archive(world: World) -> None:
+    """The log is in this condition after a recovery from a member's copy."""
     world.cluster.log.delete_before(world.head.position - 1)
     keeper = Driven(world)
     keeper.rest()
@@ -409,4 +413,4 @@ def test_a_log_without_its_first_entry_begins_no_archive_and_the_way_out_is_said
     ends = world.ends(archive=False)
     assert ends.archive(world.cluster.state.epoch, str) is None
     ends.truncate(world.cluster.state)
-    assert world.cluster.log.begin_offset() == world.cluster.taken[-1].position - 1, "the way out works"
+    assert world.cluster.log.begin_offset() == world.cluster.taken[-1].position - 1, "the remedy works"

@@ -1,4 +1,4 @@
-"""Rejections make no epochs; what a validator remembers of them, and what the next one reads, is bounded."""
+"""Bounds of rejections: they create no epochs, and the validator keeps and reloads a bounded number of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX = 3
 
 
 class Instance:
-    """A validator whose effects are carried out at once; ``topic``: what it published, as the topic keeps it."""
+    """A validator with effects that complete at once; ``topic``: its published records, as the topic keeps them."""
 
     def __init__(self, world: World, topic: list[Result] | None = None) -> None:
         self.world = world
@@ -25,7 +25,9 @@ class Instance:
         self.memory = add_rejections(Validator(world.uuid(), 1, answers_max=MAX), self.topic)
 
     def ask(self, *requests: CommandRequest, lose: bool = False) -> list[Result]:
-        """What is published for these; ``lose``: somebody else's entry gets in before the batch."""
+        """Return the records published for these requests; ``lose``: another author's entry arrives before
+        the batch.
+        """
         first = self.memory.arrived + 1
         self.memory = add_requests(
             self.memory, [(offset, (request,)) for offset, request in enumerate(requests, start=first)]
@@ -77,13 +79,13 @@ def test_a_batch_beyond_the_bound_ends_with_a_noop(world: World) -> None:
     assert (again.outcome, again.code) == (REJECTED, FORGOTTEN)
     assert f"is below {epoch + 1}" in again.detail
     (honest,) = instance.ask(replace(world.request(BAD), since_epoch=world.state.epoch))
-    assert honest.code == "unknown_setting", "who has seen the Noop is decided as ever"
+    assert honest.code == "unknown_setting", "a client that has seen the Noop gets a normal decision"
     late = world.request(GOOD, since_epoch=epoch)
-    assert instance.ask(late)[0].code == FORGOTTEN, "nobody knows whether it was refused before"
+    assert instance.ask(late)[0].code == FORGOTTEN, "an earlier refusal is unknown"
     assert all(entry.request_id != late.request_id for entry in world.applied)
 
 
-def test_what_was_applied_is_known_from_the_history_whatever_is_forgotten(world: World) -> None:
+def test_applied_requests_are_known_from_the_history(world: World) -> None:
     instance = Instance(world)
     applied = world.request(GOOD)
     instance.ask(applied)
@@ -93,7 +95,7 @@ def test_what_was_applied_is_known_from_the_history_whatever_is_forgotten(world:
     assert [result for result in instance.ask(applied) if result.outcome == REJECTED] == []
 
 
-def test_a_noop_that_is_lost_forgets_nothing(world: World) -> None:
+def test_a_lost_noop_removes_nothing(world: World) -> None:
     instance = Instance(world)
     instance.ask(*rejections(world, MAX))
     instance.memory = add_requests(instance.memory, [(instance.memory.arrived + 1, (world.request(BAD),))]).validator
@@ -107,7 +109,7 @@ def test_a_noop_that_is_lost_forgets_nothing(world: World) -> None:
     )
 
 
-def test_the_next_instance_knows_the_floor_and_reads_no_more_than_what_came_after_it(world: World) -> None:
+def test_the_next_instance_reads_only_results_above_the_floor(world: World) -> None:
     first = Instance(world)
     forgotten = rejections(world, MAX)
     first.ask(*forgotten)
@@ -126,7 +128,7 @@ def test_the_next_instance_knows_the_floor_and_reads_no_more_than_what_came_afte
         assert second.ask(kept[0])[0].code == "unknown_setting"
 
 
-def test_however_many_are_refused_memory_and_topic_are_bounded(world: World) -> None:
+def test_memory_and_topic_are_bounded_for_any_number_of_rejections(world: World) -> None:
     instance = Instance(world)
     for _ in range(100):
         instance.ask(*rejections(world, 2))
@@ -137,11 +139,11 @@ def test_however_many_are_refused_memory_and_topic_are_bounded(world: World) -> 
     ahead = replace(world.request(BAD), since_epoch=2**40)
     for _ in range(100):
         instance.ask(replace(ahead, request_id=world.uuid()))
-        assert len(instance.memory.answers) <= MAX + 1, "also of those that claim an epoch to come"
+        assert len(instance.memory.answers) <= MAX + 1, "also of requests that claim a future epoch"
 
 
-def test_a_floor_that_the_log_has_lost_does_not_refuse_everybody(world: World) -> None:
-    """Results outlive a log that was cut; nothing but entries brings it back above the floor."""
+def test_a_floor_above_a_cut_log_does_not_reject_every_request(world: World) -> None:
+    """Results survive a cut of the log; only new entries raise it above the floor."""
     first = Instance(world)
     first.ask(*rejections(world, MAX))
     first.ask(*rejections(world, 1))
@@ -155,5 +157,5 @@ def test_a_floor_that_the_log_has_lost_does_not_refuse_everybody(world: World) -
     assert cut.applied[-1].request_id == now.request_id
 
 
-def test_without_rejections_nothing_is_trimmed_but_all() -> None:
+def test_without_rejections_the_whole_topic_is_trimmed() -> None:
     assert first_needed([], 17) == 17

@@ -1,7 +1,7 @@
-"""The validator in random company: direct authors, lost and late entries, crashes between any two effects, take-overs.
+"""Random runs of the validator: direct authors, lost and late entries, crashes between any two effects, take-overs.
 
-Whatever happens: a request has at most one effect, one that was answered as rejected never has any, and nothing is
-acknowledged without an answer. At the end, undisturbed, everything that was asked is answered.
+In all of them a request has at most one effect, a request answered as rejected has none, and no request is acknowledged
+without an answer. At the end, without disturbance, every request has an answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ROUNDS = 60
 
 
 class Run:
-    """One random run: the topics, the log, and the validator of the moment."""
+    """One random run: the topics, the log, and the current validator."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -61,13 +61,13 @@ class Run:
         self.start_validator()
 
     def start_validator(self) -> None:
-        """A new instance: take-over, Noop, results read; what was not acknowledged is delivered again."""
+        """Start an instance: take-over, Noop, results read; unacknowledged requests are delivered again."""
         self.term += 1
         self.world.take_over(self.term)
         self.core = add_rejections(Validator(f"instance-{self.term}", self.term), self.results)
 
     def ask(self) -> None:
-        """A new request, an old one again, an old id with another command, or bytes that are none."""
+        """Send a new request, an old one again, an old id with another command, or invalid bytes."""
         draw = self.random.random()
         asked = [request for request in self.requests if request is not None]
         if draw < 0.05:
@@ -92,7 +92,7 @@ class Run:
         return offset, () if request is None else (request,)
 
     def round(self, disturbed: bool = True) -> None:
-        """Deliver, decide, commit, answer; perhaps the process ends before one of the effects."""
+        """Deliver, decide, commit, answer; the process may die before one of the effects."""
         first = max(self.acked, self.core.arrived) + 1
         last = self.random.randint(first, len(self.requests)) if disturbed else len(self.requests)
         step = add_requests(self.core, [self._record(offset) for offset in range(first, last)])
@@ -136,7 +136,7 @@ class Run:
                     raise AssertionError("there is no later instance")
 
     def _hand_over(self, entries: Sequence[EncodedEntry], disturbed: bool) -> None:
-        """The first copies of some entries; nobody has looked yet what became of them."""
+        """Send the first copies of some entries before their outcome is known."""
         for encoded in entries:
             if not disturbed or self.random.random() < 0.8:
                 self.world.land(encoded)
@@ -144,7 +144,7 @@ class Run:
                 self.floating.append(encoded)
 
     def _commit(self, chain: EntryChain, disturbed: bool) -> tuple[CommitOutcome, ...]:
-        """The chain lands, whole, in parts, late or between others', until every fate is final."""
+        """Append the chain completely, in part, late or between other entries, until every outcome is final."""
         judged = commit_outcomes(self.world.state, chain)
         while not all_final(judged):
             for encoded, fate in zip(chain.entries, judged, strict=True):
@@ -161,7 +161,7 @@ class Run:
         return judged
 
     def _let_land(self) -> None:
-        """Copies that were on their way arrive, in any order, also after their author is gone."""
+        """Append copies in transit in any order, even after the end of their author."""
         self.random.shuffle(self.floating)
         while self.floating and self.random.random() < 0.5:
             self.world.land(self.floating.pop())
@@ -174,7 +174,7 @@ class Run:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_no_request_has_two_effects_and_no_rejected_one_has_any(seed: int) -> None:
+def test_a_request_has_at_most_one_effect_and_a_rejected_one_has_none(seed: int) -> None:
     run = Run(seed)
     for _ in range(ROUNDS):
         for _ in range(run.random.randrange(6)):
@@ -195,7 +195,7 @@ def test_no_request_has_two_effects_and_no_rejected_one_has_any(seed: int) -> No
     assert terms == sorted(terms)
 
 
-# No request, however long the text in any of its fields, may lead to an answer that does not fit into a record.
+# The answer to any request fits into a record, for any length of its text fields.
 
 
 RESULT_BYTES_MAX = 4_096
@@ -203,7 +203,7 @@ LONG = ("\x00" * 60_000, "a" * 60_000, "\U0001f600" * 60_000, "'\"\\\n" * 15_000
 
 
 def filled(hint: typing.Any, text: str) -> typing.Any:
-    """A value of the annotated type, with ``text`` in each of its strings."""
+    """Return a value of the annotated type with ``text`` in each of its strings."""
     arguments = typing.get_args(hint)
     if hint is str:
         return text
@@ -221,7 +221,7 @@ def filled(hint: typing.Any, text: str) -> typing.Any:
 
 
 def commands(text: str) -> Iterator[Command]:
-    """Every command, with ``text`` in one of its fields at a time."""
+    """Return every command with ``text`` in one of its fields at a time."""
     for cls in COMMANDS.values():
         hints = typing.get_type_hints(cls)
         short = {field.name: filled(hints[field.name], "x") for field in dataclasses.fields(cls)}
@@ -243,7 +243,7 @@ def test_every_answer_is_short(text: str) -> None:
     world.take_over(1)
     asked: list[CommandRequest] = []
     for command in commands(text):
-        with suppress(WireError):  # a field of fixed length, which no request can fill with this
+        with suppress(WireError):  # A field of fixed length, which no request can fill with this text.
             asked.append(world.request(command))
     asked.append(CommandRequest(world.uuid(), world.state.epoch, "tester", text, 1, b""))
     sizes = [size for request in asked for size in answer_bytes(world, request)]

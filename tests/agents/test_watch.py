@@ -1,4 +1,4 @@
-"""What an agent's watch says of topics that are gone, and what of an outage gets into the log."""
+"""The broker watch of an agent: its messages about missing topics, and its log lines during an outage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UP = dict(IDS)
 
 
 class Scripted(TopicWatch):
-    """Looks at what a test says is there; None: no broker answers."""
+    """A check with scripted topics; None: no broker answers."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -43,7 +43,7 @@ class Scripted(TopicWatch):
 
 
 @pytest.mark.parametrize(("topic", "code"), [(METADATA, HALTED), (REQUESTS, CRASHED)])
-def test_a_topic_that_stays_missing_ends_the_agent(topic: str, code: int) -> None:
+def test_a_topic_that_stays_missing_stops_the_agent(topic: str, code: int) -> None:
     watch = Scripted()
     assert watch.at(0, UP) is None
     assert watch.at(1, UP | {topic: None}) is None
@@ -55,7 +55,7 @@ def test_a_topic_that_stays_missing_ends_the_agent(topic: str, code: int) -> Non
 
 
 @pytest.mark.parametrize(("topic", "code"), [(METADATA, HALTED), (REQUESTS, CRASHED)])
-def test_another_id_that_is_seen_twice_ends_the_agent(topic: str, code: int) -> None:
+def test_another_id_seen_twice_stops_the_agent(topic: str, code: int) -> None:
     watch = Scripted()
     assert watch.at(0, UP | {topic: "z"}) is None
     end = watch.at(0.1, UP | {topic: "z"})
@@ -65,7 +65,7 @@ def test_another_id_that_is_seen_twice_ends_the_agent(topic: str, code: int) -> 
 
 
 @pytest.mark.parametrize("between", [None, UP])
-def test_a_silent_broker_and_one_that_knows_the_topic_begin_the_wait_anew(between: Mapping[str, str | None]) -> None:
+def test_a_silent_broker_and_one_with_the_topic_restart_the_wait(between: Mapping[str, str | None]) -> None:
     watch, gone = Scripted(), UP | {METADATA: None}
     assert watch.at(0, gone) is None
     assert watch.at(MISSING_S, between) is None
@@ -114,7 +114,7 @@ def test_an_outage_is_two_lines() -> None:
     assert woken
 
 
-def test_the_next_outage_is_told_again_and_others_are_never_passed_over() -> None:
+def test_the_next_outage_is_logged_again_and_other_errors_always() -> None:
     clock = ManualClock()
     outage = Outage(NOBODY, now=clock.monotonic)
     with capture_logs() as lines:
@@ -127,7 +127,7 @@ def test_the_next_outage_is_told_again_and_others_are_never_passed_over() -> Non
     assert events == ["broker_away", "worker", "worker", "broker_answers_again", "broker_away"]
 
 
-def test_one_dead_broker_of_several_has_two_lines_a_minute_however_often_the_others_answer() -> None:
+def test_one_dead_broker_of_several_logs_two_lines_a_minute() -> None:
     clock = ManualClock()
     outage = Outage(NOBODY, now=clock.monotonic)
     minutes = 3
@@ -137,10 +137,10 @@ def test_one_dead_broker_of_several_has_two_lines_a_minute_however_often_the_oth
             outage.record_answer()
             clock.advance(1)
     assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"] * minutes
-    assert lines[2]["since_the_last"] == 5 * (int(WARNING_INTERVAL_S) - 1) + 1, "complaints that no line had"
+    assert lines[2]["since_the_last"] == 5 * (int(WARNING_INTERVAL_S) - 1) + 1, "complaints without a line of their own"
 
 
-def test_an_outage_that_begins_within_the_minute_is_told_if_it_outlasts_it() -> None:
+def test_an_outage_that_outlasts_the_minute_is_logged() -> None:
     clock = ManualClock()
     outage = Outage(NOBODY, now=clock.monotonic)
     with capture_logs() as lines:
@@ -157,7 +157,7 @@ def test_an_outage_that_begins_within_the_minute_is_told_if_it_outlasts_it() -> 
     assert lines[3]["away_s"] == WARNING_INTERVAL_S
 
 
-def test_an_agent_that_has_said_why_it_ends_says_nothing_of_how_libraries_take_it() -> None:
+def test_an_agent_that_reported_its_end_logs_no_library_errors() -> None:
     outage = Outage(NOBODY)
     outage.drop_records()
     with capture_logs() as lines:
@@ -166,7 +166,7 @@ def test_an_agent_that_has_said_why_it_ends_says_nothing_of_how_libraries_take_i
     assert lines == []
 
 
-def test_a_machine_that_is_too_busy_for_a_thread_is_one_warning_a_minute() -> None:
+def test_a_busy_machine_causes_one_warning_a_minute() -> None:
     clock = ManualClock()
     outage = Outage(NOBODY, now=clock.monotonic)
     late = "[^--AIOKafkaConsumerThread]: Thread keepalive is not responding..."
@@ -178,7 +178,7 @@ def test_a_machine_that_is_too_busy_for_a_thread_is_one_warning_a_minute() -> No
     assert lines[-1]["so_far"] == 2 * int(WARNING_INTERVAL_S) + 1
 
 
-def test_however_often_it_looks_it_makes_one_client_and_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_checks_share_one_client_and_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     asked: list[Sequence[str]] = []
     monkeypatch.setattr(watch_module, "admin_client", lambda servers: made.append(servers) or object())

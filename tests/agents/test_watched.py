@@ -1,4 +1,4 @@
-"""What an agent says of itself in each of its states, and its figures."""
+"""Health messages and metrics of an agent in each of its states."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def with_log(**changes: object) -> ProcessView:
         (ProcessView(end=End(SUPERSEDED, "term 5 of keeper")), "ended", False, "superseded: term 5"),
     ],
 )
-def test_an_agent_is_ready_or_says_why_not(view: ProcessView, state: str, is_ready: bool, why: str) -> None:
+def test_an_agent_is_ready_or_reports_the_reason(view: ProcessView, state: str, is_ready: bool, why: str) -> None:
     health = health_of(view)
     assert (health.state, health.is_ready) == (state, is_ready)
     assert health.why == why if not why else why in health.why
     assert state in STATES
 
 
-def test_health_has_the_epoch_of_who_reads_the_log() -> None:
+def test_health_contains_the_epoch_of_the_log_reader() -> None:
     assert (health_of(ACTS).epoch, health_of(ACTS).behind) == (12, 3)
     assert (health_of(ProcessView()).epoch, health_of(ProcessView()).behind) == (None, None)
 
@@ -72,7 +72,7 @@ def declared(*by: str) -> set[str]:
     return {name for name, figure in ALL_METRICS.items() if figure.by in by}
 
 
-def test_who_stands_by_shows_less_than_who_acts() -> None:
+def test_a_standby_exports_fewer_metrics_than_the_active_instance() -> None:
     assert names(ProcessView()) == declared(EVERY, AGENT)
     assert names(ACTS) == declared(EVERY, AGENT, READER, WORKER)
     validator = ProcessView(worker=replace(ROLE, more=tuple(LatencyMetrics().samples())))
@@ -85,7 +85,7 @@ def test_an_agent_is_in_one_state() -> None:
     assert {labels[0]: bool(value) for labels, value in shown.items()} == {one: one == "active" for one in STATES}
 
 
-def test_before_there_is_an_app_the_agent_says_what_it_waits_for() -> None:
+def test_a_starting_agent_reports_its_wait() -> None:
     watch = AgentWatch("keeper", lambda: 7)
     watch.waits = "topic_missing: c.metadata"
     assert watch.labels == {"role": "keeper"}
@@ -121,12 +121,12 @@ def test_requests_wait_until_their_record_is_acknowledged() -> None:
     assert found[("ringlog_validator_waiting_requests",)] == 1
     assert [found[("ringlog_validator_answers", one)] for one in ("applied", "rejected", "expired")] == [2, 1, 0]
     assert count(found[("ringlog_validator_answer_seconds",)]) == (2, 2.0)
-    assert count(found[("ringlog_validator_commit_seconds",)]) == (1, 0.5), "from the first append to the fates"
+    assert count(found[("ringlog_validator_commit_seconds",)]) == (1, 0.5), "from the first append to the outcomes"
     times.acknowledged(7, 12.0)
     assert values(times)[("ringlog_validator_waiting_requests",)] == 0
 
 
-# An agent tells when a state is not sound, and goes on.
+# An agent reports an invalid state and continues.
 
 
 def _later(state: ClusterState, epochs: int) -> ClusterState:
@@ -138,14 +138,14 @@ def _rested(sound: InvariantMonitor, state: ClusterState) -> None:
         sound.check(state)
 
 
-def test_a_sound_state_is_nothing_to_tell() -> None:
+def test_a_valid_state_is_not_reported() -> None:
     sound = InvariantMonitor("keeper")
     with capture_logs() as logs:
         sound.check(_later(founded(), 3))
     assert (sound.alarm, logs) == ("", [])
 
 
-def test_what_is_broken_is_told_until_it_is_mended() -> None:
+def test_an_invalid_state_is_reported_until_it_is_fixed() -> None:
     sound = InvariantMonitor("keeper")
     state = applied(founded(), node(1))
     broken = replace(state, nodes=state.nodes.set(NODES[0], replace(state.nodes[NODES[0]], tokens=(5,))))

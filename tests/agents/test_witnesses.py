@@ -1,4 +1,4 @@
-"""What a node says wrongly holds up nobody else, and is told with the field and the rule."""
+"""Malformed acknowledgements of a node block no other node, and the coordinator reports the field and the rule."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Acks = dict[str, NodeAck]
 
 @pytest.fixture(scope="module")
 def streaming() -> tuple[ClusterState, str]:
-    """A join of x in write_both_read_old, which only its report holds up."""
+    """Return a join of x in write_both_read_old that waits only for the report of x."""
     state, operation = asked("join")
     return driven(state, operation, "write_both_read_old"), operation
 
 
 def reported(state: ClusterState, **wrong: object) -> Acks:
-    """The acknowledgements of all nodes, with one field of x's report as its author would have it."""
+    """Return the acknowledgements of all nodes, with one changed field in x's report."""
     acks = all_acks(state)
     report = acks["x"].reports[-1]
     return acks | {"x": replace(acks["x"], reports=(replace(report, **wrong),))}  # type: ignore[arg-type]
@@ -46,7 +46,9 @@ def reported(state: ClusterState, **wrong: object) -> Acks:
         ({"node": "n1"}, "report of x names node 'n1', not its id x"),
     ],
 )
-def test_an_unusable_report_is_told(streaming: tuple[ClusterState, str], wrong: dict[str, object], told: str) -> None:
+def test_an_unusable_report_is_reported(
+    streaming: tuple[ClusterState, str], wrong: dict[str, object], told: str
+) -> None:
     state, name = streaming
     found = state.operations[name]
     assert waiting(state, found, all_acks(state)).text == COORDINATOR
@@ -61,8 +63,10 @@ def test_an_unusable_report_is_told(streaming: tuple[ClusterState, str], wrong: 
     assert refusal.detail.startswith(told)
 
 
-def test_a_malformed_acknowledgement_of_a_bystander_holds_up_nobody(streaming: tuple[ClusterState, str]) -> None:
-    """Witnesses go with every proposal: one that no log takes would stop all operations."""
+def test_a_malformed_acknowledgement_of_an_uninvolved_node_blocks_no_operation(
+    streaming: tuple[ClusterState, str],
+) -> None:
+    """Every proposal contains the acknowledging nodes: one that the log refuses would stop all operations."""
     state, name = streaming
     acks = all_acks(state)
     state = replace(state, nodes=state.nodes.set("y", replace(state.nodes["n5"], id="y", name="y")))
@@ -75,7 +79,7 @@ def test_a_malformed_acknowledgement_of_a_bystander_holds_up_nobody(streaming: t
     assert complaint[1].startswith("the acknowledgement of y is malformed: applied -1 ")
 
 
-def test_an_acknowledgement_under_a_name_or_of_another_cluster_is_told(streaming: tuple[ClusterState, str]) -> None:
+def test_an_acknowledgement_with_a_wrong_name_or_cluster_is_reported(streaming: tuple[ClusterState, str]) -> None:
     state, name = streaming
     ids = replace(state, nodes=state.nodes.set("id-x", replace(state.nodes["x"], id="id-x")).delete("x"))
     ids = replace(ids, node_names=ids.node_names.set("x", "id-x"))
@@ -95,8 +99,10 @@ def test_an_acknowledgement_under_a_name_or_of_another_cluster_is_told(streaming
         ({"applied": -1, "state_id": "its own"}, "the acknowledgement of n1 is malformed: applied -1"),
     ],
 )
-def test_ignored_last_words_are_told(streaming: tuple[ClusterState, str], wrong: dict[str, object], told: str) -> None:
-    """Its book gives it only what counts: of that nothing is wrong."""
+def test_ignored_last_acknowledgements_are_reported(
+    streaming: tuple[ClusterState, str], wrong: dict[str, object], told: str
+) -> None:
+    """The book returns only counted acknowledgements, which have no fault."""
     state, name = streaming
     book = AckBook()
     for number, ack in enumerate(all_acks(state).values()):
@@ -107,7 +113,7 @@ def test_ignored_last_words_are_told(streaming: tuple[ClusterState, str], wrong:
     assert refusal.detail.startswith(told)
 
 
-def test_what_the_coordinator_is_refused_is_shown_with_code_and_time(streaming: tuple[ClusterState, str]) -> None:
+def test_a_refusal_of_the_coordinator_is_shown_with_code_and_time(streaming: tuple[ClusterState, str]) -> None:
     state, name = streaming
     view = shown(state, state.operations[name], all_acks(state))
     view["refused"] = [
@@ -135,8 +141,8 @@ def test_a_sum_of_rows_makes_a_report_that_the_log_takes(streaming: tuple[Cluste
         checked(StreamReport("x", name, 0, "XY"))
 
 
-def test_nodes_that_left_are_no_witnesses_any_more(streaming: tuple[ClusterState, str]) -> None:
-    """Or every step of every operation would carry all nodes that there ever were."""
+def test_nodes_that_left_do_not_acknowledge(streaming: tuple[ClusterState, str]) -> None:
+    """Otherwise each step of every operation would contain all former nodes."""
     state, _ = streaming
     acks = all_acks(state)
     assert "n1" in {witness.node for witness in witnesses_of(state, acks)}

@@ -1,4 +1,4 @@
-"""A log in memory and the requests that lead to it: enough of a world for the pure parts of the agents."""
+"""A log in memory and the requests behind it, for the pure parts of the agents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BAD = ChangeSettings((("no_such_setting", 1),))
 
 
 class World:
-    """A metadata log whose records are folded as they land. ``history_entries`` bounds the memory of the state."""
+    """A metadata log that folds each arriving record. ``history_entries`` bounds the history of the state."""
 
     def __init__(self, history_entries: int = 10_000) -> None:
         self.draw = SeededDraw(b"world")
@@ -30,19 +30,19 @@ class World:
         self.direct(InitializeCluster("world", (("history_entries", history_entries),)))
 
     def uuid(self) -> str:
-        """A fresh identifier."""
+        """Return a new identifier."""
         return draw_uuid(self.draw)
 
     def request(
         self, command: Command = GOOD, request_id: str | None = None, since_epoch: int | None = None
     ) -> CommandRequest:
-        """A request for the command, made now."""
+        """Return a request for the command with the current time."""
         kind, version, payload = encode_command(command)
         since = self.state.epoch if since_epoch is None else since_epoch
         return CommandRequest(request_id or self.uuid(), since, "tester", kind, version, payload)
 
     def entry(self, command: Command, request_id: str | None = None) -> EncodedEntry:
-        """An entry that follows the head."""
+        """Return an entry that follows the head."""
         previous = self.state.state_id or None
         return author_entry(
             cluster_id=self.state.cluster_id or self.uuid(),
@@ -56,18 +56,18 @@ class World:
         )
 
     def direct(self, command: Command | None = None) -> EncodedEntry:
-        """Somebody else appends, and wins."""
+        """Append an entry of another author before the validator's."""
         encoded = self.entry(command if command is not None else Noop())
         assert self.land(encoded) is OutcomeKind.APPLIED
         return encoded
 
     def take_over(self, term: int) -> None:
-        """A validator takes over, and gets its Noop applied."""
+        """Take over as validator and append the Noop."""
         self.direct(TakeOver("validator", self.uuid(), term))
         self.direct()
 
     def land(self, encoded: EncodedEntry) -> OutcomeKind:
-        """One record reaches the log."""
+        """Append one record to the log."""
         entry = decode_entry(encoded.data)
         assert isinstance(entry, Entry)
         folded = fold(self.state, entry)
@@ -77,11 +77,11 @@ class World:
         return folded.outcome.kind
 
     def land_all(self, chain: EntryChain) -> tuple[CommitOutcome, ...]:
-        """The whole chain reaches the log; its fates then."""
+        """Append the whole chain and return its outcomes."""
         for encoded in chain.entries:
             self.land(encoded)
         return commit_outcomes(self.state, chain)
 
     def epochs_of(self, request_id: str) -> list[int]:
-        """The epochs that this request made."""
+        """Return the epochs that this request created."""
         return [number for number, entry in enumerate(self.applied, start=1) if entry.request_id == request_id]
