@@ -1,4 +1,4 @@
-"""What every cache promises; each adapter's tests inherit this suite and give it an empty ``cache``."""
+"""Conformance suite of all caches: each adapter's tests inherit it and provide an empty ``cache``."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ def confirmed(at: int = AT) -> Confirmation:
 
 
 def stored_stamp(cache: CacheStore) -> Stamp:
-    """Which state is stored."""
+    """Return the stamp of the stored state."""
     found = cache.confirmed()
     assert found is not None
     return found[0]
 
 
 def stored_in(cache: CacheStore) -> StoredEpoch:
-    """All that is stored."""
+    """Return all stored fields."""
     found = cache.read()
     assert found is not None
     return found
 
 
 def not_yet(reader: CachedReader, reason: str) -> None:
-    """The reader must try again."""
+    """Check that the reader must retry."""
     with pytest.raises(CacheNotReady) as refused:
         reader.read()
     assert refused.value.reason == reason
 
 
 class CacheConformance:
-    """Epochs one at a time, switched at once, never backwards."""
+    """A cache stores one epoch at a time, switches atomically and never goes backwards."""
 
     def test_nothing_is_stored_at_first(self, cache: CacheStore) -> None:
         assert cache.read() is None
@@ -88,7 +88,7 @@ class CacheConformance:
         assert cache.apply(delta(states[0], states[1]), confirmed()) is WriteOutcome.LATER_STORED
         assert stored_stamp(cache) == stamp_of(states[-1])
 
-    def test_a_later_epoch_that_the_log_has_not_is_replaced(self, cache: CacheStore) -> None:
+    def test_a_later_epoch_missing_in_the_log_is_replaced(self, cache: CacheStore) -> None:
         states = history()
         reader = CachedReader(cache, lambda: AT)
         cache.apply(full_projection(states[-1]), confirmed())
@@ -102,7 +102,7 @@ class CacheConformance:
         assert cache.apply(full_projection(states[-1], stamp_of(states[-2])), confirmed()) is WriteOutcome.APPLIED
 
     def test_a_confirmation_by_a_clock_that_was_ahead_does_not_last(self, cache: CacheStore) -> None:
-        """Else what nobody confirms any more would look young until that time has come."""
+        """Otherwise an unconfirmed state looks fresh until that time has come."""
         state = history()[-1]
         for ahead, wanted in (
             (CLOCK_SKEW_MAX_US - 1, AT + CLOCK_SKEW_MAX_US - 1),
@@ -151,7 +151,7 @@ class CacheConformance:
         stored = stored_in(cache)
         assert stored.parts == project(other)
 
-    def test_removed_fields_are_gone(self, cache: CacheStore) -> None:
+    def test_removed_fields_are_deleted(self, cache: CacheStore) -> None:
         states = history()
         with_keyspace = next(state for state in states if len(state.keyspaces))
         without = states[-1]
@@ -172,7 +172,7 @@ class CacheConformance:
         for node in state.nodes.values():
             assert view.nodes[node.id]["tokens"] == list(node.tokens)
 
-    def test_what_is_confirmed_says_when(self, cache: CacheStore) -> None:
+    def test_a_confirmation_has_its_time(self, cache: CacheStore) -> None:
         state = history()[-1]
         cache.apply(full_projection(state), confirmed())
         assert cache.confirmed() == (stamp_of(state), confirmed())
@@ -208,5 +208,5 @@ class CacheConformance:
         assert reader.read().epoch == states[-1].epoch
 
     def clear(self, cache: CacheStore) -> None:
-        """Lose the content, as FLUSHALL does."""
+        """Delete the content, as FLUSHALL does."""
         raise NotImplementedError

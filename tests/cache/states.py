@@ -1,4 +1,4 @@
-"""A short history of a cluster with nodes, an operation, a keyspace that comes and goes, a table and settings."""
+"""A short history of a cluster: nodes, an operation, a keyspace that is created and dropped, a table and settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AT = 1_700_000_000_000_000
 
 
 def after(state: ClusterState, command: Command, seed: bytes = b"cache") -> ClusterState:
-    """The state after one more entry, which must apply."""
+    """Return the state after one more entry, which must apply."""
     draw = SeededDraw(seed + state.epoch.to_bytes(4, "big"))
     encoded = author_entry(
         cluster_id=state.cluster_id or draw_uuid(draw),
@@ -42,7 +42,9 @@ def after(state: ClusterState, command: Command, seed: bytes = b"cache") -> Clus
 
 @cache
 def history(tokens: int = 3) -> tuple[ClusterState, ...]:
-    """States of neighbouring epochs, from the founding on; two nodes, of which the first owns so many ``tokens``."""
+    """Return the states of consecutive epochs, from the initial entry on: two nodes, and the first one owns that many
+    ``tokens``.
+    """
     node = "11111111-1111-4111-8111-111111111111"
     other = "33333333-3333-4333-8333-333333333333"
     columns = (Column("k", "text"), Column("v", "double"))
@@ -68,5 +70,5 @@ def history(tokens: int = 3) -> tuple[ClusterState, ...]:
 
 
 def another_cluster() -> ClusterState:
-    """A younger cluster under the same name."""
+    """Return a younger cluster with the same name."""
     return after(EMPTY_STATE, InitializeCluster("cached"), b"another")

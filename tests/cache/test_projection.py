@@ -1,4 +1,4 @@
-"""The projection is a function of the state, and differences say neither too little nor too much."""
+"""The projection is a function of the state, and differences contain exactly the changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .conformance import CacheConformance
 from .states import history
 
 
-def test_every_part_is_there_in_every_state() -> None:
+def test_every_state_has_every_part() -> None:
     for state in history():
         assert tuple(sorted(project(state))) == PARTS
 
@@ -59,7 +59,7 @@ def decoded(state: ClusterState) -> dict[str, dict[str, Any]]:
     return {part: {key: json.loads(text) for key, text in table.items()} for part, table in project(state).items()}
 
 
-def test_the_whole_has_every_range_where_it_belongs_and_in_order() -> None:
+def test_the_projection_has_every_range_in_order() -> None:
     for state in history():
         found = join_parts(decoded(state))
         for key, placement in state.placements.items():
@@ -80,10 +80,10 @@ def test_the_whole_has_every_range_where_it_belongs_and_in_order() -> None:
 
 
 def test_no_field_grows_with_the_number_of_ranges() -> None:
-    """Four times as many ranges are more fields, and a stage of one range changes few of them."""
+    """Four times as many ranges give more fields, and a stage of one range changes few of them."""
 
     def largest(state: ClusterState) -> int:
-        by_tokens = ("nodes", "operations")  # of which a node has no more than a setting allows
+        by_tokens = ("nodes", "operations")  # A setting bounds their number per node.
         return max(
             len(text) for part, table in project(state).items() if part not in by_tokens for text in table.values()
         )
@@ -98,7 +98,7 @@ def test_no_field_grows_with_the_number_of_ranges() -> None:
             assert len(changed) == sum(old.get(key) != value for key, value in new.items())
 
 
-# The cache in memory keeps the promises of a cache.
+# The memory cache passes the conformance suite.
 
 
 class TestMemoryCache(CacheConformance):
@@ -113,14 +113,14 @@ class TestMemoryCache(CacheConformance):
         cache.clear()
 
 
-# A write is cut into commands that are small, whatever its size; what is not whole is told from what is another's.
+# A write consists of small commands, whatever its size; a reader distinguishes an incomplete part from a foreign one.
 
 
 rows = st.lists(st.tuples(st.integers(0, 9), st.text(max_size=3), st.integers(0, 40).map(lambda size: "x" * size)))
 
 
 @given(rows, st.integers(1, 7), st.integers(1, 60))
-def test_no_piece_is_larger_than_one_command_may_be(written: list[tuple[int, str, str]], count: int, size: int) -> None:
+def test_no_piece_exceeds_the_size_of_a_command(written: list[tuple[int, str, str]], count: int, size: int) -> None:
     most = redis_cache.COMMAND_ROWS_MAX, redis_cache.COMMAND_BYTES_MAX
     redis_cache.COMMAND_ROWS_MAX, redis_cache.COMMAND_BYTES_MAX = count, size
     try:
@@ -146,12 +146,12 @@ PIECES_PARTS: list[dict[str, str]] = [{"a": "1"}, {}, {"b": "2", "c": "3"}]
         ("", "lost a part of epoch 7"),
     ],
 )
-def test_what_is_not_whole_is_not_read_and_says_why(counts: str, why: str) -> None:
+def test_an_incomplete_part_is_refused_with_a_reason(counts: str, why: str) -> None:
     with pytest.raises(CacheUnavailable, match=why):
         redis_cache.decode_stored(META | {"counts": counts}, PIECES_PARTS)
 
 
 def test_without_counts_a_part_is_lost() -> None:
-    """The sound one beside those above is the conformance suite's, which has all parts."""
+    """The conformance suite contains the valid case, which has all parts."""
     with pytest.raises(CacheUnavailable, match="lost a part"):
         redis_cache.decode_stored(META, PIECES_PARTS)

@@ -1,4 +1,4 @@
-"""What a Redis' URL says; what it cannot say is refused by its part, and nothing of a secret is shown."""
+"""Redis URLs: invalid URLs are refused by part, and error messages contain no secret."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ SECRET = "the-secret"
         ("redis+sentinel://me:pw@h1/main/1?client_name=us", (("h1", 26379),), "main", {"db": 1, "client_name": "us"}),
     ],
 )
-def test_what_a_url_is(url: str, hosts: tuple[tuple[str, int], ...], service: str, options: dict[str, object]) -> None:
+def test_a_url_is_parsed(
+    url: str, hosts: tuple[tuple[str, int], ...], service: str, options: dict[str, object]
+) -> None:
     found = redis_address(url)
     assert (found.hosts, found.service, found.encrypted) == (hosts, service, url.startswith("rediss"))
     assert found.options.items() >= options.items()
@@ -34,7 +36,7 @@ def test_a_socket_has_a_path_and_no_host() -> None:
     assert (found.path, found.hosts, dict(found.options)) == ("/run/a b.sock", (), {"db": 0, "password": "pw"})
 
 
-def test_sentinels_have_a_log_in_of_their_own_and_the_trust_of_the_servers(tmp_path: Path) -> None:
+def test_sentinels_have_their_own_login_and_the_trust_of_the_servers(tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     ca.touch()
     url = f"rediss+sentinel://me:{SECRET}@h/main?sentinel_username=s&sentinel_password={SECRET}2&ssl_ca_certs={ca}"
@@ -74,7 +76,7 @@ def test_sentinels_have_a_log_in_of_their_own_and_the_trust_of_the_servers(tmp_p
         ("redis://h?socket_keepalive=perhaps", "socket_keepalive", "true or false"),
     ],
 )
-def test_what_cannot_be_said_is_refused_by_its_part(url: str, part: str, rule: str) -> None:
+def test_an_invalid_url_is_refused_by_its_part(url: str, part: str, rule: str) -> None:
     with pytest.raises(BadRedisUrl) as refused:
         redis_address(url)
     assert str(refused.value).startswith(f"{part}: ")

@@ -1,4 +1,4 @@
-"""What every clock must do: the machine's, one that is set by hand, and that of a simulated host."""
+"""Conformance of every clock: the system's, a manual one, and that of a simulated host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PASSED_S = 0.002
 YEAR_2020_US, YEAR_2200_US = 1_577_836_800_000_000, 7_258_118_400_000_000
 
 ClockAndTime = tuple[Clock, Callable[[float], None]]
-"""A clock, and what lets a number of seconds pass on it."""
+"""A clock, and a function that advances it by a number of seconds."""
 
 
 def system() -> ClockAndTime:
@@ -41,7 +41,7 @@ def simulated() -> ClockAndTime:
 
 
 def void(_: object) -> None:
-    """Of the answer nothing is needed."""
+    """Discard the result."""
 
 
 @pytest.fixture(params=[system, manual, simulated], ids=lambda make: make.__name__)
@@ -61,12 +61,12 @@ def test_time_passes_on_both_clocks_alike(found: ClockAndTime) -> None:
     wall, monotonic = clock.now_us(), clock.monotonic()
     wait(PASSED_S)
     passed_s, passed_us = clock.monotonic() - monotonic, clock.now_us() - wall
-    # Of two readings that follow each other the second may be late, and a machine's wall clock is set now and then.
+    # The second of two consecutive readings may be late, and an administrator may set a machine's wall clock.
     assert passed_s >= PASSED_S - 1e-6
     assert passed_s * 900_000 <= passed_us <= passed_s * 1_000_000 + 10 * SECOND
 
 
-def test_monotonic_time_never_goes_back(found: ClockAndTime) -> None:
+def test_monotonic_time_never_decreases(found: ClockAndTime) -> None:
     clock, wait = found
     read = []
     for _ in range(200):
@@ -76,7 +76,7 @@ def test_monotonic_time_never_goes_back(found: ClockAndTime) -> None:
     assert read[0] < read[-1]
 
 
-def test_a_wall_clock_that_is_set_back_leaves_monotonic_time_as_it_was() -> None:
+def test_a_wall_clock_that_is_set_back_does_not_change_monotonic_time() -> None:
     world = SimWorld(1)
     host = world.host("h")
     clock = HostClock(world, host)
@@ -85,7 +85,7 @@ def test_a_wall_clock_that_is_set_back_leaves_monotonic_time_as_it_was() -> None
     assert (clock.now_us(), clock.monotonic()) == (wall - SECOND, monotonic)
 
 
-def test_a_manual_clock_moves_when_it_is_set_and_never_back() -> None:
+def test_a_manual_clock_moves_only_forward_when_set() -> None:
     clock = ManualClock(1_000_000)
     clock.advance(2.5)
     assert (clock.now_us(), clock.monotonic()) == (3_500_000, 3.5)

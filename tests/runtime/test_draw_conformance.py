@@ -1,4 +1,4 @@
-"""What every source of random bits must do: the system's, a seed's, and the named streams of a simulated run."""
+"""Conformance of every source of random bits: the system's, a seeded one, and the named streams of a simulated run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw(request: pytest.FixtureRequest) -> Draw:
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 16, 63, 64, 65, 1_000])
-def test_a_draw_has_the_length_that_was_asked_for(draw: Draw, count: int) -> None:
+def test_a_draw_has_the_requested_length(draw: Draw, count: int) -> None:
     for _ in range(20):
         found = draw.take(count)
         assert (type(found), len(found)) == (bytes, count)
@@ -44,17 +44,17 @@ def test_a_negative_count_is_refused(draw: Draw) -> None:
         draw.take(-1)
 
 
-def test_no_draw_comes_twice(draw: Draw) -> None:
+def test_no_draw_repeats(draw: Draw) -> None:
     found = {draw.take(16) for _ in range(2_000)}
     assert len(found) == 2_000
 
 
-def test_every_bit_is_drawn_both_ways_and_each_as_often(draw: Draw) -> None:
+def test_every_bit_is_zero_and_one_equally_often(draw: Draw) -> None:
     words = [int.from_bytes(draw.take(8), "big") for _ in range(2_000)]
     assert functools.reduce(operator.or_, words) == 2**64 - 1
     assert functools.reduce(operator.and_, words) == 0
     for bit in range(64):
-        # Ten standard deviations: not once in 10^22 runs.
+        # Ten standard deviations: less than once in 10^22 runs.
         assert abs(sum(word >> bit & 1 for word in words) - 1_000) < 224
 
 
@@ -65,7 +65,7 @@ def test_uuids_of_drawn_bits_are_random_ones_and_differ(draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("make", REPEATABLE, ids=lambda make: make.__name__)
-def test_the_same_seed_and_name_give_the_same_bytes_and_others_give_others(make: Callable[[int, str], Draw]) -> None:
+def test_only_the_same_seed_and_name_give_the_same_bytes(make: Callable[[int, str], Draw]) -> None:
     counts = (1, 100, 0, 8, 64, 16)
 
     def sequence(seed: int, name: str) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""One file of connection options, said to three libraries; what cannot be said is refused by file, line and rule."""
+"""One file of connection options for three libraries; an invalid option is refused with file, line and rule."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(folder: Path, *lines: str) -> Security:
     return read_kafka_config(written(folder, *lines)).security
 
 
-def test_without_a_file_all_is_plain() -> None:
+def test_without_a_file_connections_are_plain_text() -> None:
     assert connection("b:1") == {"bootstrap.servers": "b:1", **QUIET, **TIMEOUTS}
     assert spark_options("b:1") == {"kafka.bootstrap.servers": "b:1"}
     assert current().security == PLAIN
@@ -60,7 +60,7 @@ def test_without_a_file_all_is_plain() -> None:
     ],
     ids=["librdkafka", "loosely", "java", "over lines"],
 )
-def test_a_log_in_in_any_spelling_is_said_to_all_three(tmp_path: Path, lines: tuple[str, ...]) -> None:
+def test_a_login_in_any_spelling_reaches_all_three_libraries(tmp_path: Path, lines: tuple[str, ...]) -> None:
     found = read(tmp_path, "# ours", "", "security.protocol=SASL_PLAINTEXT", *lines)
     assert connection("b:1", found) == {
         "bootstrap.servers": "b:1",
@@ -83,7 +83,7 @@ def test_a_log_in_in_any_spelling_is_said_to_all_three(tmp_path: Path, lines: tu
     assert SECRET not in repr(found) + repr(spoken)
 
 
-def test_quotes_and_backslashes_of_a_password_come_through(tmp_path: Path) -> None:
+def test_quotes_and_backslashes_of_a_password_are_preserved(tmp_path: Path) -> None:
     password = "a\"b\\c'd =:#"
     quoted = password.replace("\\", "\\\\")
     found = read(
@@ -101,7 +101,7 @@ def test_quotes_and_backslashes_of_a_password_come_through(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of somebody's own."""
+    """Return a self-signed certificate."""
     java = find_java()
     assert java is not None
     folder = tmp_path_factory.mktemp("pem")
@@ -114,7 +114,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("java_like", [False, True])
-def test_trust_is_said_to_all_three_and_relative_to_the_file(tmp_path: Path, pem: Path, java_like: bool) -> None:
+def test_trust_reaches_all_three_libraries_relative_to_the_file(tmp_path: Path, pem: Path, java_like: bool) -> None:
     (tmp_path / "ca.pem").write_bytes(pem.read_bytes())
     given = ("ssl.truststore.type=PEM", "ssl.truststore.location=ca.pem") if java_like else ("ssl.ca.location=ca.pem",)
     found = read(tmp_path, "security.protocol=ssl", *given)
@@ -136,7 +136,7 @@ def test_trust_is_said_to_all_three_and_relative_to_the_file(tmp_path: Path, pem
     assert isinstance(credentials(found), SSLCredentials)
 
 
-def test_the_host_need_not_be_named_where_the_file_says_so(tmp_path: Path) -> None:
+def test_the_host_check_is_optional_if_the_file_disables_it(tmp_path: Path) -> None:
     for value in ("", "none"):
         found = read(tmp_path, "security.protocol=SSL", f"ssl.endpoint.identification.algorithm={value}")
         assert found.librdkafka()["ssl.endpoint.identification.algorithm"] == "none"
@@ -186,7 +186,7 @@ def test_a_certificate_and_its_key(tmp_path: Path, pem: Path) -> None:
         (["a=\\ud800"], "line 1", "four hexadecimal"),
     ],
 )
-def test_what_cannot_be_said_is_refused_by_its_line(tmp_path: Path, lines: list[str], where: str, rule: str) -> None:
+def test_an_invalid_option_is_refused_by_its_line(tmp_path: Path, lines: list[str], where: str, rule: str) -> None:
     path = written(tmp_path, *lines)
     with pytest.raises(BadKafkaConfig) as refused:
         read_kafka_config(path)
@@ -205,13 +205,13 @@ def test_what_cannot_be_said_is_refused_by_its_line(tmp_path: Path, lines: list[
         f'{SCRAM} required username="me" pass"word="{SECRET}";',
     ],
 )
-def test_a_log_in_that_is_not_simple_is_refused_and_not_shown(tmp_path: Path, login: str) -> None:
+def test_a_complex_login_is_refused_and_not_shown(tmp_path: Path, login: str) -> None:
     with pytest.raises(BadKafkaConfig, match=r"line 3: sasl\.jaas\.config") as refused:
         read(tmp_path, "security.protocol=SASL_SSL", "sasl.mechanism=SCRAM-SHA-512", f"sasl.jaas.config={login}")
     assert SECRET not in str(refused.value)
 
 
-def test_a_file_without_an_end_is_not_read_to_its_end() -> None:
+def test_an_endless_file_is_read_only_to_its_bound() -> None:
     with pytest.raises(BadKafkaConfig, match="it has more than 1,048,576 bytes"):
         read_kafka_config(Path("/dev/zero"))
 
@@ -242,12 +242,14 @@ def test_a_file_in_use_serves_each_client_and_child_process(tmp_path: Path, monk
 LOGIN = ("security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=me", "sasl.password=of the file")
 
 
-def test_a_variable_goes_before_the_line_for_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_overrides_the_line_for_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(written(tmp_path, "bootstrap.servers=b:1", *LOGIN))
     monkeypatch.setenv("RINGLOG_KAFKA_SASL_PASSWORD", SECRET)
     monkeypatch.setenv("RINGLOG_KAFKA_SASL_USERNAME", "")
     found = current().security
-    assert (current().bootstrap, found.username, found.password) == ("b:1", "me", SECRET), "an empty one says nothing"
+    assert (current().bootstrap, found.username, found.password) == ("b:1", "me", SECRET), (
+        "an empty variable does not count"
+    )
     assert connection("b:1")["sasl.password"] == SECRET
     assert f'password="{SECRET}"' in spark_options("b:1")["kafka.sasl.jaas.config"]
     spoken = credentials(found)
@@ -288,7 +290,7 @@ def test_variables_need_no_file_and_hold_for_one_broker(pem: Path, monkeypatch: 
     ],
     ids=["mechanism", "login of java", "login of librdkafka", "trust"],
 )
-def test_a_variable_goes_before_another_spelling_of_the_same(
+def test_a_variable_overrides_another_spelling_of_the_option(
     tmp_path: Path, pem: Path, lines: tuple[str, ...], variables: dict[str, str], wanted: Security
 ) -> None:
     given = [(f"RINGLOG_KAFKA_{name}", value.replace("{pem}", str(pem))) for name, value in variables.items()]

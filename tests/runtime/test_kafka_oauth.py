@@ -1,4 +1,4 @@
-"""Tokens in place of a password: said to all three libraries, refused by line and rule, and shown nowhere."""
+"""Tokens instead of a password: passed to all three libraries, refused by line and rule, and never shown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HERE = "tests.runtime.test_kafka_oauth"
 
 @contextmanager
 def _provider(answer: bytes) -> Iterator[str]:
-    """Answers everybody so."""
+    """Serve this answer to every request."""
 
     class Answering(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -46,7 +46,7 @@ def _provider(answer: bytes) -> Iterator[str]:
             self.wfile.write(answer)
 
         def log_message(self, *_: object) -> None:
-            """Says nothing."""
+            """Log nothing."""
 
     with _serving(Answering) as endpoint:
         yield endpoint
@@ -78,7 +78,7 @@ def read(folder: Path, *lines: str) -> Security:
     ],
     ids=["librdkafka", "java"],
 )
-def test_oidc_in_either_spelling_is_said_to_all_three(tmp_path: Path, lines: tuple[str, ...]) -> None:
+def test_oidc_in_either_spelling_reaches_all_three_libraries(tmp_path: Path, lines: tuple[str, ...]) -> None:
     found = read(tmp_path, URL, *lines)
     assert found.oauth == OAuth(ENDPOINT, "me", SECRET, "kafka")
     assert (
@@ -106,7 +106,7 @@ def test_oidc_in_either_spelling_is_said_to_all_three(tmp_path: Path, lines: tup
     assert found.as_user("SASL_SSL", "SCRAM-SHA-256", "writer", "its own").oauth is None
 
 
-def test_a_jvm_is_started_so_that_it_may_ask_the_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jvm_starts_with_permission_to_call_the_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")
     read(tmp_path, URL, *OIDC)
     use(tmp_path / "client.properties")
@@ -139,14 +139,14 @@ def counted() -> tuple[str, float]:
     return f"token-{len(CALLS)}", time.time() + 10_000
 
 
-def test_a_function_is_asked_once_for_as_long_as_its_token_serves(tmp_path: Path) -> None:
+def test_a_token_function_is_called_once_per_token_lifetime(tmp_path: Path) -> None:
     CALLS.clear()
     found = read(tmp_path, f"ringlog.oauth.hook={HERE}:counted")
     value, ends = found.librdkafka()["oauth_cb"]("")
     assert (value, ends > time.time()) == ("token-1", True)
     spoken = credentials(found)
     assert isinstance(spoken, OAuthCredentials)
-    assert {asyncio.run(spoken.oauth_cb.token()) for _ in range(3)} == {"token-2"}, "a client asks for itself"
+    assert {asyncio.run(spoken.oauth_cb.token()) for _ in range(3)} == {"token-2"}, "a client requests its own token"
     with pytest.raises(BadKafkaConfig, match="a class of Java"):
         found.java()
     handled = read(
@@ -156,7 +156,7 @@ def test_a_function_is_asked_once_for_as_long_as_its_token_serves(tmp_path: Path
     assert handled.java()["sasl.jaas.config"] == f"{MODULE} required;"
 
 
-def test_a_clock_that_was_a_year_ahead_keeps_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_was_a_year_ahead_invalidates_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     CALLS.clear()
     year_s, passed_s = 365 * 86_400, [0.0]
     wall, steady = time.time, time.monotonic
@@ -167,11 +167,11 @@ def test_a_clock_that_was_a_year_ahead_keeps_no_token(monkeypatch: pytest.Monkey
         assert source().value == "token-1"
     assert source().value == "token-1"
     passed_s[0] = 9_000.0
-    assert source().value == "token-2", "four fifths of its time are over"
+    assert source().value == "token-2", "four fifths of its lifetime have passed"
 
 
 @pytest.mark.parametrize("name", ["refuse", "old", "junk", "not_one"])
-def test_what_a_function_gives_and_is_no_token_is_not_shown(tmp_path: Path, name: str) -> None:
+def test_an_invalid_token_of_a_function_is_not_shown(tmp_path: Path, name: str) -> None:
     found = read(tmp_path, f"ringlog.oauth.hook={HERE}:{name}")
     with pytest.raises(NoToken) as refused:
         found.librdkafka()["oauth_cb"]("")
@@ -182,7 +182,7 @@ def test_what_a_function_gives_and_is_no_token_is_not_shown(tmp_path: Path, name
         asyncio.run(spoken.oauth_cb.token())
 
 
-def test_a_function_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_function_is_reported(tmp_path: Path) -> None:
     for name in ("nowhere_at_all:token", f"{HERE}:nothing"):
         found = read(tmp_path, f"ringlog.oauth.hook={name}")
         for made in (found.librdkafka, lambda found=found: credentials(found)):
@@ -208,7 +208,7 @@ def test_a_function_that_is_not_there_is_named(tmp_path: Path) -> None:
         ((URL, "sasl.jaas.config=a.B required clientId=a clientSecret=b;"), "line 4: sasl.jaas.config", "module of"),
     ],
 )
-def test_what_is_wrong_is_refused_by_its_line(tmp_path: Path, lines: tuple[str, ...], where: str, rule: str) -> None:
+def test_an_invalid_line_is_refused(tmp_path: Path, lines: tuple[str, ...], where: str, rule: str) -> None:
     with pytest.raises(BadKafkaConfig) as refused:
         read(tmp_path, *lines)
     assert where in str(refused.value)
@@ -216,7 +216,7 @@ def test_what_is_wrong_is_refused_by_its_line(tmp_path: Path, lines: tuple[str, 
     assert SECRET not in str(refused.value)
 
 
-def test_tokens_say_nothing_under_another_mechanism(tmp_path: Path) -> None:
+def test_token_options_are_ignored_for_another_mechanism(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nringlog.oauth.hook=a:b\n")
     with pytest.raises(BadKafkaConfig, match=r"line 3: ringlog\.oauth\.hook: it has no effect with"):
@@ -239,20 +239,20 @@ def test_tokens_say_nothing_under_another_mechanism(tmp_path: Path) -> None:
         ({}, False),
     ],
 )
-def test_what_a_provider_answers_is_a_token_with_an_end_or_none(answer: object, ends: bool) -> None:
+def test_a_provider_answer_is_a_token_with_an_expiry_or_none(answer: object, ends: bool) -> None:
     with _provider(json.dumps(answer).encode()) as endpoint:
         source = OAuth(endpoint, "me", SECRET).source()
         if ends:
             assert source().ends > time.time()
-            assert source() is source(), "it is kept"
+            assert source() is source(), "the token is kept"
         else:
             with pytest.raises(NoToken) as refused:
                 source()
             assert SECRET not in str(refused.value)
 
 
-def test_a_provider_leads_nobody_elsewhere() -> None:
-    """The secret would go along."""
+def test_redirects_of_a_provider_are_not_followed() -> None:
+    """A redirect would forward the secret."""
     asked: list[str] = []
 
     class Leading(BaseHTTPRequestHandler):
@@ -269,13 +269,13 @@ def test_a_provider_leads_nobody_elsewhere() -> None:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Says nothing."""
+            """Log nothing."""
 
     with _serving(Leading) as endpoint, pytest.raises(NoToken, match="answers 302"):
         OAuth(endpoint, "me", SECRET).source()()
     assert asked == ["/token"]
 
 
-def test_a_provider_that_is_away_gives_none() -> None:
+def test_an_unreachable_provider_gives_no_token() -> None:
     with pytest.raises(NoToken, match="does not answer"):
         OAuth("http://127.0.0.1:1/token", "me", SECRET).source()()

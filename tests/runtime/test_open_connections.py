@@ -1,4 +1,4 @@
-"""Bounds on open connections: which connection goes when, on pairs of sockets and a clock by hand."""
+"""Bounds on open connections: the order of closed connections, on socket pairs and a manual clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 
 
 class Peers:
-    """Connections from (host, number), each with the end that the server has."""
+    """Connections from (host, number), with the server's end of each."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -33,8 +33,8 @@ class Peers:
         self.open.opened(ours, (host, number))
         return host, number
 
-    def gone(self) -> set[tuple[str, int]]:
-        """Those that the server has shut down."""
+    def closed(self) -> set[tuple[str, int]]:
+        """Return the connections that the server has closed."""
         return {peer for peer, end in self._ends.items() if self._is_shut(end)}
 
     def _is_shut(self, end: socket.socket) -> bool:
@@ -50,7 +50,7 @@ def peers() -> Iterator[Peers]:
         yield Peers(stack)
 
 
-def test_the_end_of_a_connection_does_not_uncount_the_next_one_from_its_port() -> None:
+def test_a_closed_connection_does_not_uncount_the_next_one_from_its_port() -> None:
     connections, peer = OpenConnections(4, 5.0, lambda: 0.0), (HOST, 1)
     ends = [*socket.socketpair(), *socket.socketpair()]
     first, second = ends[0], ends[2]
@@ -65,33 +65,33 @@ def test_the_end_of_a_connection_does_not_uncount_the_next_one_from_its_port() -
         end.close()
 
 
-def test_a_connection_without_a_request_is_closed_when_its_time_is_over(peers: Peers) -> None:
+def test_an_idle_connection_is_closed_after_its_time_limit(peers: Peers) -> None:
     first = peers.connect("a", 1)
     peers.now = 4.0
     second, busy = peers.connect("a", 2), peers.connect("a", 3)
     peers.open.busy(busy, True)
     peers.now = 5.0
     peers.open.close_overdue()
-    assert peers.gone() == {first}
+    assert peers.closed() == {first}
     peers.now = 60.0
     peers.open.close_overdue()
-    assert peers.gone() == {first, second}, "a request in progress takes the time it takes"
+    assert peers.closed() == {first, second}, "a request in progress may take any time"
     peers.open.busy(busy, False)
     peers.open.close_overdue()
-    assert (peers.gone(), len(peers.open)) == ({first, second}, 1), "the next request has its own time"
+    assert (peers.closed(), len(peers.open)) == ({first, second}, 1), "the next request has its own time limit"
     peers.now = 65.0
     peers.open.close_overdue()
-    assert (peers.gone(), len(peers.open)) == ({first, second, busy}, 0)
+    assert (peers.closed(), len(peers.open)) == ({first, second, busy}, 0)
 
 
-def test_the_address_with_the_most_connections_gives_way(peers: Peers) -> None:
+def test_the_address_with_the_most_connections_is_evicted(peers: Peers) -> None:
     honest = peers.connect("a", 1)
     for number in range(50):
         peers.now += 0.01
         peers.connect("b", number)
     assert len(peers.open) == 4
-    assert honest not in peers.gone()
-    assert {number for _, number in peers.gone()} == set(range(47)), "the oldest first"
+    assert honest not in peers.closed()
+    assert {number for _, number in peers.closed()} == set(range(47)), "the oldest first"
 
 
 def test_a_request_in_progress_is_never_evicted(peers: Peers) -> None:
@@ -99,7 +99,7 @@ def test_a_request_in_progress_is_never_evicted(peers: Peers) -> None:
         peers.open.busy(peers.connect("a", number), True)
     assert not peers.open.evict()
     late = peers.connect("b", 1)
-    assert peers.gone() == {late}
+    assert peers.closed() == {late}
 
 
 @pytest.fixture
@@ -132,13 +132,15 @@ def test_without_descriptors_idle_connections_close(listener: BoundedListener, m
 
 
 @pytest.mark.parametrize(("soft", "expected"), [(1024, 512), (64, 16), (resource.RLIM_INFINITY, 16_384)])
-def test_grpc_leaves_descriptors_to_disk_and_broker(monkeypatch: pytest.MonkeyPatch, soft: int, expected: int) -> None:
+def test_grpc_reserves_descriptors_for_disk_and_broker(
+    monkeypatch: pytest.MonkeyPatch, soft: int, expected: int
+) -> None:
     monkeypatch.setattr(open_connections.resource, "getrlimit", lambda _: (soft, soft))
     assert grpc_open_max() == expected
     assert FILES_RESERVED >= 256
 
 
-def test_a_grpc_port_closes_what_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grpc_port_closes_excess_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     import grpc
 
     from ringlog.client.data.peers import listening
@@ -150,7 +152,7 @@ def test_a_grpc_port_closes_what_is_too_much(monkeypatch: pytest.MonkeyPatch) ->
     server.start()
 
     def refused(connection: socket.socket) -> bool:
-        """The server has closed it without a word; what it holds open gets its settings at once."""
+        """Return whether the server has closed the connection; an open one receives settings at once."""
         try:
             return connection.recv(1, socket.MSG_PEEK) == b""
         except (ConnectionError, BlockingIOError) as error:

@@ -36,7 +36,7 @@ from ringlog.runtime.settings import BadProcessSettings, ProcessSettings
 
 @pytest.fixture
 def fresh_logs() -> Iterator[None]:
-    """Leave the logs of other tests as they were."""
+    """Restore the log handlers of other tests."""
     before = structlog.get_config()
     yield
     structlog.configure(**before)
@@ -54,8 +54,8 @@ def test_logs_for_machines_are_one_json_object_a_line() -> None:
     assert (event["event"], event["level"], event["offset"]) == ("entry_stale", "warning", 7)
 
 
-def test_logs_that_nobody_has_set_up_leave_standard_output_to_the_answer() -> None:
-    """Before, a warning stood in front of what ``--json`` printed."""
+def test_default_logs_do_not_use_standard_output() -> None:
+    """Otherwise a warning precedes the JSON output of ``--json``."""
     program = "from ringlog.runtime.logs import get_logger as log; log('test').warning('passed_over'); print(7)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     assert ended.stdout == "7\n"
@@ -81,7 +81,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     settings = ProcessSettings()
     assert (settings.cluster, settings.session_timeout_s, settings.insecure) == ("orders", 2.0, False)
     assert settings.data_dir == default_data_dir() == tmp_path / "ringlog"
-    assert ProcessSettings(cluster="other").cluster == "other", "what is given goes before the environment"
+    assert ProcessSettings(cluster="other").cluster == "other", "an explicit value overrides the environment"
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
         ("SESSION_TIMEOUT_S", "nan"),
     ],
 )
-def test_a_variable_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_an_invalid_variable_is_reported(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"RINGLOG_{name}", value)
     with pytest.raises(BadProcessSettings, match=f"^RINGLOG_{name}: [A-Z]"):
         ProcessSettings()
 
 
 @pytest.mark.usefixtures("fresh_logs")
-def test_what_strangers_send_does_not_fill_a_log() -> None:
+def test_foreign_requests_do_not_fill_a_log() -> None:
     out, clock = io.StringIO(), ManualClock()
     setup_logs("json", "info", out)
     warnings = RateLimitedWarnings(structlog.get_logger("test"), clock.monotonic)
@@ -119,7 +119,7 @@ def test_what_strangers_send_does_not_fill_a_log() -> None:
 
 
 class Written(io.StringIO):
-    """Keeps what came in one write."""
+    """Records each write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Written(io.StringIO):
 
 @pytest.mark.usefixtures("fresh_logs")
 def test_a_line_is_written_with_its_end() -> None:
-    """Else lines of processes that share a file run into one another."""
+    """Otherwise lines of processes that share a file mix."""
     stream = Written()
     setup_logs("json", stream=stream)
     structlog.get_logger("t").warning("happened", n=1)
@@ -141,7 +141,7 @@ def test_a_line_is_written_with_its_end() -> None:
     assert line.endswith("}\n")
 
 
-# Files that somebody names take no more memory than their kind may need.
+# Files that a user names use no more memory than their kind needs.
 
 
 ENDLESS = Path("/dev/zero")
@@ -173,14 +173,14 @@ def test_a_device_has_no_end() -> None:
         next(read_lines(ENDLESS, 1_000))
 
 
-# What a program keeps is closed to others from its first byte on, and what a file system refuses has a code.
+# Stored files are private from their first byte, and every file system error has a code.
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_new_folder_and_an_empty_one_and_our_own_are_closed(tmp_path: Path) -> None:
+def test_new_empty_and_own_folders_are_private(tmp_path: Path) -> None:
     empty, own, foreign, everybodys = (tmp_path / name for name in ("empty", "own", "foreign", "everybodys"))
     for folder in (empty, own, foreign, everybodys):
         folder.mkdir()
@@ -197,7 +197,7 @@ def test_a_new_folder_and_an_empty_one_and_our_own_are_closed(tmp_path: Path) ->
     assert mode(foreign) == 0o700
 
 
-def test_a_file_is_replaced_whole_and_closed(tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically_and_private(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("before")
     path.chmod(0o644)
@@ -207,18 +207,18 @@ def test_a_file_is_replaced_whole_and_closed(tmp_path: Path) -> None:
     (tmp_path / "folder" / "file").touch()
     with pytest.raises(FileUnusable, match="folder"):
         write_private(tmp_path / "folder", "x")
-    assert sorted(os.listdir(tmp_path)) == ["file", "folder"], "nothing is left of the try"
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"], "no temporary file remains"
 
 
 @pytest.mark.parametrize("path", ["/proc/ringlog", "/proc/self/status/x", "/dev/null/x"])
-def test_a_folder_that_cannot_be_made_says_path_and_reason(path: str) -> None:
+def test_a_failed_folder_creation_reports_path_and_reason(path: str) -> None:
     with pytest.raises(FolderUnusable) as refused:
         private_folder(Path(path))
     assert str(refused.value).startswith(f"{path}: ")
     assert refused.value.code == "folder_unusable"
 
 
-def test_only_what_the_machine_has_to_mend_is_called_its_fault() -> None:
+def test_only_machine_errors_are_reported_as_its_fault() -> None:
     denied = OSError(errno.EROFS, "Read-only file system", "/a/b")
     assert str(refused_by_files(denied)) == "/a/b: Read-only file system"
     assert str(refused_by_files(OSError(errno.ENOSPC, "No space left on device"))) == "No space left on device"

@@ -1,4 +1,4 @@
-"""What is served of figures and of health, and that figures are those of the table."""
+"""Served metrics and health; every metric is in the metrics table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ringlog.runtime.monitoring.scrape import answer, exposition
 
 
 class Standing:
-    """A process that is how it is made."""
+    """A process with a fixed health and fixed metrics."""
 
     labels: Mapping[str, str] = {"role": "validator"}
 
@@ -32,7 +32,7 @@ class Standing:
 def found(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     samples = [sample for family in parsed(text.decode()) for sample in family.samples]
     made = {(one.name, tuple(one.labels.items())): one.value for one in samples}
-    assert len(made) == len(samples), "no sample is there twice"
+    assert len(made) == len(samples), "no sample is repeated"
     return made
 
 
@@ -56,7 +56,7 @@ def test_names_of_nodes_may_hold_what_the_format_must_escape() -> None:
     ]
 
 
-def test_a_figure_that_the_table_lacks_is_not_served() -> None:
+def test_a_metric_missing_in_the_table_is_not_served() -> None:
     with pytest.raises(KeyError):
         exposition([Sample("ringlog_made_up", 1)], {})
 
@@ -67,13 +67,13 @@ def test_the_table_has_each_name_once_and_by_the_conventions() -> None:
     for figure in ALL_METRICS.values():
         assert isinstance(figure, Metric)
         assert figure.name.startswith("ringlog_")
-        assert not figure.name.endswith(("_total", "_count", "_sum", "_bucket")), "what the client adds by itself"
+        assert not figure.name.endswith(("_total", "_count", "_sum", "_bucket")), "the client adds these"
         assert figure.kind in get_args(Kind)
         assert figure.meaning.endswith(".")
-        assert set(figure.labels).isdisjoint({"role"}), "the label of an agent itself"
+        assert set(figure.labels).isdisjoint({"role"}), "the agent adds this label"
 
 
-def test_how_long_things_took_adds_up() -> None:
+def test_histograms_are_cumulative() -> None:
     spread = Durations()
     for seconds in (0.0005, 0.001, 0.3, 1_000.0):
         spread.add(seconds)
@@ -98,7 +98,7 @@ def test_health_is_a_status_and_the_reason(is_ready: bool, status: int) -> None:
     }
 
 
-def test_other_paths_are_not_there() -> None:
+def test_other_paths_return_not_found() -> None:
     assert answer("/", Standing(Health("ready", True))).status == 404
     assert answer("/metrics", Standing(Health("halted", False))).status == 200
 
@@ -107,7 +107,7 @@ def test_a_state_lasts_since_it_was_first_seen() -> None:
     now = [10]
     since = StateSince(lambda: now[0])
     now[0] = 20
-    assert since.of("starting") == 10, "that of the start"
+    assert since.of("starting") == 10, "the value at the start"
     assert since.of("ready") == 20
     now[0] = 30
     assert (since.of("ready"), since.of("starting")) == (20, 30)

@@ -1,4 +1,4 @@
-"""A process that is told to stop, whatever it is doing at that moment."""
+"""A stop signal ends a process at any moment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def handlers() -> Iterator[None]:
 
 
 class Held(threading.Event):
-    """Knows in which thread it was set: in the main one it would wait for a lock that this one may hold itself."""
+    """An event that records its thread: in the main thread, ``set`` would wait for a lock that the same thread may
+    hold.
+    """
 
     setter: threading.Thread | None = None
 
@@ -28,7 +30,7 @@ class Held(threading.Event):
         super().set()
 
 
-def test_the_handler_waits_for_nobody() -> None:
+def test_the_handler_does_not_block() -> None:
     stopping = Held()
     stop_on_signals(stopping, (signal.SIGUSR1,))
     assert not stopping.is_set()

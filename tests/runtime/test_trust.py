@@ -1,4 +1,4 @@
-"""Files of certificates and tokens: what is taken, what is refused and why, and when they are replaced."""
+"""Certificate and token files: accepted and refused files, and their replacement at runtime."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_device_is_no_trust_file() -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates of a node and a client, not to be changed."""
+    """Return certificates of a node and a client; tests must not change them."""
     folder = tmp_path_factory.mktemp("authority") / "made"
     make_certificates(folder, [("n1", ONE)], ["ops"], 2, ["agents"])
     return folder
@@ -59,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """A copy of them."""
+    """Return a copy of them."""
     return Path(shutil.copytree(made, tmp_path / "made"))
 
 
@@ -72,14 +72,14 @@ def written(path: Path, text: str, mode: int = 0o600) -> Path:
 # ------------------------------------------------------------------------------------------------------ what is taken
 
 
-def test_without_a_file_all_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_file_connections_are_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TRUST_VARIABLE, raising=False)
     assert current() == PLAIN_TRUST
     assert (PLAIN_TRUST.encrypts, PLAIN_TRUST.headers(), PLAIN_TRUST.url("a:1")) == (False, {}, "http://a:1")
 
 
 @needs_openssl
-def test_a_certificate_says_which_node_it_is_of(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_names_its_node(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRUST_VARIABLE, "")
     use_trust_file(made / "n1.properties")
     assert (current().node, current().url("a:1")) == (ONE, "https://a:1")
@@ -92,7 +92,7 @@ def test_a_certificate_says_which_node_it_is_of(made: Path, monkeypatch: pytest.
 
 
 @needs_openssl
-def test_agents_know_whose_an_acknowledgement_is_and_nobody_else_does(folder: Path) -> None:
+def test_only_agents_verify_the_author_of_an_acknowledgement(folder: Path) -> None:
     agents, node, operator = (TrustFile(folder / f"{name}.properties").now() for name in ("agents", "n1", "ops"))
     (master,) = agents.ack_masters
     assert (node.ack_keys, node.ack_masters) == ((key_of(master, ONE),), ())
@@ -101,7 +101,7 @@ def test_agents_know_whose_an_acknowledgement_is_and_nobody_else_does(folder: Pa
     written(folder / "acks.master", f"a-master-of-many-letters\n{master}\n")
     make_certificates(folder, [("n1", "")], [], 2)
     keys = TrustFile(folder / "n1.properties").now().ack_keys
-    assert keys == (key_of("a-master-of-many-letters", ONE), key_of(master, ONE)), "the first one makes"
+    assert keys == (key_of("a-master-of-many-letters", ONE), key_of(master, ONE)), "the first process creates it"
 
 
 @needs_openssl
@@ -116,7 +116,7 @@ def test_another_program_makes_the_same_key(folder: Path) -> None:
 
 
 @needs_openssl
-def test_who_is_renewed_stays_who_it_was(folder: Path) -> None:
+def test_a_renewed_certificate_keeps_its_identity(folder: Path) -> None:
     before = (folder / "n1.pem").read_bytes(), (folder / "ca.pem").read_bytes()
     (again,) = make_certificates(folder, [("n1", "")], [], 2)
     assert again.node == ONE
@@ -127,7 +127,7 @@ def test_who_is_renewed_stays_who_it_was(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ca", "token", "acks", "../up", "", "two"])
-def test_names_that_are_no_file_of_ones_own_are_refused(name: str, tmp_path: Path) -> None:
+def test_names_outside_the_folder_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(CertificatesFailed, match="one name for each"):
         make_certificates(tmp_path / "made", [(name, "")], ["two"], 2)
     assert not (tmp_path / "made").exists()
@@ -174,7 +174,7 @@ def test_names_that_are_no_file_of_ones_own_are_refused(name: str, tmp_path: Pat
         "foreign",
     ],
 )
-def test_what_is_no_good_is_refused_by_file_and_rule(folder: Path, change: Callable[[Path], object], why: str) -> None:
+def test_invalid_files_are_refused_by_file_and_rule(folder: Path, change: Callable[[Path], object], why: str) -> None:
     token = (folder / "token").read_text().strip()
     change(folder)
     with pytest.raises(BadTrustConfig, match=why) as refused:
@@ -183,8 +183,8 @@ def test_what_is_no_good_is_refused_by_file_and_rule(folder: Path, change: Calla
 
 
 @needs_openssl
-def test_who_is_meant_is_no_common_name(folder: Path, tmp_path: Path) -> None:
-    """A certificate without other names: what it is called proves nothing."""
+def test_a_common_name_is_not_an_identity(folder: Path, tmp_path: Path) -> None:
+    """The certificate has no other names: a common name proves nothing."""
     key, request, certificate = (tmp_path / name for name in ("key", "csr", "pem"))
     for command in (
         f"openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name_of_node(ONE)}"
@@ -198,7 +198,7 @@ def test_who_is_meant_is_no_common_name(folder: Path, tmp_path: Path) -> None:
 
 
 def foreign(at: Path) -> None:
-    """A certificate that another authority has signed."""
+    """Return a certificate of another authority."""
     make_certificates(at / "other", [("n1", ONE)], [], 2)
     for name in ("n1.pem", "n1.key"):
         shutil.copy(at / "other" / name, at / name)
@@ -212,7 +212,7 @@ def test_a_certificate_names_one_node() -> None:
             node_of_names(names)
 
 
-def test_an_address_that_others_reach_needs_certificate_and_token() -> None:
+def test_a_reachable_address_needs_certificate_and_token() -> None:
     encrypting, token = Trust(b"ca", b"c", b"k"), Trust(tokens=(TOKEN,))
     for host in ("127.0.0.1", "localhost", "::1", "127.9.9.9", "unix"):
         check_listen_address(host, PLAIN_TRUST, insecure=False)
@@ -229,7 +229,7 @@ def test_an_address_that_others_reach_needs_certificate_and_token() -> None:
 
 
 @needs_openssl
-def test_files_that_are_replaced_hold_from_then_on(folder: Path) -> None:
+def test_replaced_files_apply_at_once(folder: Path) -> None:
     file = TrustFile(folder / "n1.properties", recheck_s=0)
     before = file.now()
     assert file.now() is before
@@ -252,12 +252,12 @@ def test_bad_files_are_void(folder: Path, change: Callable[[Path], object], monk
 
 
 def another(at: Path) -> None:
-    """The same files, of another node."""
+    """Return the same files of another node."""
     make_certificates(at, [("n1", OTHER)], [], 2)
 
 
 class Said:
-    """A log."""
+    """A log that stores messages."""
 
     def __init__(self, said: list[str]) -> None:
         self._said = said
@@ -269,7 +269,7 @@ class Said:
 # ----------------------------------------------------------------------------------------------------------- tokens
 
 
-def test_one_of_the_tokens_is_enough_and_nothing_else_is() -> None:
+def test_exactly_the_listed_tokens_are_accepted() -> None:
     tokens = (TOKEN, "another-token-of-many")
     for good in (f"Bearer {TOKEN}", f"bearer  {tokens[1]} "):
         assert is_admitted([good], tokens)
@@ -289,7 +289,7 @@ def test_one_of_the_tokens_is_enough_and_nothing_else_is() -> None:
 # ------------------------------------------------------------------------------------------------------- processes
 
 
-def test_an_agent_ends_before_it_shows_itself_to_everybody() -> None:
+def test_an_agent_stops_before_it_serves_without_protection() -> None:
     settings = {"RINGLOG_METRICS_PORT": "9400", "RINGLOG_METRICS_HOST": "0.0.0.0", TRUST_VARIABLE: ""}
     ended = subprocess.run(
         [sys.executable, "-m", "ringlog.agents", "keeper"],
@@ -303,8 +303,8 @@ def test_an_agent_ends_before_it_shows_itself_to_everybody() -> None:
     assert "unguarded_address" in ended.stderr + ended.stdout
 
 
-def test_keys_for_acknowledgements_are_made_alone_in_the_order_of_the_master(tmp_path: Path) -> None:
-    """Without an authority, and without openssl."""
+def test_acknowledgement_keys_are_created_alone_in_the_order_of_the_master(tmp_path: Path) -> None:
+    """Neither an authority nor openssl is necessary."""
     folder = tmp_path / "keys"
     assert make_certificates(folder, [], [], 2, keys=[("n1", ONE)]) == ()
     (master,) = (folder / "acks.master").read_text().split()
@@ -321,7 +321,7 @@ def test_keys_for_acknowledgements_are_made_alone_in_the_order_of_the_master(tmp
 
 
 @needs_openssl
-def test_nothing_is_signed_beyond_the_end_of_the_authority(tmp_path: Path) -> None:
+def test_no_certificate_outlives_its_authority(tmp_path: Path) -> None:
     at = tmp_path / "made"
     make_certificates(at, [("n1", ONE)], [], 2, ca_days=3)
     with pytest.raises(CertificatesFailed, match=r"expires on .*: pass --days 2 at most, or .* --new-ca"):
@@ -329,7 +329,7 @@ def test_nothing_is_signed_beyond_the_end_of_the_authority(tmp_path: Path) -> No
 
 
 @needs_openssl
-def test_an_authority_outlives_what_it_signs_by_default(tmp_path: Path) -> None:
+def test_an_authority_outlives_its_certificates_by_default(tmp_path: Path) -> None:
     make_certificates(tmp_path / "made", [("n1", ONE)], [], 365)
     assert TrustFile(tmp_path / "made" / "n1.properties").now().expires == pytest.approx(
         time.time() + 365 * DAY, abs=600
@@ -338,7 +338,7 @@ def test_an_authority_outlives_what_it_signs_by_default(tmp_path: Path) -> None:
 
 @needs_openssl
 def test_a_process_shows_the_end_of_its_authority_if_that_is_sooner(folder: Path) -> None:
-    """As with an authority of one's own, which may sign for longer than it lasts."""
+    """A user's own authority may sign certificates that outlive it."""
     subprocess.run(
         [
             "openssl",
@@ -370,7 +370,7 @@ def test_an_authority_is_replaced_in_steps_and_each_process_shows_its_own_end(tm
     make_certificates(at, [("n1", "")], [], 20)
     renewed = TrustFile(n1).now()
     assert (renewed.node, renewed.expires) == (ONE, pytest.approx(time.time() + 20 * DAY, abs=600))
-    TrustFile(at / "n2.properties").now()  # still trusted, by the old one
+    TrustFile(at / "n2.properties").now()  # still trusted by the old authority
     with pytest.raises(AuthorityInUse, match=r"^n2\.pem in "):
         retire_authorities(at)
     (at / "n2.pem").rename(at / "elsewhere")

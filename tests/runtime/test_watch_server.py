@@ -1,4 +1,6 @@
-"""The server of a process that has none of its own: what it answers, to whom, and that nothing waits for it."""
+"""The status server of a process without an HTTP server: its answers, its clients, and its independence of slow
+clients.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ HOST = "127.0.0.1"
 
 
 class Process:
-    """One that is fine, until it breaks."""
+    """A process that is healthy until it breaks."""
 
     labels: Mapping[str, str] = {"role": "keeper"}
     is_broken = False
@@ -45,7 +47,7 @@ def process() -> Process:
 
 @pytest.fixture
 def port(process: Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Where it is shown, once it is: the port is taken at first."""
+    """Return the port of the server; the port is in use at first."""
     taken = iter((True, True, False))
 
     class Server(watch_server.MetricsServer):
@@ -68,7 +70,7 @@ def get(port: int, path: str, **headers: str) -> tuple[int, str, str]:
         return answer.status, answer.headers["Content-Type"], answer.read().decode()
 
 
-def test_figures_and_health_are_there(port: int) -> None:
+def test_metrics_and_health_are_served(port: int) -> None:
     status, kind, text = get(port, "/metrics?name=x")
     assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert 'ringlog_agent_ready{role="keeper"} 1.0' in text.splitlines()
@@ -76,19 +78,19 @@ def test_figures_and_health_are_there(port: int) -> None:
     assert get(port, "/")[0] == 404
 
 
-def test_a_strangers_name_gets_nothing(port: int) -> None:
+def test_a_foreign_host_name_gets_nothing(port: int) -> None:
     assert get(port, "/metrics", Host="evil.example")[0] == 403
     assert get(port, "/metrics", Host="localhost")[0] == 200
 
 
-def test_a_defect_is_an_answer_and_no_end(port: int, process: Process) -> None:
+def test_a_defect_gives_an_answer_and_does_not_stop_the_server(port: int, process: Process) -> None:
     process.is_broken = True
     assert get(port, "/health")[0] == 500
     process.is_broken = False
     assert get(port, "/health")[0] == 200
 
 
-def test_peers_that_send_nothing_keep_nobody_out(port: int) -> None:
+def test_silent_clients_do_not_block_others(port: int) -> None:
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection((HOST, port))) for _ in range(3 * AT_ONCE_MAX)]
         for one in silent[::2]:
@@ -98,7 +100,7 @@ def test_peers_that_send_nothing_keep_nobody_out(port: int) -> None:
 
 
 @needs_openssl
-def test_a_scrape_is_encrypted_and_shows_a_token(process: Process, tmp_path: Path) -> None:
+def test_a_scrape_is_encrypted_and_needs_a_token(process: Process, tmp_path: Path) -> None:
     trust = trusts(tmp_path / "made", {}, "agents")["agents"]
     with stopping(WatchServer(process, HOST, 0, trust=lambda: trust)) as server:
         server.start()
@@ -112,7 +114,7 @@ def test_a_scrape_is_encrypted_and_shows_a_token(process: Process, tmp_path: Pat
                 http.get(metrics.replace("https", "http"))
 
 
-def test_a_server_that_never_has_its_port_stops(process: Process) -> None:
+def test_a_server_that_never_gets_its_port_stops(process: Process) -> None:
     with socket.create_server((HOST, 0)) as held:
         server = WatchServer(process, HOST, held.getsockname()[1])
         server.start()
