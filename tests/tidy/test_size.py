@@ -24,7 +24,7 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_600,
     "ringlog/cache": 660,
-    "ringlog/cli": 4_720,
+    "ringlog/cli": 4_800,
     "ringlog/client": 4_700,
     "ringlog/kernel": 17_260,
     "ringlog/log": 4_500,
@@ -42,7 +42,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_700,
     "ringlog_testing": 2_600,
-    "tests": 74_600,
+    "tests": 75_200,
 }
 """The most code lines of a package."""
 PRIVATE_WORDS = frozenset(

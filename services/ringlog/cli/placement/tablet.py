@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from ringlog.cli.placement.repair import repair as repair_in_rounds
 from ringlog.cli.schema.table import FullName
-from ringlog.cli.shared.connection import fail, out, resolve
+from ringlog.cli.shared.connection import fail, out, resolve, seconds_of
+from ringlog.cli.shared.following import Wait
 from ringlog.cli.shared.options import ASKING, newest, view_command, with_options
 from ringlog.cli.shared.submitting import change_command, submit
 from ringlog.cli.shared.tables import show_table
@@ -19,7 +21,7 @@ from ringlog.kernel.model.tablet_map import TabletMap
 from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
 from ringlog.operator.balancing import read_acks, read_load_reports, view_balancer
 from ringlog.operator.intents.intents import Intent
-from ringlog.operator.intents.tablets import explain_undone, move_tablet, next_step_text, repair_tablets, resize_table
+from ringlog.operator.intents.tablets import explain_undone, move_tablet, next_step_text, resize_table
 from ringlog.operator.views import tablets as views
 from ringlog.operator.views.words import printable
 from ringlog.protocol.balancer.load_book import measured, take
@@ -28,6 +30,9 @@ from ringlog.wire.records import NodeAck
 
 app = typer.Typer(no_args_is_help=True)
 Number = Annotated[int, typer.Argument(metavar="TABLET", help="Number of the tablet, from 0 in token order.")]
+RepairTimeout = Annotated[
+    float | None, typer.Option(parser=seconds_of, help="Seconds until the command stops. Repairs in progress continue.")
+]
 Stop = Annotated[bool, typer.Option("--stop", help="Revoke the decision in progress.")]
 
 
@@ -155,17 +160,24 @@ def merge(table: FullName, stop: Stop = False) -> tuple[str, str]:
     return table, NONE if stop else MERGE
 
 
+def _repairs(verb: Callable[..., tuple[str, tuple[int, ...]]]) -> Callable[..., None]:
+    """Decorate a function that returns (table, numbers): add the options of a wait, and repair these tablets."""
+    return with_options(verb, {"wait": (Wait, True), "timeout": (RepairTimeout, None), **ASKING}, repair_in_rounds)
+
+
 @app.command("repair")
-@change_command
+@_repairs
 def repair(
     table: FullName,
     tablets: Annotated[list[int] | None, typer.Argument(metavar="TABLET", help="Numbers. Default: all.")] = None,
-) -> Intent:
+) -> tuple[str, tuple[int, ...]]:
     """Repair tablets.
 
-    Their replicas compare and exchange their rows.
+    Their replicas compare and exchange their rows. The limits on streaming admit a few tablets at once, so the command
+    repeats until all are repaired. With --no-wait it starts only those that fit now. Ctrl-C stops the command, and
+    repairs in progress continue.
     """
-    return repair_tablets(table, tuple(tablets or ()))
+    return table, tuple(tablets or ())
 
 
 @app.command("explain")
