@@ -27,7 +27,7 @@ from ringlog_cdc_reader.source import settings_of
 from ringlog_cdc_reader.vectors import batch_of
 from ringlog_cdc_reader.whole import OnePass, Readable, readable
 from tests.client.cdc.changes import AT, TABLE, row
-from tests.client.cdc.model import CDC_PARTITIONS, Topic, Write, drawn, open_generations, row_of
+from tests.client.cdc.model import CDC_PARTITIONS, Topic, Write, open_generations, random_topic, row_of
 from tests.client.cdc.test_schema import following, let_go, with_an_altered_table
 from tests.kernel.entries import TABLE as CREATED
 from tests.kernel.entries import uuid
@@ -60,7 +60,7 @@ def test_one_pass_gives_what_following_gives_and_each_stream_in_the_same_order()
     closed_ones = 0
     for seed in range(200):
         chance = Random(seed)
-        topic = drawn(chance)
+        topic = random_topic(chance)
         start = chance.choice((0, 0, 90, 150))
         known = open_generations(3)
         for closed in topic.closes[: chance.randint(0, len(topic.closes))]:
@@ -102,7 +102,7 @@ def test_tasks_give_exactly_what_the_driver_delivered_wherever_batches_are_cut_a
     spanning = 0
     for seed in range(120):
         chance = Random(seed)
-        topic = drawn(chance)
+        topic = random_topic(chance)
         known, closes = open_generations(3), list(topic.closes)
         before = begin_at(dict.fromkeys(range(CDC_PARTITIONS), 0))
         driver: CdcReading[CdcRow] = CdcReading(before)
@@ -185,7 +185,7 @@ def scan_of(topic: Topic, rows_max: int) -> Scan:
 def test_one_batch_has_all_that_there_is_of_all_generations_and_bounded_ones_have_it_together() -> None:
     bounded = 0
     for seed in range(30):
-        topic = drawn(Random(seed))
+        topic = random_topic(Random(seed))
         wanted = [(write.number, seq) for write in topic.writes if write.key % 4 for seq in range(write.rows)]
         for rows_max in (ALL, 12):
             scan, got = scan_of(topic, rows_max), []
