@@ -47,7 +47,7 @@ def open_waits(found: dict[tuple[str, ...], float], figure: str) -> dict[str, fl
         ("write_both_read_new", "acknowledgements"),
     ],
 )
-def test_an_operation_is_counted_by_what_it_waits_for(stage: str, kind: str) -> None:
+def test_an_operation_is_counted_by_its_wait(stage: str, kind: str) -> None:
     state, operation = asked("join")
     state = driven(state, operation, stage) if stage != "requested" else state
     found = shown(state, {})

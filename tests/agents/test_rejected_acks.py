@@ -29,7 +29,7 @@ STATE = applied(founded(), node(1), node(2))
 ONE, TWO = uuid(1, space=2), uuid(2, space=2)
 
 
-def said(name: str) -> bytes:
+def encoded_ack(name: str) -> bytes:
     ack = NodeAck(STATE.cluster_id, ONE, name, STATE.epoch, STATE.epoch, (), 0, 0, (), STATE.state_id)
     return encode_node_ack(ack)
 
@@ -76,17 +76,17 @@ def test_a_new_master_key_revokes_accepted_acks(tmp_path: Path, monkeypatch: pyt
     def perform(effect: Any) -> Any:
         return thread._all_acks() if isinstance(effect, ReadAcks) else thread._new_acks(effect)
 
-    topic.append([said("999@thief"), with_mac(said("1@own"), key_of(MASTER, ONE))])
+    topic.append([encoded_ack("999@thief"), with_mac(encoded_ack("1@own"), key_of(MASTER, ONE))])
     acks = run_steps(read_acks(), perform)
     assert acks.newest(STATE)[ONE].incarnation == "999@thief"
     assert run_steps(update_acks(acks, Wait.NOTHING), perform) is acks
     trust[0] = Trust(ack_masters=(MASTER,))
-    thread.add_record(1, with_mac(said("1@own"), key_of(MASTER, ONE)))
+    thread.add_record(1, with_mac(encoded_ack("1@own"), key_of(MASTER, ONE)))
     acks = run_steps(update_acks(acks, Wait.NOTHING), perform)
     assert acks.newest(STATE)[ONE].incarnation == "1@own"
     assert [(one.name, one.value) for one in thread.figures()] == [("ringlog_acks_not_believed", 1)]
     assert thread.refused() == (), "its valid acknowledgement came later"
-    thread.add_record(2, said("1000@thief"))
+    thread.add_record(2, encoded_ack("1000@thief"))
     assert run_steps(update_acks(acks, Wait.NOTHING), perform) is acks
     assert [one.subject for one in thread.refused()] == [STATE.nodes[ONE].name]
 

@@ -188,7 +188,7 @@ def test_a_request_id_with_another_command_is_refused_with_the_digest_before(wor
     assert published(later)[0].code == "request_id_reused"
 
 
-def test_an_applied_request_stays_applied_beside_another_command_under_its_id(world: World, core: Validator) -> None:
+def test_an_applied_request_stays_applied_despite_another_command_with_its_id(world: World, core: Validator) -> None:
     request = world.request(GOOD)
     step = offer(world, core, request)
     core = settle_batch(step.validator, world.land_all(commit(step).chain)).validator

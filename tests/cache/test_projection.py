@@ -26,7 +26,7 @@ def test_every_state_has_every_part() -> None:
         assert tuple(sorted(project(state))) == PARTS
 
 
-def test_a_difference_names_only_what_changed() -> None:
+def test_a_difference_names_only_the_changes() -> None:
     for before, after in zip(history(), history()[1:], strict=False):
         old, new = project(before), project(after)
         difference = delta(before, after)

@@ -61,7 +61,7 @@ def groups(number: int) -> tuple[set[str], set[str]]:
     return set(nodes_of(found.read)), set(nodes_of(found.write))
 
 
-def lets_go(state: ClusterState, nodes: Iterable[str]) -> bool:
+def may_advance(state: ClusterState, nodes: Iterable[str]) -> bool:
     """Return whether the operation may advance for this range after these nodes have acknowledged."""
     found = gate(state, state.operations[OPERATION])
     seen = acknowledged(found, [Witness(node, state.epoch, state.epoch) for node in nodes])
@@ -73,7 +73,7 @@ def lets_go(state: ClusterState, nodes: Iterable[str]) -> bool:
 def acknowledging(number: int) -> Iterator[set[str]]:
     """Return all sets of replicas whose acknowledgements of that epoch permit the next one."""
     for size in range(5):
-        yield from (set(some) for some in combinations("ABCX", size) if lets_go(AT[number], some))
+        yield from (set(some) for some in combinations("ABCX", size) if may_advance(AT[number], some))
 
 
 def answers(nodes: Iterable[str], know: Iterable[str], late: int, newer: int) -> list[Answer]:
@@ -105,7 +105,7 @@ def test_before_the_last_step_a_majority_of_both_groups_is_enough() -> None:
 
 
 @pytest.mark.parametrize(("at", "late", "ahead"), [(101, Access.READ, Access.WRITE), (100, Access.WRITE, Access.READ)])
-def test_a_late_request_beside_one_that_is_ahead(at: int, late: Access, ahead: Access) -> None:
+def test_a_late_and_an_early_coordinator_share_a_node(at: int, late: Access, ahead: Access) -> None:
     """A coordinator asks A and B at epoch ``at``, another one C and X two epochs later; one of them writes."""
     first = planned(at + 2, ahead)
     assert isinstance(count(first, answers("CX", (), at + 2, at + 2), AT[at + 2]), Satisfied)

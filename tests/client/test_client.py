@@ -178,25 +178,25 @@ def test_the_groups_of_many_at_once_double(logs: Logs, requests_log: FaultyLog) 
     """
     with ThreadPoolExecutor(1) as pool:
         with Client("", "tests", logs=logs, resend_s=600) as client:
-            asked = pool.submit(client.submit_many, [Noop()] * 500, timeout_s=600)
+            submission_error = pool.submit(client.submit_many, [Noop()] * 500, timeout_s=600)
             tail, sizes = requests_log.tail(0), list[int]()
             while sum(sizes) < 500 and (records := tail.poll(60)):
                 sizes += [len(decode_requests(record.data)) for record in records]
         with pytest.raises(SubmissionTimedOut):
-            asked.result(60)
+            submission_error.result(60)
     assert sizes == [GROUP, 2 * GROUP, 4 * GROUP, 500 - 7 * GROUP]
 
 
 def test_a_command_is_open_until_withdrawn(client: Client, metadata: FaultyLog, requests_log: FaultyLog) -> None:
-    def asked() -> SubmissionTimedOut | None:
-        """Return the next request, or None if it is not sent in time."""
+    def submission_error() -> SubmissionTimedOut | None:
+        """Submit a command; return the timeout error, or None if the request was not sent in time."""
         with pytest.raises(SubmissionTimedOut, match="the validator's answer") as caught:
             client.submit(ChangeSettings((("history_entries", 300),)), timeout_s=0.2)
         return caught.value if requests_log.appends else None
 
     error = None
     while error is None:
-        error = asked()
+        error = submission_error()
     assert client.withdraw(error.request_id, error.since_epoch) == WithdrawnResult(error.request_id, 2)
     late = next_request(requests_log)
     entry = OTHER.entry(client.read_barrier(), Noop(), request_id=late.request_id, since_epoch=late.since_epoch)
@@ -334,17 +334,17 @@ def test_truncated_results_are_read_from_their_new_start(client: Client, logs: L
 
 def test_the_barrier_after_a_rejection_is_bounded(client: Client, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the barrier gets no answer, the deadline of the submission counts, not the barrier's own."""
-    asked: Queue[float] = Queue()
+    submission_error: Queue[float] = Queue()
 
     def silent(timeout_s: float) -> int:
-        asked.put(timeout_s)
+        submission_error.put(timeout_s)
         raise LogUnavailable("no answer")
 
     monkeypatch.setattr(engine, "BARRIER_S", 1_000.0)
     with MiniValidator(logs, "v1"):
         monkeypatch.setattr(client.replica, "end_offset", silent)
         future = client.submit_future(DROP, timeout_s=100)
-        assert asked.get(timeout=60) <= 100
+        assert submission_error.get(timeout=60) <= 100
         client.close()
         with pytest.raises(SubmissionTimedOut):
             future.result(60)

@@ -31,14 +31,14 @@ def put(at: int, operation: str = INSERT, ttl: int | None = None, number: int = 
     return write("k", number, at, **changes)
 
 
-def whole(*writes: Mutation, now: int = EARLY) -> LivePartition:
+def merged_in_any_order(*writes: Mutation, now: int = EARLY) -> LivePartition:
     found = merged(writes, SHAPE, now)
     assert merged([*reversed(writes), *writes], SHAPE, now) == found, "the order of arrival counts"
     return found
 
 
 def only(*writes: Mutation, now: int = EARLY) -> LiveRow | None:
-    rows = whole(*writes, now=now).rows
+    rows = merged_in_any_order(*writes, now=now).rows
     return rows[0] if rows else None
 
 
@@ -60,7 +60,7 @@ def test_deletes_cover_up_to_their_timestamp() -> None:
     assert only(put(1, a=b"1"), put(1, ROW_DELETE), put(2, UPDATE, b=b"2")) == LiveRow(
         (ROW,), None, (LiveCell("b", b"2", 2),)
     )
-    assert whole(put(1, number=1, a=b"1"), put(3, number=2, a=b"3"), put(2, PARTITION_DELETE)).rows == (
+    assert merged_in_any_order(put(1, number=1, a=b"1"), put(3, number=2, a=b"3"), put(2, PARTITION_DELETE)).rows == (
         LiveRow(((2).to_bytes(8, "big"),), 3, (LiveCell("a", b"3", 3),)),
     )
 
@@ -90,7 +90,7 @@ def test_a_collection_is_merged_by_its_elements_and_shown_whole() -> None:
     second = write("k", 1, 2, operation=UPDATE, cells=(), more=more)
     third = write("k", 1, 4, operation=UPDATE, cells=(), deleted_elements=(DeletedElements("m", (b"x",)),))
     row = LiveRow((ROW,), 1, (LiveCell("m", pairs(("y", 1), ("z", 3)), 3),))
-    assert whole(first, second, third) == LivePartition((LiveCell("s", b"s", 3),), (row,))
+    assert merged_in_any_order(first, second, third) == LivePartition((LiveCell("s", b"s", 3),), (row,))
 
 
 def test_a_value_older_than_the_collection_type_is_ignored() -> None:

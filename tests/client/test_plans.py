@@ -56,7 +56,9 @@ def joining(state: ClusterState, stage: str, number: int = 9) -> ClusterState:
     return state
 
 
-def asked(level: Level = Level.QUORUM, access: Access = Access.WRITE, datacenter: str = "dc1") -> ClientRequest:
+def client_request(
+    level: Level = Level.QUORUM, access: Access = Access.WRITE, datacenter: str = "dc1"
+) -> ClientRequest:
     return ClientRequest("shop", TOKEN, access, level, datacenter)
 
 
@@ -75,7 +77,7 @@ def answers(epoch: int, *numbers: int) -> list[Answer]:
 
 def test_a_plan_without_movements_needs_one_group() -> None:
     state = ring(4, 3)
-    write, read = planned(state, asked()), planned(state, asked(access=Access.READ))
+    write, read = planned(state, client_request()), planned(state, client_request(access=Access.READ))
     assert write.asked == read.asked == tuple(map(name_of, (1, 2, 3)))
     assert [(need.members, need.count) for need in (*write.needs, *read.needs)] == [(write.asked, 2)] * 2
     assert write.epoch == state.epoch
@@ -85,7 +87,7 @@ def test_a_plan_without_movements_needs_one_group() -> None:
 @pytest.mark.parametrize("stage", [WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW])
 def test_a_join_asks_both_groups_for_writes_and_one_for_reads(stage: str) -> None:
     state = joining(ring(4, 3), stage)
-    write, read = planned(state, asked()), planned(state, asked(access=Access.READ))
+    write, read = planned(state, client_request()), planned(state, client_request(access=Access.READ))
     assert {need.members for need in write.needs} == {tuple(map(name_of, (1, 2, 3))), tuple(map(name_of, (9, 1, 2)))}
     (need,) = read.needs
     assert (name_of(9) in need.members) == (stage == WRITE_BOTH_READ_NEW) == (name_of(3) not in need.members)
@@ -95,7 +97,7 @@ def test_a_join_asks_both_groups_for_writes_and_one_for_reads(stage: str) -> Non
 
 @pytest.mark.parametrize("factor", [1, 2, 3, 4, 5])
 def test_a_swap_counts_as_one_vote_when_both_have_answered(factor: int) -> None:
-    made = planned(joining(ring(factor + 1, factor), WRITE_BOTH_READ_OLD), asked())
+    made = planned(joining(ring(factor + 1, factor), WRITE_BOTH_READ_OLD), client_request())
     old, new = (set(need.members) for need in made.needs)
     slots = [{node} for node in old & new] + [old ^ new]
     assert len(slots) == factor
@@ -123,7 +125,7 @@ def test_a_majority_of_all_writers_is_not_enough_when_two_are_swapped() -> None:
         placements=state.placements.set(key, replace(state.placements[key], ranges=ranges)),
         operations=state.operations.set(operation.id, replace(operation, plan=movement)),
     )
-    made = planned(state, asked())
+    made = planned(state, client_request())
     assert [set(need.members) for need in made.needs] == [set(map(name_of, (1, 2, 3))), set(map(name_of, (9, 1, 4)))]
     assert not met(made.needs, set(map(name_of, (2, 3, 9))))
     assert met(made.needs, set(map(name_of, (1, 2, 9))))
@@ -146,7 +148,7 @@ def test_several_operations_at_once_need_every_combination() -> None:
     state = replace(
         state, placements=state.placements.set("simple:3", placement), operations=state.operations.set("other", other)
     )
-    found = {frozenset(need.members) for need in planned(state, asked()).needs}
+    found = {frozenset(need.members) for need in planned(state, client_request()).needs}
     numbers = [{1, 2, 3}, {1, 2, 9}, {1, 2, 3, 4}, {1, 2, 9, 4}]
     assert found == {frozenset(map(name_of, some)) for some in numbers}
 
@@ -164,7 +166,7 @@ def test_several_operations_at_once_need_every_combination() -> None:
     ],
 )
 def test_every_level_asks_the_same_of_both_groups(level: Level, counts: list[int]) -> None:
-    made = planned(joining(ring(4, 3), WRITE_BOTH_READ_OLD), asked(level))
+    made = planned(joining(ring(4, 3), WRITE_BOTH_READ_OLD), client_request(level))
     assert [need.count for need in made.needs] == counts
 
 
@@ -175,15 +177,15 @@ def test_levels_by_datacenter() -> None:
         name: replace(node, datacenter="dc2") if name in far else node for name, node in sorted(state.nodes.items())
     }
     state = replace(state, nodes=Map(nodes))
-    local = planned(state, asked(Level.LOCAL_QUORUM, Access.READ, "dc2"))
+    local = planned(state, client_request(Level.LOCAL_QUORUM, Access.READ, "dc2"))
     assert set(local.asked) == far
     assert [(need.datacenter, need.count) for need in local.needs] == [("dc2", 2)]
-    each = planned(state, asked(Level.EACH_QUORUM))
+    each = planned(state, client_request(Level.EACH_QUORUM))
     assert [(need.datacenter, need.count) for need in each.needs] == [("dc1", 2), ("dc2", 2)]
-    write = planned(state, asked(Level.LOCAL_QUORUM, Access.WRITE, "dc2"))
+    write = planned(state, client_request(Level.LOCAL_QUORUM, Access.WRITE, "dc2"))
     assert len(write.asked) == 4
     assert [need.members for need in write.needs] == [local.asked]
-    nowhere = plan(state, asked(Level.LOCAL_QUORUM, Access.READ, "dc3"))
+    nowhere = plan(state, client_request(Level.LOCAL_QUORUM, Access.READ, "dc3"))
     assert isinstance(nowhere, Failed)
     assert nowhere.code == "no_local_replicas"
 
@@ -196,7 +198,7 @@ def test_impossible_plans_are_rejected() -> None:
         "too_few_replicas": state,
     }
     for code, state in states.items():
-        made = plan(state, asked(Level.THREE))
+        made = plan(state, client_request(Level.THREE))
         assert isinstance(made, Failed)
         assert made.code == code
 
@@ -206,7 +208,7 @@ def test_impossible_plans_are_rejected() -> None:
 
 def test_a_quorum_of_answers_satisfies() -> None:
     state = ring(4, 3)
-    made = planned(state, asked())
+    made = planned(state, client_request())
     assert count(made, [], state) == AwaitedAnswers(tuple(sorted(made.asked)), state.epoch)
     assert count(made, answers(state.epoch, 1), state) == AwaitedAnswers((name_of(2), name_of(3)), state.epoch)
     assert count(made, answers(state.epoch, 1, 3), state) == Satisfied(state.epoch, (name_of(1), name_of(3)))
@@ -215,7 +217,7 @@ def test_a_quorum_of_answers_satisfies() -> None:
 def test_enough_answers_for_a_plan_may_be_too_few_for_a_newer_state() -> None:
     before = ring(4, 3)
     after = joining(before, WRITE_BOTH_READ_OLD)
-    made = planned(before, asked())
+    made = planned(before, client_request())
     early = answers(before.epoch, 1, 3)
     assert isinstance(count(made, early, before), Satisfied)
     assert count(made, early, after) == AwaitedAnswers((name_of(2),), after.epoch)
@@ -226,7 +228,7 @@ def test_enough_answers_for_a_plan_may_be_too_few_for_a_newer_state() -> None:
 def test_an_answer_from_the_future_waits_for_its_epoch() -> None:
     before = ring(4, 3)
     after = joining(before, WRITE_BOTH_READ_OLD)
-    made = planned(before, asked())
+    made = planned(before, client_request())
     told = [*answers(before.epoch, 1), *answers(after.epoch, 3)]
     assert count(made, told, before) == AwaitedAnswers((name_of(2),), after.epoch)
     assert count(made, told, after) == AwaitedAnswers((name_of(2),), after.epoch)
@@ -241,7 +243,7 @@ def test_a_node_that_left_does_not_count() -> None:
     (operation,) = (found.id for found in before.operations.values() if found.stage == WRITE_BOTH_READ_NEW)
     after = step(after, operation)
     assert after.operations[operation].stage == FINISHED
-    made = planned(before, asked())
+    made = planned(before, client_request())
     told = answers(before.epoch, 1, 3)
     assert count(made, told, after) == AwaitedAnswers(tuple(sorted((name_of(2), name_of(9)))), after.epoch)
 
@@ -250,7 +252,7 @@ def test_an_answer_from_before_a_node_left_and_came_back_does_not_count() -> Non
     first = joining(ring(4, 3), WRITE_BOTH_READ_OLD)
     (operation,) = (found.id for found in first.operations.values() if found.stage == WRITE_BOTH_READ_OLD)
     again = joining(applied(first, CancelOperation(operation, "not now")), WRITE_BOTH_READ_OLD)
-    made = planned(first, asked())
+    made = planned(first, client_request())
     told = answers(first.epoch, 1, 3, 9)
     assert isinstance(count(made, told, first), Satisfied)
     assert nodes_of(group_at(again.placements["simple:3"], TOKEN).write) == made.asked
@@ -263,7 +265,7 @@ def test_answers_from_before_a_group_change_do_not_count() -> None:
     state, operation = admitted(ring(3, 3), AlterKeyspace("shop", Replication("simple", 1)))
     before = driven(state, operation, WRITE_BOTH_READ_OLD)
     after = driven(before, operation, WRITE_BOTH_READ_NEW)
-    made = planned(before, asked(access=Access.READ))
+    made = planned(before, client_request(access=Access.READ))
     early = answers(before.epoch, 1)
     assert isinstance(count(made, early, before), AwaitedAnswers)
     assert count(made, [*early, *answers(before.epoch, 2, 3)], after) == Replan(())
@@ -272,7 +274,7 @@ def test_answers_from_before_a_group_change_do_not_count() -> None:
 
 def test_a_dropped_keyspace_fails_pending_requests() -> None:
     state = ring(4, 3)
-    made = planned(state, asked())
+    made = planned(state, client_request())
     outcome = count(made, answers(state.epoch, 1), replace(state, epoch=state.epoch + 1, keyspaces=Map()))
     assert isinstance(outcome, Failed)
     assert outcome.code == "unknown_keyspace"
@@ -283,18 +285,18 @@ def test_a_dropped_keyspace_fails_pending_requests() -> None:
 
 def test_a_read_is_repaired_until_a_write_quorum_has_it() -> None:
     state = ring(4, 3)
-    read = planned(state, asked(access=Access.READ))
+    read = planned(state, client_request(access=Access.READ))
     assert repair(read, answers(state.epoch, 1, 2), state) is None
     missing = repair(read, answers(state.epoch, 1), state)
     assert isinstance(missing, RequestPlan)
-    assert missing.request == asked()
-    one = planned(state, asked(Level.ONE, Access.READ))
+    assert missing.request == client_request()
+    one = planned(state, client_request(Level.ONE, Access.READ))
     assert repair(one, answers(state.epoch, 1), state) is None
 
 
 def test_during_a_join_two_readers_that_agree_may_not_be_enough() -> None:
     state = joining(ring(4, 3), WRITE_BOTH_READ_OLD)
-    read = planned(state, asked(access=Access.READ))
+    read = planned(state, client_request(access=Access.READ))
     assert repair(read, answers(state.epoch, 1, 2), state) is None
     assert isinstance(repair(read, answers(state.epoch, 1, 3), state), RequestPlan)
 

@@ -44,7 +44,7 @@ from tests.node.test_log_copy import confirmed, filled
 Story: TypeAlias = Callable[[Path], object]
 
 
-def lived() -> Cluster:
+def used_cluster() -> Cluster:
     made = Cluster()
     made.apply(InitializeCluster("c"), *[Noop()] * 8)
     return made
@@ -92,7 +92,7 @@ def applied(cluster: Cluster, *commands: Command) -> list[str]:
 
 
 def a_copy_is_the_log(folder: Path) -> None:
-    cluster = lived()
+    cluster = used_cluster()
     copy = copied(folder, cluster)
     assert digest(end_of(copy).at.state) == digest(cluster.state)
     assert copy.begin > 0
@@ -100,7 +100,7 @@ def a_copy_is_the_log(folder: Path) -> None:
 
 
 def another_history_never_replaces_a_copy(folder: Path) -> None:
-    cluster = lived()
+    cluster = used_cluster()
     with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
     end = cluster.log.end_offset()
@@ -114,7 +114,7 @@ def another_history_never_replaces_a_copy(folder: Path) -> None:
 
 
 def a_damaged_copy_is_kept(folder: Path) -> None:
-    cluster = lived()
+    cluster = used_cluster()
     with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
         cluster.apply(Noop())
@@ -127,7 +127,7 @@ def a_damaged_copy_is_kept(folder: Path) -> None:
 
 
 def an_archive_is_whole_and_of_one_log(folder: Path) -> None:
-    cluster = lived()
+    cluster = used_cluster()
     archive = archived(folder, cluster, 4)
     heads = archive.segments()
     assert len(heads) == 4
@@ -148,7 +148,7 @@ def an_archive_is_whole_and_of_one_log(folder: Path) -> None:
 
 
 def a_recovery_keeps_all_offsets(folder: Path) -> None:
-    cluster = lived()
+    cluster = used_cluster()
     copy = copied(folder, cluster)
     before = cluster.log.end_offset()
     cluster.log.append([b"has no effect"])
@@ -166,7 +166,7 @@ def a_recovery_keeps_all_offsets(folder: Path) -> None:
 
 
 def a_recovery_ignores_unconfirmed_snapshots(folder: Path) -> None:
-    cluster = lived()
+    cluster = used_cluster()
     with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         filled(file, cluster)
         confirmed(cluster)
@@ -177,7 +177,7 @@ def a_recovery_ignores_unconfirmed_snapshots(folder: Path) -> None:
 
 
 def an_impossible_recovery_changes_nothing(folder: Path) -> None:
-    plan = plan_of(copied(folder, lived()))
+    plan = plan_of(copied(folder, used_cluster()))
     place = place_of()
     place.make()
     place.log.append([b"what was there"])
@@ -192,7 +192,7 @@ def an_impossible_recovery_changes_nothing(folder: Path) -> None:
 
 
 def records_without_effect_are_not_copied(folder: Path) -> None:
-    cluster = lived()
+    cluster = used_cluster()
     with closing(open_copy(folder / COPY, cluster.log, cluster.start_finder())) as file:
         cluster.log.append([b"has no effect"])
         filled(file, cluster)
@@ -203,7 +203,7 @@ def records_without_effect_are_not_copied(folder: Path) -> None:
 
 
 def a_new_topic_has_no_archive(folder: Path) -> None:
-    cluster = lived()
+    cluster = used_cluster()
     head = archived(folder, cluster).segments()[-1]
     cluster.apply(RecordArchive(head.last, head.next, head.digest))
     archive = Archive(folder)
@@ -216,7 +216,7 @@ def written_records_are_read_back(folder: Path) -> None:
         def append(self, entries: Sequence[bytes]) -> None:
             super().append([one[:-1] + b"?" for one in entries])
 
-    cluster = lived()
+    cluster = used_cluster()
     place = place_of()
     place.make()
     place.log = Garbling()  # type: ignore[assignment]
@@ -225,7 +225,7 @@ def written_records_are_read_back(folder: Path) -> None:
 
 
 def a_missing_entry_is_detected(_: Path) -> None:
-    cluster = lived()
+    cluster = used_cluster()
     log = MemoryLog()
     records = [one.data for one in cluster.log.read(0, 0, 100)[0]]
     log.append(records[:4] + records[5:])
@@ -234,7 +234,7 @@ def a_missing_entry_is_detected(_: Path) -> None:
 
 
 def only_an_unfinished_recovery_is_restarted(folder: Path) -> None:
-    copy = copied(folder, lived())
+    copy = copied(folder, used_cluster())
     steps = Steps()
     place = place_of(steps)
     steps.last = 6
@@ -255,7 +255,7 @@ def only_an_unfinished_recovery_is_restarted(folder: Path) -> None:
 
 
 def a_forced_state_is_sound_and_marked(_: Path) -> None:
-    cluster = lived()
+    cluster = used_cluster()
     names = encoded_parts(replace(cluster.state, node_names=Map({"n1": "no such node"})))["node_names"]
     sound = ForcedPart("settings", b"")
     bound = ForcedPart("log_bounds", b"")

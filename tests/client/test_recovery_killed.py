@@ -158,7 +158,7 @@ def test_a_recovery_killed_at_each_step_has_the_same_result(kind: str, request: 
 
 
 def test_a_replacement_of_a_whole_log_killed_at_each_step_has_the_same_result(cluster: Cluster, copy: LogCopy) -> None:
-    def lived() -> MemoryPlace:
+    def used_place() -> MemoryPlace:
         place = MemoryPlace(Steps())
         place.name = plan.after.name
         place.make()
@@ -167,10 +167,10 @@ def test_a_replacement_of_a_whole_log_killed_at_each_step_has_the_same_result(cl
         return place
 
     plan = plan_of(copy)
-    whole = lived()
+    whole = used_place()
     rebuild(whole, plan, replace=True)
     for last in range(whole.steps.taken):
-        place = lived()
+        place = used_place()
         place.steps.last = last
         with pytest.raises(Killed):
             rebuild(place, plan, replace=True)

@@ -59,10 +59,10 @@ def confirm(cluster: Cluster) -> None:
     topic = SnapshotTopic(cluster.records)
     head = topic.store(start, cluster.log.identity(), "keeper", 0, f"s{start.state.epoch}")
     topic.confirm(confirmation(head, "publisher"))
-    cluster.apply(said(cluster, head.digest))
+    cluster.apply(confirmation_of(cluster, head.digest))
 
 
-def said(cluster: Cluster, digested: str) -> ConfirmSnapshot:
+def confirmation_of(cluster: Cluster, digested: str) -> ConfirmSnapshot:
     start = cluster.taken[-1]
     return ConfirmSnapshot(start.state.epoch, start.state.state_id, start.position, digested, ("keeper", "publisher"))
 
@@ -141,7 +141,7 @@ def test_a_digest_only_claimed_in_the_log_halts_no_reader(cluster: Cluster, tmp_
         else:
             topic.confirm(confirmation(head, "publisher"))
     with capture_logs() as lines:
-        cluster.apply(said(cluster, digested))
+        cluster.apply(confirmation_of(cluster, digested))
         assert reader.replica.read_barrier(LONG_S).epoch == cluster.state.epoch
         reader.agreement.join(LONG_S)
     assert reader.replica.halted is None

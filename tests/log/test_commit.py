@@ -77,7 +77,7 @@ def test_a_late_entry_may_win_over_its_copy(log: FaultyLog, replica: LogReplica,
     assert len(log.appends) == 1
 
 
-def test_a_lost_answer_is_no_second_entry(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
+def test_a_lost_answer_creates_no_second_entry(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     log.plan(Fault(answer_lost=True))
     assert commit(log, replica, chain_of(replica.state), resend_s=30).commit_outcomes == (APPLIED,) * 3
     assert len(log.appends) == 1, "the log itself gave the answer"

@@ -260,7 +260,7 @@ def test_a_dropped_commit_is_sent_again_until_it_arrives(world: World, chain_of:
     assert replica.counts[OutcomeKind.STALE] == 2, "the third arrived twice without the second"
 
 
-def test_a_lost_answer_is_no_second_entry(world: World, chain_of: ChainMaker) -> None:
+def test_a_lost_answer_creates_no_second_entry(world: World, chain_of: ChainMaker) -> None:
     log = world.log("validator")
     replica = world.replica_of(log)
     world.control.put(Rule("deaf", DROP, COMMIT, answer_only=True, times=1))

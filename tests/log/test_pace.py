@@ -125,7 +125,7 @@ def test_a_submission_ends_a_pause(log: FaultyLog, replica: LogReplica) -> None:
     assert replica.state.epoch > 100
 
 
-def test_the_kafka_client_of_a_reader_at_ease_fetches_nothing_ahead() -> None:
+def test_the_kafka_client_of_a_relaxed_reader_fetches_nothing_ahead() -> None:
     own = reader_config("nowhere:1", "read_uncommitted")
     eased = without_prefetch(own)
     assert eased.items() - own.items() == {("queued.min.messages", 1), ("fetch.queue.backoff.ms", 5)}

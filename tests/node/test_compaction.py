@@ -211,7 +211,7 @@ def written(node: RowReplica, at: int, number: int = 1, **changes: object) -> by
     return value
 
 
-def asked(node: RowReplica, state: ClusterState = STATE) -> ReadRowsReply:
+def read_rows(node: RowReplica, state: ClusterState = STATE) -> ReadRowsReply:
     table_id = uuid(1, space=9)
     where = state.cluster_id, node.node, state.epoch, state.state_id, TABLE, table_id, ANN
     return answered(node, ReadRowsRequest(*where, (), False, False))
@@ -225,10 +225,10 @@ def overwritten(node: RowReplica, size: int, times: int) -> bytes:
 
 def test_an_often_overwritten_row_stays_readable(node: RowReplica) -> None:
     last = overwritten(node, 2_000, PARTITION_BYTES_MAX // 2_000 + 500)
-    assert asked(node).writes == (last,)
+    assert read_rows(node).writes == (last,)
     assert len(node.store) == 1
     deleted = written(node, 10**6, operation=PARTITION_DELETE, clustering_key=(), cells=())
-    assert set(asked(node).writes) == {last, deleted}, "a small partition is returned unchanged"
+    assert set(read_rows(node).writes) == {last, deleted}, "a small partition is returned unchanged"
 
 
 def test_an_unread_partition_is_compacted_in_the_background(node: RowReplica) -> None:
@@ -252,7 +252,7 @@ def test_a_read_of_a_large_partition_stops_at_the_bound(node: RowReplica, monkey
         return found
 
     monkeypatch.setattr(node.store, "page", counted)
-    assert asked(node).refused == TOO_LARGE
+    assert read_rows(node).refused == TOO_LARGE
     assert max(pages) <= PAGE_BYTES + 200_000
     assert sum(pages) <= PARTITION_BYTES_MAX + PAGE_BYTES + 200_000
 
@@ -272,7 +272,7 @@ def test_an_answer_contains_writes_between_its_pages(node: RowReplica, monkeypat
         return among(self, versions)
 
     monkeypatch.setattr(RedundantVersions, "among", busy)
-    reply = asked(node)
+    reply = read_rows(node)
     assert meanwhile[0] in reply.writes
     assert dict(reply.positions) == dict(node.positions)
 
@@ -286,5 +286,5 @@ def test_a_table_dropped_during_a_read_returns_nothing(node: RowReplica, monkeyp
         return among(self, versions)
 
     monkeypatch.setattr(RedundantVersions, "among", dropped)
-    assert asked(node).refused == NOT_MEMBER
+    assert read_rows(node).refused == NOT_MEMBER
     assert len(node.store) == 0

@@ -24,7 +24,7 @@ STATE = "00000000-0000-7000-8000-000000000007"
 KEY, LATER = "the-key-of-this-node", "its-key-from-now-on"
 
 
-def said(node: str, name: str, epoch: int, cluster_id: str = CLUSTER) -> bytes:
+def encoded_ack(node: str, name: str, epoch: int, cluster_id: str = CLUSTER) -> bytes:
     return encode_node_ack(NodeAck(cluster_id, node, name, epoch, epoch, (), 0, 0))
 
 
@@ -47,7 +47,7 @@ class Run:
     def acknowledge(self, epoch: int, cluster_id: str = CLUSTER) -> None:
         if cluster_id == CLUSTER:
             self.folder.keep(cluster_id, epoch, STATE)
-        data = said(self.folder.node, self.folder.incarnation, epoch, cluster_id)
+        data = encoded_ack(self.folder.node, self.folder.incarnation, epoch, cluster_id)
         self.acks.append([with_mac(data, self.keys[0]) if self.keys else data])
 
     def notes(self, keys: tuple[str, ...]) -> None:
@@ -152,13 +152,18 @@ def test_a_client_without_the_key_cannot_stop_a_node_with_one(tmp_path: Path, ac
     forged = ("99@thief", 99)
     run = Run(tmp_path / "n1", acks, (KEY,)).begin()
     run.acknowledge(4)
-    acks.append([said(run.folder.node, *forged), with_mac(said(run.folder.node, *forged), "the-key-of-another-node")])
+    acks.append(
+        [
+            encoded_ack(run.folder.node, *forged),
+            with_mac(encoded_ack(run.folder.node, *forged), "the-key-of-another-node"),
+        ]
+    )
     run.acknowledge(5)
     run.end()
     assert run.duplicate_check.failure is None
     again = Run(tmp_path / "n1", acks, (LATER, KEY)).begin()
     assert again.duplicate_check.failure is None
-    acks.append([with_mac(said(again.folder.node, "99@copy", 9), KEY)])
+    acks.append([with_mac(encoded_ack(again.folder.node, "99@copy", 9), KEY)])
     assert "another process has become this node" in again.ends(), "the owner of the key is accepted"
     again.end()
 
@@ -176,7 +181,7 @@ def test_unsigned_acks_expose_an_older_copy(tmp_path: Path, acks: MemoryLog) -> 
 def test_a_node_without_its_key_accepts_all_acks_again(tmp_path: Path, acks: MemoryLog) -> None:
     Run(tmp_path / "n1", acks, (KEY,)).begin().end()
     run = Run(tmp_path / "n1", acks).begin()
-    acks.append([said(run.folder.node, "99@thief", 99)])
+    acks.append([encoded_ack(run.folder.node, "99@thief", 99)])
     assert "another process has become this node" in run.ends()
     run.end()
 
@@ -205,7 +210,7 @@ def test_a_key_given_later_protects_the_next_start(tmp_path: Path, acks: MemoryL
         run.keys = keys
         run.notes(keys)
     run.acknowledge(5)
-    acks.append([said(run.folder.node, "999@thief", 99)])
+    acks.append([encoded_ack(run.folder.node, "999@thief", 99)])
     run.acknowledge(6)
     run.end()
     assert run.duplicate_check.failure is None
@@ -215,7 +220,7 @@ def test_a_key_given_later_protects_the_next_start(tmp_path: Path, acks: MemoryL
 def test_a_forged_unsigned_record_is_reported(tmp_path: Path, acks: MemoryLog) -> None:
     node = Run(tmp_path / "n1", acks)
     node.end()
-    acks.append([b"", said(node.folder.node, "999@thief", 99)])
+    acks.append([b"", encoded_ack(node.folder.node, "999@thief", 99)])
     refused(
         Run(tmp_path / "n1", acks, (KEY,)), r"at offset 1 of shop.acks, in a record without a valid MAC.* repair-topics"
     )

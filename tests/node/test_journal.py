@@ -116,7 +116,7 @@ def test_the_image_is_the_fold_of_the_records(records: list[JournalRecord]) -> N
 
 @settings(max_examples=12)
 @given(st.lists(RECORDS, min_size=1, max_size=6), st.lists(st.integers(1, 3), max_size=3))
-def test_a_crash_at_every_byte_keeps_what_was_synced(records: list[JournalRecord], sizes: list[int]) -> None:
+def test_a_crash_at_every_byte_keeps_synced_records(records: list[JournalRecord], sizes: list[int]) -> None:
     data, ends = batches(records, sizes)
     whole = [encode_record(record) for record in records]
     for cut in range(HEAD_BYTES, len(data) + 1):

@@ -37,7 +37,7 @@ LOG = journey()
 LOGS = {"tuples": LOG, "blocks": in_small_blocks()}
 
 
-def placed(state: ClusterState) -> Placement:
+def placement_now(state: ClusterState) -> Placement:
     found = placement_of_keyspace(state, "shop")
     assert found is not None
     return found
@@ -47,11 +47,11 @@ def placed(state: ClusterState) -> Placement:
 @pytest.mark.parametrize("number", [1, 2, 3, 8, 9])
 def test_incremental_ownership_equals_a_full_computation(number: int, kind: str) -> None:
     log, node = LOGS[kind], name_of(number)
-    assert all((type(placed(state).ranges) is Blocks) == (kind == "blocks") for state in log)
-    tokens = sorted({end + off for state in log for end in placed(state).ends for off in (0, 1)})
+    assert all((type(placement_now(state).ranges) is Blocks) == (kind == "blocks") for state in log)
+    tokens = sorted({end + off for state in log for end in placement_now(state).ends for off in (0, 1)})
     for first in range(len(log)):
         for last in range(first, len(log)):
-            was, now = placed(log[first]), placed(log[last])
+            was, now = placement_now(log[first]), placement_now(log[last])
             served: Served = (was, owned_by(was, node))
             owned = owned_by(now, node, served)
             assert owned == owned_by(now, node)
@@ -60,7 +60,7 @@ def test_incremental_ownership_equals_a_full_computation(number: int, kind: str)
                 for token in tokens:
                     wanted = (before is None or took.accepts_writes(token)) and not after.accepts_writes(token)
                     assert inside(token, gone) == wanted
-    assert owned_by(placed(LOG[0]), node, (placed(LOG[0]), NOTHING)) is NOTHING, "no range has changed"
+    assert owned_by(placement_now(LOG[0]), node, (placement_now(LOG[0]), NOTHING)) is NOTHING, "no range has changed"
     assert LOGS["blocks"] == LOG
 
 
@@ -71,12 +71,14 @@ def test_an_unrelated_epoch_recomputes_nothing(monkeypatch: pytest.MonkeyPatch) 
         worked_out.append(placement.key)
         return owned_by(placement, node, before)
 
-    def ruled(state: ClusterState, before: tuple[ClusterState, AdmissionRules] | None = None) -> AdmissionRules:
+    def counted_rules_of(
+        state: ClusterState, before: tuple[ClusterState, AdmissionRules] | None = None
+    ) -> AdmissionRules:
         worked_out.append("rules")
         return rules_of(state, before)
 
     monkeypatch.setattr(holders, "owned_by", noted)
-    monkeypatch.setattr(holders, "rules_of", ruled)
+    monkeypatch.setattr(holders, "rules_of", counted_rules_of)
     node = RowReplica(name_of(1))
     node.adopt(LOG[0])
     assert worked_out == ["rules", *sorted({placement.key for placement in LOG[0].placements.values()})]

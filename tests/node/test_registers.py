@@ -95,7 +95,7 @@ def test_an_epoch_is_acknowledged_when_older_writes_are_on_disk() -> None:
     assert registers.acknowledgeable(replica) == BOTH_OLD.epoch
 
 
-def test_a_restart_keeps_what_is_on_disk_and_serves_nothing_older() -> None:
+def test_a_restart_keeps_durable_cells_and_serves_no_older_epoch() -> None:
     replica = written(at(OLD, BEFORE, BOTH_OLD), 1, 3)
     again = at(OLD, BEFORE, durable=replica.durable)
     assert not registers.is_ready(again)

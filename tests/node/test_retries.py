@@ -26,7 +26,7 @@ from tests.kernel.operations.drive import SEED, admitted, applied, driven
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "RETRY_S", 0.01)
     monkeypatch.setattr(retry, "MISSING_S", 0.05)
 

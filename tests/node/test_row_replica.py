@@ -264,7 +264,7 @@ def test_a_source_serves_only_the_planned_ranges() -> None:
         source_rows(source, replace(fetch, ranges=WHOLE_RING))
 
 
-def test_a_cancelled_join_drops_what_was_streamed_and_refuses_late_streams() -> None:
+def test_a_cancelled_join_drops_streamed_rows_and_refuses_late_streams() -> None:
     state, nodes, operation = streaming_join()
     joiner = nodes[JOINER]
     first, *rest = joiner.row_replica.adopt(state)

@@ -53,7 +53,7 @@ def source(folder: Path, silence_s: float) -> Iterator[tuple[grpc.Channel, bytes
         host.close()
 
 
-def asked(channel: grpc.Channel, request: bytes) -> Any:
+def open_stream(channel: grpc.Channel, request: bytes) -> Any:
     """Open a stream without a deadline."""
     return channel.unary_stream(f"/{SERVICE}/StreamRows")(request)
 
@@ -72,11 +72,11 @@ def is_refused(stream: Any) -> bool:
 
 def test_unread_streams_release_their_slots(tmp_path: Path) -> None:
     with source(tmp_path, silence_s=0.5) as (channel, request):
-        lazy = [asked(channel, request) for _ in range(STREAMS_MAX)]
+        lazy = [open_stream(channel, request) for _ in range(STREAMS_MAX)]
         assert not any(map(is_refused, lazy))
 
         def are_free() -> bool:
-            fresh = [asked(channel, request) for _ in range(STREAMS_MAX)]
+            fresh = [open_stream(channel, request) for _ in range(STREAMS_MAX)]
             refused = list(map(is_refused, fresh))
             for stream in fresh:
                 stream.cancel()
@@ -93,7 +93,7 @@ def test_unread_streams_release_their_slots(tmp_path: Path) -> None:
             test paused too long.
             """
             try:
-                *_, last = asked(channel, request)
+                *_, last = open_stream(channel, request)
             except grpc.RpcError as ended:
                 if ended.code() is not grpc.StatusCode.CANCELLED:
                     raise
@@ -105,9 +105,9 @@ def test_unread_streams_release_their_slots(tmp_path: Path) -> None:
 
 def test_one_stream_too_many_is_refused(tmp_path: Path) -> None:
     with source(tmp_path, silence_s=60.0) as (channel, request):
-        lazy = [asked(channel, request) for _ in range(STREAMS_MAX)]
+        lazy = [open_stream(channel, request) for _ in range(STREAMS_MAX)]
         assert not any(unpack(StreamPage, next(stream)).refused for stream in lazy)
-        assert unpack(StreamPage, next(asked(channel, request))).refused == BUSY
+        assert unpack(StreamPage, next(open_stream(channel, request))).refused == BUSY
         for stream in lazy:
             stream.cancel()
 
@@ -122,7 +122,7 @@ def test_a_stream_that_is_read_may_take_its_time(tmp_path: Path) -> None:
         def is_read_whole() -> bool:
             pages, is_end, taken = 0, False, time.monotonic()
             try:
-                for page in asked(channel, request):
+                for page in open_stream(channel, request):
                     pages, is_end, taken = pages + 1, unpack(StreamPage, page).is_end, time.monotonic()
                     tick.wait(0.25)
             except grpc.RpcError as ended:

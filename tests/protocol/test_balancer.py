@@ -96,7 +96,7 @@ def test_a_standby_sends_the_same_request_with_the_same_id() -> None:
     assert first.asked[0].proposal == second.asked[0].proposal
 
 
-def test_a_refusal_is_told_and_followed_by_a_pause() -> None:
+def test_a_refusal_is_reported_and_followed_by_a_pause() -> None:
     driver = Driver(PILED, lambda effect: RejectedResult(effect.proposal.request_id, "streaming_limit", "n1", 9))
     driver.run()
     assert driver.noted[0].found[-1].code == "streaming_limit"
@@ -135,7 +135,7 @@ def test_invalid_reports_are_ignored(bad: NodeLoad | None, code: str) -> None:
 def test_complaints_end_with_their_cause() -> None:
     """The complaint about a node without a valid report ends with its next valid one."""
 
-    def told(*heard: ReceivedLoad) -> list[tuple[str, str]]:
+    def complaints_of(*heard: ReceivedLoad) -> list[tuple[str, str]]:
         reports = take(Reports(), heard, PILED)
         advice = advise(PILED, measured(reports, PILED))
         return [(one.code, one.detail) for one in complaints(PILED, advice, reports)]
@@ -143,11 +143,11 @@ def test_complaints_end_with_their_cause() -> None:
     bad = ReceivedLoad(load(N1, {}, capacity=0), 1)
     names = PILED.nodes[N1].name
     good = [ReceivedLoad(load(node, {}), 1) for node in PILED.nodes if node != N1]
-    assert told(bad, *good) == [
+    assert complaints_of(bad, *good) == [
         ("no_capacity", f"the last report of {names} is ignored"),
         ("statistics_missing", f"{names}: it has not reported"),
     ]
-    assert told(bad, *good, ReceivedLoad(load(N1, dict.fromkeys(range(8), 1)), 2)) == []
+    assert complaints_of(bad, *good, ReceivedLoad(load(N1, dict.fromkeys(range(8), 1)), 2)) == []
 
 
 def test_a_node_reports_its_load_on_schedule() -> None:

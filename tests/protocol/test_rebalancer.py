@@ -79,7 +79,7 @@ def acks_of(state: ClusterState, letters: str, late: str = "") -> dict[str, Node
     return found
 
 
-def said(state: ClusterState, letters: str, late: str = "") -> SessionReports:
+def reports_of(state: ClusterState, letters: str, late: str = "") -> SessionReports:
     return session_reports(state, acks_of(state, letters, late))
 
 
@@ -89,7 +89,9 @@ def final_state(state: ClusterState, letters: str, late: str = "", rounds: int =
     for _ in range(rounds):
         timers = updated_timers(Timers(), state)
         late_enough = time_of(state.state_id) + 10**9
-        found = propose(RebalancerView(state, said(state, letters, late), new_data_nodes(timers, state, late_enough)))
+        found = propose(
+            RebalancerView(state, reports_of(state, letters, late), new_data_nodes(timers, state, late_enough))
+        )
         if not found:
             return state, asked
         state = done(state, found[0].command)
@@ -115,8 +117,8 @@ def test_a_step_counts_only_after_the_new_node_has_a_replica() -> None:
     state, asked = final_state(done(with_zone("ABC", replicas=1), AlterZone("z", replicas=3)), "ABC", late="ABC")
     assert asked == ["TriggerRebalance"]
     who = partition(state)
-    assert len(awaited(who, said(state, "ABC", newcomers(state)))) == 2
-    assert len(awaited(who, said(state, "ABC", "ABC"))) == 3, (
+    assert len(awaited(who, reports_of(state, "ABC", newcomers(state)))) == 2
+    assert len(awaited(who, reports_of(state, "ABC", "ABC"))) == 3, (
         "an existing member does not count either before it has caught up"
     )
     assert final_state(state, "ABC")[0].zone_partitions["z/0"].stable != who.stable
@@ -133,7 +135,7 @@ def test_a_majority_of_the_voters_before_must_have_a_step(speak: str, goes_on: b
 
 def test_reports_of_an_older_step_do_not_count() -> None:
     state, _ = final_state(done(with_zone("ABC", replicas=1), AlterZone("z", replicas=3)), "")
-    old = said(state, "ABC")
+    old = reports_of(state, "ABC")
     assert awaited(partition(state), old) == ()
     moved, _ = final_state(state, "ABC")
     again, _ = final_state(done(moved, AlterZone("z", replicas=1)), "")
@@ -160,7 +162,7 @@ def cancel_of(state: ClusterState) -> CancelRebalance:
 def test_a_cancel_ends_when_the_voters_before_have_returned() -> None:
     state = done(pending(), cancel_of(pending()))
     was = partition(state).stable
-    assert awaiting_return(partition(state), said(state, "")) == ids(shown(was))
+    assert awaiting_return(partition(state), reports_of(state, "")) == ids(shown(was))
     assert final_state(state, "")[1] == []
     ended, asked = final_state(state, "ABC")
     assert asked == ["FinishCancel"]
@@ -170,7 +172,7 @@ def test_a_cancel_ends_when_the_voters_before_have_returned() -> None:
 
 def test_a_late_cancel_gets_the_new_configuration() -> None:
     state = pending()
-    words = said(state, "ABC")
+    words = reports_of(state, "ABC")
     state = done(state, cancel_of(state))
     (found,) = propose(RebalancerView(state, words))
     assert found.command == FinishCancel("z", 0, partition(state).revisions.pending, "already_new")
@@ -357,7 +359,7 @@ def test_a_node_removed_by_a_reset_does_not_start_after_its_return() -> None:
     state = done(state, reset(state, {"C": 1}))
     state = applied(state, *(DeclareUp(node, "mended") for node in ids("AB")))
     assert [len(Member(node, NoRows()).reports(state, state.epoch)) for node in ids("ABC")] == [0, 0, 1]
-    assert awaited(partition(state), said(state, "AB")) == ids("C")
+    assert awaited(partition(state), reports_of(state, "AB")) == ids("C")
 
 
 def test_the_move_limit_holds_and_queued_moves_follow() -> None:
@@ -372,7 +374,7 @@ def test_a_repeated_request_changes_nothing() -> None:
     state = done(state, AlterZone("z", replicas=1))
     for _ in range(12):
         timers = updated_timers(Timers(), state)
-        found = propose(RebalancerView(state, said(state, "ABC"), new_data_nodes(timers, state, 10**18)))
+        found = propose(RebalancerView(state, reports_of(state, "ABC"), new_data_nodes(timers, state, 10**18)))
         if not found:
             return
         state = done(state, found[0].command)
@@ -466,7 +468,7 @@ def test_an_instance_that_dies_before_a_request_loses_and_repeats_none(dies_at: 
     assert second.state.zone_partitions == whole.state.zone_partitions
 
 
-def test_a_refusal_is_told_and_followed_by_a_pause() -> None:
+def test_a_refusal_is_reported_and_followed_by_a_pause() -> None:
     driver = Driver(BEGIN, lambda effect: RejectedResult(effect.proposal.request_id, "too_large", "z", 9))
     driver.run()
     assert driver.noted[0].found[-1].code == "too_large"

@@ -65,14 +65,14 @@ def refused(replica: RegisterReplica) -> str:
     return code
 
 
-def asked(state: ClusterState, access: Access) -> str:
+def asked_replicas(state: ClusterState, access: Access) -> str:
     """Return the letters of the nodes with answers that count for a client."""
     found = plan(state, request_of(KEY, access, Level.QUORUM, "dc1"))
     assert isinstance(found, RequestPlan), found
     return "".join(sorted(chr(int(one.node[:8], 16) + 64) for one in found.replicas))
 
 
-def test_3_every_table_of_a_zone_ends_as_the_last_number_of_replicas_says() -> None:
+def test_3_every_table_of_a_zone_gets_the_last_number_of_replicas() -> None:
     """The last number arrives during the steps of the earlier ones."""
     state = done(with_data("ABC", partitions=2, replicas=1), create_table("u", 2))
     for replicas_ in (2, 3, 2):
@@ -89,7 +89,7 @@ def test_3_every_table_of_a_zone_ends_as_the_last_number_of_replicas_says() -> N
 
 @pytest.mark.parametrize("letters", ["ABC", "ABCD"])
 @pytest.mark.parametrize("asked_after", range(9))
-def test_5_who_goes_and_is_wanted_again_keeps_its_rows(letters: str, asked_after: int) -> None:
+def test_5_a_removed_and_readded_node_keeps_its_rows(letters: str, asked_after: int) -> None:
     """Without one voter, four nodes change roles, and change again before that is done. The replica neither stops nor
     starts, unless its tablet has moved or is about to move.
     """
@@ -113,7 +113,7 @@ def test_5_who_goes_and_is_wanted_again_keeps_its_rows(letters: str, asked_after
     assert (after == since) is had
 
 
-def test_9_a_node_that_did_not_hear_of_a_step_says_nothing_and_gets_its_replica_when_it_is_back() -> None:
+def test_9_a_node_that_missed_a_step_reports_nothing_and_gets_its_replica_later() -> None:
     """Before its isolation the node acknowledged the state before the trigger; afterwards it restarts."""
     before = run_to_idle(zone_only("ABC", "D", partitions=1, replicas=3))[0]
     state = done(before, SetDataNodes("z", ids("ABD"), before.epoch))
@@ -127,7 +127,7 @@ def test_9_a_node_that_did_not_hear_of_a_step_says_nothing_and_gets_its_replica_
     assert [one.operation for one in back] == [session(partition(state), HAS)]
 
 
-def test_9_a_move_that_was_undone_by_hand_happens_when_it_is_asked_for_again() -> None:
+def test_9_a_manually_undone_move_happens_on_a_new_request() -> None:
     """Only a cancel removes a pending step."""
     state = run_to_idle(zone_only("ABC", "D", partitions=1, replicas=3))[0]
     state = done(state, SetDataNodes("z", ids("ABD"), state.epoch))
@@ -137,7 +137,7 @@ def test_9_a_move_that_was_undone_by_hand_happens_when_it_is_asked_for_again() -
     assert shown(partition(run_to_idle(done(state, trigger(state)))[0]).stable) == "ABD"
 
 
-def test_14_a_quorum_of_its_own_decides_what_is_lost() -> None:
+def test_14_a_separate_quorum_decides_which_data_is_lost() -> None:
     """Seven replicas with a quorum of two have three voters. Four replicas are lost, and the zone does not
     reset while two voters live.
     """
@@ -151,17 +151,17 @@ def test_14_a_quorum_of_its_own_decides_what_is_lost() -> None:
     assert "ResetPartitions" in run_to_idle(lost)[1]
 
 
-def test_4_a_spare_takes_the_place_of_who_left_and_gives_it_back_and_only_members_answer() -> None:
+def test_4_a_spare_replaces_a_lost_node_and_only_members_answer() -> None:
     state = with_data("ABC", "D", partitions=1, replicas=3)
     for letters in ("ABD", "ABC"):
         state = to(state, letters)
         assert (shown(partition(state).stable), on(state)) == (letters, letters)
-        assert {access: asked(state, access) for access in Access} == dict.fromkeys(Access, letters)
+        assert {access: asked_replicas(state, access) for access in Access} == dict.fromkeys(Access, letters)
         codes = {name: refused(one) for name, one in replicas(state, "ABCD").items()}
         assert codes == {name: "" if name in letters else NOT_MEMBER for name in "ABCD"}
 
 
-def test_4_who_is_no_member_any_more_has_no_rows() -> None:
+def test_4_a_former_member_has_no_rows() -> None:
     state = with_data("ABC", "D", partitions=1, replicas=3)
     leaves = adopt(restarted(ids("C")[0], Durable()), state)[0]
     leaves = apply(admit_write(leaves, 1, KEY, CELL, state.epoch)[0], 1)[0]
@@ -176,7 +176,7 @@ def test_4_who_is_no_member_any_more_has_no_rows() -> None:
 
 @pytest.mark.parametrize("sleeps_at", range(0, 40, 8))
 @pytest.mark.parametrize("who", ["leader", "member"])
-def test_7_a_restart_in_the_midst_of_a_queue_loses_no_step(who: str, sleeps_at: int) -> None:
+def test_7_a_restart_in_a_queue_loses_no_step(who: str, sleeps_at: int) -> None:
     """Roles change, so there are three steps. Another rebalancer with a higher term replaces the active one, or a
     remaining node is silent for a while.
     """
@@ -221,11 +221,11 @@ def test_11_two_of_three_replicas_on_five_nodes_are_lost(mode: str) -> None:
     alive = "".join(sorted(set("ABCDE") - set(lost)))
     assert shown(one.stable) == alive
     state = done(state, CreateKeyspace("ks", REPLICATION), create_table())
-    assert asked(state, Access.WRITE) == alive
+    assert asked_replicas(state, Access.WRITE) == alive
     assert {refused(one) for one in replicas(state, alive).values()} == {""}
 
 
-def test_19_bounds_of_what_waits_and_a_change_counts_at_once() -> None:
+def test_19_waits_are_bounded_and_a_change_counts_at_once() -> None:
     """Waits belong to a zone here. Every change checks unreachable nodes again, so a delay setting is unnecessary. The
     number of moves is a setting.
     """

@@ -95,7 +95,7 @@ def test_a_change_before_an_automatic_reset_is_acted_on_after_it() -> None:
     assert len(partition(state).stable.nodes) == 4, "all live nodes"  # type: ignore[union-attr]
 
 
-def test_an_automatic_reset_keeps_what_is_planned_behind_its_queue() -> None:
+def test_an_automatic_reset_keeps_the_plan_behind_its_queue() -> None:
     state = triggered(at_rest(with_zone(LETTERS, replicas=3, mode=HIGH_AVAILABILITY)), replicas=4)
     state = without_majority(triggered(state, replicas=6))
     state = done(state, reset(state, dict.fromkeys(LETTERS, 1), "automatic"))

@@ -49,7 +49,7 @@ def test_gauges_and_counters_have_their_labels_after_those_of_the_process() -> N
     }
 
 
-def test_names_of_nodes_may_hold_what_the_format_must_escape() -> None:
+def test_node_names_with_special_characters_are_escaped() -> None:
     name = 'a"b\\c\nd'
     assert list(found(exposition([Sample("ringlog_epoch", 1)], {"node": name}))) == [
         ("ringlog_epoch", (("node", name),))

@@ -44,7 +44,7 @@ DAY = 86_400
 ONE, OTHER = uuid(1, space=2), uuid(2, space=2)
 
 
-def test_a_device_is_no_trust_file() -> None:
+def test_a_device_is_not_a_trust_file() -> None:
     with pytest.raises(BadTrustConfig, match=r"^/dev/null is not a regular file$"):
         TrustFile(Path("/dev/null")).now()
 

@@ -80,7 +80,7 @@ def line(count: int, factor: int, *spare: str) -> History:
     return History([placed(nodes, simple(factor))])
 
 
-def noted(count: int, factor: int) -> History:
+def line_with_creation_epoch(count: int, factor: int) -> History:
     """Return a ``line`` with a keyspace ``kept`` that stores its creation epoch; the log starts there."""
     return History(line(count, factor).do(CreateKeyspace("kept", simple(factor))).log[-1:])
 
@@ -224,14 +224,14 @@ def taken_over(factor: int, *, gives: bool = False) -> Scenario:
     """A keyspace takes over a new setting with the same replicas. ``gives``: a new keyspace takes over the setting of
     the old one. A node that adopts both entries at once sees members of the later one.
     """
-    history = noted(factor, factor).do(CreateKeyspace("late", network(dc1=factor)))
+    history = line_with_creation_epoch(factor, factor).do(CreateKeyspace("late", network(dc1=factor)))
     history.do(AlterKeyspace("late", simple(factor)) if gives else AlterKeyspace("kept", network(dc1=factor)))
     return history.scenario(50, "kept")
 
 
 def back_and_taken_over() -> Scenario:
     """A node moves its range away and back, and its keyspace takes over a setting."""
-    history = noted(2, 1)
+    history = line_with_creation_epoch(2, 1)
     history.run(Move("a", (250,), SEED))
     history.run(Move("a", (100,), SEED))
     history.do(CreateKeyspace("late", network(dc1=1)), AlterKeyspace("kept", network(dc1=1)))
@@ -240,7 +240,7 @@ def back_and_taken_over() -> Scenario:
 
 def grown_into() -> Scenario:
     """A keyspace grows, shrinks and grows again to the setting of an older keyspace."""
-    history = noted(2, 1).do(CreateKeyspace("late", simple(2)))
+    history = line_with_creation_epoch(2, 1).do(CreateKeyspace("late", simple(2)))
     for count in (2, 1, 2):
         history.run(AlterKeyspace("kept", simple(count)))
     return history.scenario(50, "kept")
