@@ -160,8 +160,7 @@ def test_faust_commits_the_position_of_the_role(tmp_path: Path) -> None:
     assert acknowledged == [2, 6]
 
 
-# The accepted status of a role comes from the newest term, or from an instance that is taking over; and the display of
-# the last status.
+# The status of a role comes from the newest term, or from an instance that takes over. The last status is displayed.
 
 
 def status(term: int) -> AgentStatus:

@@ -113,7 +113,7 @@ class TestMemoryCache(CacheConformance):
         cache.clear()
 
 
-# A write consists of small commands, whatever its size; a reader distinguishes an incomplete part from a foreign one.
+# A write consists of small commands of any number; a reader distinguishes an incomplete part from a foreign one.
 
 
 rows = st.lists(st.tuples(st.integers(0, 9), st.text(max_size=3), st.integers(0, 40).map(lambda size: "x" * size)))

@@ -178,12 +178,12 @@ def test_the_groups_of_many_at_once_double(logs: Logs, requests_log: FaultyLog) 
     """
     with ThreadPoolExecutor(1) as pool:
         with Client("", "tests", logs=logs, resend_s=600) as client:
-            submission_error = pool.submit(client.submit_many, [Noop()] * 500, timeout_s=600)
+            pending = pool.submit(client.submit_many, [Noop()] * 500, timeout_s=600)
             tail, sizes = requests_log.tail(0), list[int]()
             while sum(sizes) < 500 and (records := tail.poll(60)):
                 sizes += [len(decode_requests(record.data)) for record in records]
         with pytest.raises(SubmissionTimedOut):
-            submission_error.result(60)
+            pending.result(60)
     assert sizes == [GROUP, 2 * GROUP, 4 * GROUP, 500 - 7 * GROUP]
 
 
@@ -334,17 +334,17 @@ def test_truncated_results_are_read_from_their_new_start(client: Client, logs: L
 
 def test_the_barrier_after_a_rejection_is_bounded(client: Client, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the barrier gets no answer, the deadline of the submission counts, not the barrier's own."""
-    submission_error: Queue[float] = Queue()
+    timeouts: Queue[float] = Queue()
 
     def silent(timeout_s: float) -> int:
-        submission_error.put(timeout_s)
+        timeouts.put(timeout_s)
         raise LogUnavailable("no answer")
 
     monkeypatch.setattr(engine, "BARRIER_S", 1_000.0)
     with MiniValidator(logs, "v1"):
         monkeypatch.setattr(client.replica, "end_offset", silent)
         future = client.submit_future(DROP, timeout_s=100)
-        assert submission_error.get(timeout=60) <= 100
+        assert timeouts.get(timeout=60) <= 100
         client.close()
         with pytest.raises(SubmissionTimedOut):
             future.result(60)

@@ -84,7 +84,7 @@ def test_a_lost_answer_creates_no_second_entry(log: FaultyLog, replica: LogRepli
 
 
 def unanswered(log: FaultyLog, monkeypatch: pytest.MonkeyPatch, *, arrive: bool) -> list[Future[None]]:
-    """Make the broker answer only when the test says so; the next records ``arrive`` anyway, or are lost."""
+    """Make the broker answer only on command; the next records ``arrive`` anyway, or are lost."""
     answers: list[Future[None]] = []
 
     def append_async(records: Sequence[bytes]) -> Future[None]:

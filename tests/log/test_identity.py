@@ -75,7 +75,7 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Path | ClusterIden
     return tmp_path / "record.json" if request.param == "file" else ClusterIdentityStore(tmp_path, "shop", "validator")
 
 
-# ------------------------------------------------------------------------------------------ cut and grown again
+# ------------------------------------------------------------------------------------------------ cut and extended logs
 
 
 @pytest.mark.parametrize("grown", [4, 5, 50])
@@ -185,7 +185,7 @@ def test_a_record_without_a_state_is_made_complete(world: World, tmp_path: Path)
     assert (known.epoch, known.cluster_id, known.kafka) == (4, world.cluster_id, HERE)
 
 
-# --------------------------------------------------------------------------------------------- while it runs
+# ----------------------------------------------------------------------------------------------------- running replicas
 
 
 def halt_of(replica: LogReplica) -> str:

@@ -78,7 +78,9 @@ def test_required_nodes_acknowledge_a_gate_at_once(stage: str) -> None:
     )
     assert is_met(state, operation, [Witness(name, state.epoch, state.epoch) for name in asked])
     assert "E" not in asked
-    assert {len(node.said) for node in nodes.values()} == {1, 2}, "each node acknowledges once, whatever epochs follow"
+    assert {len(node.said) for node in nodes.values()} == {1, 2}, (
+        "each node acknowledges once, for any number of later epochs"
+    )
 
 
 def test_a_node_that_is_behind_acknowledges_when_it_comes_to_the_stage() -> None:

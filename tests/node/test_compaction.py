@@ -184,7 +184,7 @@ def test_invalid_collection_bytes_stay() -> None:
     assert len(rows.writes()) == 2
 
 
-# -------------------------------------------------------------------------------------------------------- a node
+# ------------------------------------------------------------------------------------------------- compaction in a node
 
 STATE = applied(cluster((0,), factor=1), SettleVerdicts(APPENDED + 10**12))
 ANN = compose([b"ann"])

@@ -146,8 +146,8 @@ def test_a_recreated_acks_topic_is_read_from_its_start(tmp_path: Path, acks: Mem
 
 
 def test_a_client_without_the_key_cannot_stop_a_node_with_one(tmp_path: Path, acks: MemoryLog) -> None:
-    """A client without the node's key can stop neither a running node nor its restart, whatever start and epoch it
-    claims.
+    """A client without the node's key can stop neither a running node nor its restart, even if it
+    claims a later start or epoch.
     """
     forged = ("99@thief", 99)
     run = Run(tmp_path / "n1", acks, (KEY,)).begin()

@@ -131,7 +131,7 @@ def write_of(node: DataNode, state: ClusterState, key: Key, cell: RegisterCell, 
     return refused
 
 
-# --------------------------------------------------------------------------------------------- what the log has
+# ------------------------------------------------------------------------------------------------------ claimed history
 
 
 def test_a_request_with_an_invented_epoch_changes_nothing(world: DataWorld) -> None:
@@ -270,7 +270,7 @@ def test_the_history_answers_within_its_retention(world: DataWorld) -> None:
     assert not contradicts(state, state.epoch, "")
 
 
-# ---------------------------------------------------------------------------------------- what a request is like
+# --------------------------------------------------------------------------------------------------- request validation
 
 
 def test_a_wrong_token_is_rejected_and_breaks_no_stream(world: DataWorld) -> None:

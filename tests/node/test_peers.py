@@ -129,7 +129,7 @@ def learned(claims: PeerLogClaims, own: ClusterState, side: EntryServer) -> int:
     return pages
 
 
-# ------------------------------------------------------------------------------------------------ a peer answers
+# ---------------------------------------------------------------------------------------------------- answers of a peer
 
 
 def test_a_lagging_node_reads_the_log_of_a_peer_in_pages(history: History) -> None:
@@ -246,7 +246,7 @@ def test_an_invalid_snapshot_is_rejected(tmp_path: Path, cluster: Cluster) -> No
         assert claims.take(TWO, EntriesReply(TWO, head.epoch, snapshot=(first, chunk))) == OTHER_HISTORY
 
 
-# ------------------------------------------------------------------------------------------------ what is taken of it
+# ------------------------------------------------------------------------------------------------------- accepted pages
 
 
 @pytest.mark.parametrize("lie", [one for one in LIES if one not in ("copied", "ahead")])
@@ -318,7 +318,7 @@ def test_the_ids_of_an_entry_around_another_command_are_found_when_the_log_comes
     assert claims.newest_epoch == 0
 
 
-# ------------------------------------------------------------------------------------------------ in which order
+# ----------------------------------------------------------------------------------------------------- order of sources
 
 
 class Driver:

@@ -107,7 +107,7 @@ def test_two_processes_create_clusters_only_if_their_seeds_are_disjoint() -> Non
         assert have_two_creators(seeds) is not all_meet(seeds), seeds
 
 
-# ------------------------------------------------------------------------------------- without each of the rules
+# -------------------------------------------------------------------------------------------------------- omitted rules
 
 
 def without_creators(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
@@ -192,7 +192,7 @@ def test_one_process_creates_the_cluster_and_all_learn_it(group: tuple[State, Se
         assert reach(seeds, own) <= set(view.known)
 
 
-# ------------------------------------------------------------------------------------------------ each rule
+# --------------------------------------------------------------------------------------------------------- single rules
 
 
 def test_a_process_that_knows_a_cluster_creates_none() -> None:

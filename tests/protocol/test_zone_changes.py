@@ -68,7 +68,7 @@ def triggered(state: ClusterState, **changes: object) -> ClusterState:
     return done(state, TriggerRebalance("z", state.zones["z"].changed))
 
 
-# --------------------------------------------------------------------------------------------- what was swallowed
+# ------------------------------------------------------------------------------------ changes before a restart or reset
 
 
 def test_a_change_before_a_restart_is_acted_on_after_it() -> None:
@@ -118,7 +118,7 @@ def test_a_restart_that_is_cancelled_stays_cancelled() -> None:
     assert belongs(state), "the cancel restored all of its nodes"
 
 
-# ----------------------------------------------------------------------------------------------- which instance looks
+# ---------------------------------------------------------------------------------------------------- several instances
 
 
 def test_a_cancel_holds_for_every_instance() -> None:
@@ -149,7 +149,7 @@ def test_capacity_and_mode_are_changes_of_a_zone() -> None:
         assert belongs(state) or partition(state).pending
 
 
-# ---------------------------------------------------------------------------------------------------- random lives
+# ----------------------------------------------------------------------------------------------------- random histories
 
 
 class Changes(RuleBasedStateMachine):

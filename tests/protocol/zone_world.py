@@ -179,7 +179,7 @@ class ZoneWorld:
         assert _most(before.reached.peers, having)
         assert _most(step.peers, having)
 
-    # ----------------------------------------------------------------------------------------------- the end
+    # ------------------------------------------------------------------------------------------------------- completion
 
     def settle(self) -> None:
         """Deliver everything, and let one more instance move the partition to its end."""

@@ -69,7 +69,7 @@ def written(path: Path, text: str, mode: int = 0o600) -> Path:
     return path
 
 
-# ------------------------------------------------------------------------------------------------------ what is taken
+# ------------------------------------------------------------------------------------------------------- accepted files
 
 
 def test_without_a_file_connections_are_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_names_outside_the_folder_are_refused(name: str, tmp_path: Path) -> None
     assert not (tmp_path / "made").exists()
 
 
-# ---------------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------------------- rejected files
 
 
 @needs_openssl

@@ -378,7 +378,7 @@ def test_a_table_dropped_from_the_file_does_not_stop_the_next_one(path: Path, ta
     assert names(path) == {"ks.t"}
 
 
-# -------------------------------------------------------------------------------------------------- looking
+# --------------------------------------------------------------------------------------------------- reading the copies
 
 
 def names(path: Path) -> set[str]:

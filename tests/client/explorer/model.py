@@ -261,7 +261,7 @@ class Explorer:
                 what = f"rows of {fetch.source} reach {self.nodes[target]}"
                 yield what, (length, turn, restarts, rest, _with(numbers, target, arrived)), True
 
-    # -------------------------------------------------------------------------------------- all together
+    # -------------------------------------------------------------------------------------------------------- all nodes
 
     def first(self) -> Now:
         """Return the first state: all nodes serve under the oldest state."""
@@ -355,7 +355,7 @@ class Explorer:
                 changed[place] = number
         return length, turn, restarts, flights, tuple(changed)
 
-    # ------------------------------------------------------------------------------------------- searching
+    # ----------------------------------------------------------------------------------------------------------- search
 
     def explore(self, states_max: int) -> Explored:
         """Visit all states breadth first, or ``states_max`` of them; stop at the first read that misses the write."""
