@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ringlog.cli.shared.following import StagePrinter
+from ringlog.kernel.commands.placement.tablets import Shard, TabletMigration
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
 from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
 from ringlog.kernel.commands.topology.nodes import DeclareDown
@@ -33,6 +34,7 @@ from ringlog.protocol.rebalancer.zone_groups import FAILED, SessionReports, sess
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import FailedTries, NodeAck
 from tests.cli.known_commands import unknown
+from tests.kernel.entries import applied as folded
 from tests.kernel.movements.clusters import network, placed, simple
 from tests.kernel.operations.drive import SEED, admitted, applied, at_every_stage, driven
 from tests.kernel.tablets import lives
@@ -197,6 +199,26 @@ def test_a_replacement_that_streams_from_a_dead_node_is_cancelled_and_repeated()
     state = applied(state, DeclareDown("n3", "fire"))
     view = views.operation(state, state.operations[operation], acks, HOUR, last_reports=heard)
     assert f"{begins}{end}" in view["ways_out"]
+
+
+def test_a_replacement_that_moves_tablets_from_a_dead_node_continues_without_it() -> None:
+    """It can be cancelled until the new node has a tablet. Then tablets of a node that is down come from others."""
+    state = lives.with_table(lives.three_racks(), lives.factor(3), 4)
+    old = lives.places(lives.tablet(state))[0][0]
+    state = folded(state, lives.register(7, state.nodes[old].rack), Replace(lives.node_id(7), old))
+    operation = f"replace-{state.epoch}"
+    name = state.nodes[old].name
+    dead = f"if {name} is permanently lost"
+    (way,) = [way for way in waiting(state, state.operations[operation], {}).ways_out if dead in way]
+    down_first = f"ringlog node down {name} --reason …, then ringlog node replace n7 {name}"
+    assert way == f"{dead}: ringlog operation cancel {operation} --reason …, then {down_first}"
+    shard = Shard(old, lives.places(lives.tablet(state))[0][1])
+    move = TabletMigration(lives.TABLE, 0, "migration", shard, Shard(lives.node_id(7), 0))
+    state = lives.settled(lives.started(state, move))
+    (way,) = [way for way in waiting(state, state.operations[operation], {}).ways_out if dead in way]
+    assert way == f"{dead}, continue without it: ringlog node down {name} --reason …"
+    state = folded(state, DeclareDown(old, "fire"))
+    assert not [way for way in waiting(state, state.operations[operation], {}).ways_out if dead in way]
 
 
 def test_a_replacement_of_a_node_that_is_heard_has_no_warning() -> None:

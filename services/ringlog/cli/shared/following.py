@@ -84,7 +84,7 @@ def ask(
 def _warn_of_silent_source(context: ClusterContext, state: ClusterState, name: str) -> None:
     """Print a warning to standard error if a replacement streams from a node that is probably dead."""
     found = state.operations[name]
-    if replaced_source(found):
+    if replaced_source(state, found):
         for line in views.silent_source_lines(state, found, last_heard(context.bootstrap, context.cluster)):
             errors.print(printable(line), markup=False)
 

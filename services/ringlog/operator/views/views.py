@@ -193,7 +193,9 @@ def operation(
         view["waits_for_nodes"] = [name_of(state, node) for node in waits.nodes]
         view["down"] = [state.nodes[node].name for node in waits.nodes if state.nodes[node].down]
         if last_reports is not NO_REPORTS:
-            view["silent"] = silent_nodes(state, last_reports, (*waits.nodes, found.node, replaced_source(found)))
+            view["silent"] = silent_nodes(
+                state, last_reports, (*waits.nodes, found.node, replaced_source(state, found))
+            )
         view["ways_out"] = list(waits.ways_out) if advises else []
         view["awaits_decision"] = bool(stopped_by(found))
         view["tries"] = [
@@ -205,7 +207,7 @@ def operation(
 
 def silent_source_lines(state: ClusterState, found: Operation, last_reports: LastReports) -> tuple[str, ...]:
     """Return a warning and the remedy if a replacement streams from a node that is silent; else nothing."""
-    silent = silent_nodes(state, last_reports, (replaced_source(found),))
+    silent = silent_nodes(state, last_reports, (replaced_source(state, found),))
     if not silent:
         return ()
     (line,) = silent_lines(silent)

@@ -194,7 +194,7 @@ def _tablets(state: ClusterState, found: Operation) -> WaitingFor:
         leaving = _counted(_tablets_on(state, node), "tablet")
         text = f"the balancer to move {leaving} of {tables[0]}{more} away from {state.nodes[node].name}"
         how = "for the progress and obstacles: ringlog balance status"
-        return WaitingFor(text, (), lambda: (how, *_cancel(state, found)))
+        return WaitingFor(text, (), lambda: (how, *advice.replace_again(state, found), *_cancel(state, found)))
     tablets, one = next(transitions(state))
     moving = _counted(sum([len(each.transitions) for each in state.tablets.values()]), "migrating tablet")
     text = f"{moving} to arrive, the first is {tablets.table}/{one.tablet} ({one.stage})"

@@ -17,6 +17,7 @@ from ringlog.kernel.commands.topology.operations import CancelOperation, RetryOp
 from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import Accepted, EntryContext
 from ringlog.kernel.model.state import ClusterState, Node, Operation
+from ringlog.kernel.tablets.mutual_exclusion import tables_on
 from ringlog.kernel.values import Command, NodeId
 from ringlog.operator.intents.intents import Intent, InvalidCommand, named, resolved
 from ringlog.protocol.effects import Draw
@@ -121,22 +122,31 @@ def swap(node: Node) -> Step:
     return Step(f"node replace {NEW} {node.name}", named(Replace(NEW_ID, node.id)), started)
 
 
-def replaced_source(found: Operation) -> NodeId:
-    """Return the replaced node if the new one streams from it; else empty."""
-    return found.replaced if any(source.source == found.replaced for source in found.plan.sources) else ""
+def replaced_source(state: ClusterState, found: Operation) -> NodeId:
+    """Return the replaced node if the new one gets ranges or tablets from it; else empty.
+
+    Tablets of a node that was declared down come from other replicas.
+    """
+    if any(source.source == found.replaced for source in found.plan.sources):
+        return found.replaced
+    old = state.nodes.get(found.replaced)
+    return old.id if old is not None and not old.down and tables_on(state, old.id) else ""
 
 
 def replace_again(state: ClusterState, found: Operation) -> tuple[str, ...]:
-    """Return the line that repeats a replacement from other sources, if the replaced node was its source and is dead.
+    """Return the line that repeats a replacement from other sources, if the replaced node is its source and is dead.
 
-    The sources are part of the plan, so a declaration alone does not change them.
+    The sources of ranges are part of the plan, so a declaration alone does not change them. Once the new node has
+    tablets, the replacement cannot be cancelled, and the declaration changes the sources of the other tablets.
     """
-    if not replaced_source(found):
+    if not replaced_source(state, found):
         return ()
     new, old = state.nodes[found.node], state.nodes[found.replaced]
+    text = f"if {old.name} is permanently lost"
     ignored = "".join(f" --ignore {state.nodes[node].name}" for node in found.ignored)
     again = Step(f"node replace {new.name} {old.name}{ignored}", named(Replace(new.id, old.id, found.ignored)))
-    return ways(state, f"if {old.name} is permanently lost", cancel(found), *down(old), again)
+    found_ways = ways(state, text, cancel(found), *down(old), again)
+    return found_ways or (() if old.down else ways(state, f"{text}, continue without it", *down(old)))
 
 
 def assassinate(node: Node) -> Step:
