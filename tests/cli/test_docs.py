@@ -19,20 +19,14 @@ from ringlog.log.kafka.topics import TOPICS
 from ringlog_schemas import catalog
 from tests.cli.known_commands import hidden_words, unknown, wrong_use
 from tests.tidy.files import ROOT, files, shown
-from tests.tidy.markdown import blocks, program_arguments, shell_commands, without_blocks
-from tests.tidy.pending import PENDING_PAGES
-from tests.tidy.pending import PLANNED_COMMANDS as PLANNED
+from tests.tidy.markdown import blocks, program_arguments, shell_commands
 
 PAGES = tuple(path for path in files() if path.suffix == ".md")
 
 
 def shown_commands(text: str) -> list[list[str]]:
-    """Return the words of every command line of ``ringlog`` in the blocks that a reader types, without the rest.
-
-    Pages that are not converted yet have them in indented text.
-    """
+    """Return the words of every command line of ``ringlog`` in the blocks that a reader types."""
     shown = [block.text for block in blocks(text) if block.language == "sh"]
-    shown += re.findall(r"^    (?:.*\| |\.venv/bin/)?(ringlog .*)", without_blocks(text), re.MULTILINE)
     found = [program_arguments(words, "ringlog") for one in shown for words in shell_commands(one)]
     return [["ringlog", *words] for words in found if words is not None]
 
@@ -40,8 +34,7 @@ def shown_commands(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_commands_that_are_shown_can_be_typed(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    check = unknown if shown(page) in PENDING_PAGES else wrong_use
-    assert [wrong for words in shown_commands(text) if words[1:3] not in PLANNED and (wrong := check(words))] == []
+    assert [wrong for words in shown_commands(text) if (wrong := wrong_use(words))] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)

@@ -95,12 +95,10 @@ def links(text: str) -> Iterator[tuple[str, str]]:
             yield path, anchor
 
 
-def broken_links(page: Path, known: frozenset[Path] = frozenset()) -> Iterator[str]:
-    """Yield the links of a page that lead nowhere. A page in ``known`` need not exist yet."""
+def broken_links(page: Path) -> Iterator[str]:
+    """Yield the links of a page that lead nowhere."""
     for target, anchor in links(page.read_text(encoding="utf-8")):
         path = (page.parent / target).resolve() if target else page
-        if path in known and not path.exists():
-            continue
         if not path.exists():
             yield f"{target}: no such file"
         elif target.startswith("/"):

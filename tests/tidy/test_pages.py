@@ -8,12 +8,10 @@ import pytest
 
 from tests.tidy import markdown
 from tests.tidy.files import ROOT, files, shown
-from tests.tidy.pending import PENDING_PAGES, PLANNED_PAGES
 
 PAGES = tuple(path for path in files() if path.suffix == ".md")
-CONVERTED = tuple(path for path in PAGES if shown(path) not in PENDING_PAGES)
 DOCS = ROOT / "docs"
-FOLDERS = tuple(sorted({path.parent for path in CONVERTED if path.is_relative_to(DOCS)}))
+FOLDERS = tuple(sorted({path.parent for path in PAGES if path.is_relative_to(DOCS)}))
 LANGUAGES = frozenset(
     {
         "avro", "c", "console", "cql", "diff", "dockerfile", "go", "ini", "java", "javascript", "json", "jsonl",
@@ -23,10 +21,9 @@ LANGUAGES = frozenset(
 NOT_INDEXED = frozenset({"README.md"})
 
 
-@pytest.mark.parametrize("page", CONVERTED, ids=shown)
+@pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_each_link_leads_to_a_file_and_a_heading(page: Path) -> None:
-    planned = frozenset((ROOT / name).resolve() for name in PLANNED_PAGES)
-    assert list(markdown.broken_links(page, planned)) == []
+    assert list(markdown.broken_links(page)) == []
 
 
 def missing_from_index(folder: Path) -> set[str]:
@@ -35,7 +32,7 @@ def missing_from_index(folder: Path) -> set[str]:
     if not index.exists():
         return {"README.md"}
     linked = {(folder / path).resolve() for path, _ in markdown.links(index.read_text(encoding="utf-8")) if path}
-    pages = {path for path in folder.glob("*.md") if path.name != "README.md" and shown(path) not in PENDING_PAGES}
+    pages = {path for path in folder.glob("*.md") if path.name != "README.md"}
     inner = {path.parent for path in folder.glob("*/README.md")}
     missing = {page for page in pages if page not in linked}
     missing |= {one for one in inner if one not in linked and one / "README.md" not in linked}
@@ -44,8 +41,6 @@ def missing_from_index(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=shown)
 def test_each_folder_has_an_index_of_its_pages(folder: Path) -> None:
-    if not (folder / "README.md").exists() and f"{shown(folder)}/README.md" in PLANNED_PAGES:
-        return
     assert missing_from_index(folder) == set()
 
 
@@ -60,7 +55,7 @@ def faults_of_blocks(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", CONVERTED, ids=shown)
+@pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_each_block_is_fenced_and_names_its_language(page: Path) -> None:
     assert faults_of_blocks(page.read_text(encoding="utf-8")) == []
 
@@ -74,7 +69,6 @@ def test_it_sees_a_broken_link(tmp_path: Path) -> None:
     )
     lost = {"gone.md", "gone.svg", "gone.txt"}
     assert {one.split(":")[0] for one in markdown.broken_links(page)} == lost | {"other.md#no-heading", "#gone"}
-    assert all("gone.md" not in one for one in markdown.broken_links(page, frozenset({tmp_path / "gone.md"})))
 
 
 def test_it_sees_a_page_without_a_place_in_the_index() -> None:

@@ -203,6 +203,7 @@ class Engine:
         pending = _Pending(request, timeout, self._resend, place)
         # The listener has stopped, so no deadline would end this request.
         if self._stopping.is_set():
+            pending.steps.close()
             error = _timed_out(pending, "an answer, of a client that is closed")
             return lambda: place.set_exception(error)
         if not self._pending:

@@ -311,7 +311,8 @@ def read_trust(path: Path) -> tuple[tuple[Path, ...], Trust]:
 
 def _bytes(path: Path, secret: bool = False) -> bytes:
     try:
-        with path.open("rb") as file:
+        # Without O_NONBLOCK, a FIFO without a writer would block here.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if why := exposure(path, os.fstat(file.fileno()).st_mode, is_secret=secret):
                 raise BadTrustConfig(why)
             data = file.read(FILE_BYTES_MAX + 1)

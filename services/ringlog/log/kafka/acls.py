@@ -5,7 +5,7 @@ the CDC job writes the CDC topic. So each kind of process may write only its own
 cluster.
 
 ===========  =========================================================================================================
-validator    the log, the results of requests, its heartbeats
+validator    the log, the results of requests (it deletes old ones), its heartbeats
 agent        the log (take-overs), requests, published topics; the cache writer deletes entries that an archive holds
 node         acknowledgements, loads, requests
 client       requests, and rows of base tables; it commits nothing itself
@@ -78,7 +78,10 @@ class BrokerNeeds:
 
 NEEDS: Final[dict[BrokerUser, BrokerNeeds]] = {
     BrokerUser.validator: BrokerNeeds(
-        (METADATA.suffix, RESULTS.suffix, AGENTS.suffix), groups=("validator",), transacts=True
+        (METADATA.suffix, RESULTS.suffix, AGENTS.suffix),
+        deletes=(RESULTS.suffix,),
+        groups=("validator",),
+        transacts=True,
     ),
     BrokerUser.agent: BrokerNeeds(
         (METADATA.suffix, REQUESTS.suffix, AGENTS.suffix, SCHEMAS.suffix, SNAPSHOTS.suffix, *CHANGE_TOPICS),
