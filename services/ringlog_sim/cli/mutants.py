@@ -16,9 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ringlog.cli import help as help_texts
-from ringlog.cli.shared.connection import Json, fail, out
+from ringlog.cli.shared.connection import Json, fail, out, require_extra
 from ringlog.operator.views.words import picked
-from ringlog_sim.cli.run import needs_streaming
 
 if TYPE_CHECKING:
     from ringlog_sim.mutants.plant import Mutant, MutantMeasure
@@ -56,7 +55,7 @@ def mutants(
 
     Exit status 1: a bug was not found within its bound.
     """
-    needs_streaming()
+    require_extra("streaming", "pyarrow")
     from ringlog_sim.mutants import MUTANTS
 
     known = {mutant.name: mutant for mutant in MUTANTS}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,7 @@ from rich.text import Text
 
 from ringlog.cli import help as help_texts
 from ringlog.cli.placement.balance import draw
-from ringlog.cli.shared.connection import Json, fail, out, seconds_of
+from ringlog.cli.shared.connection import Json, fail, out, require_extra, seconds_of
 
 if TYPE_CHECKING:
     from ringlog_sim.runner.coverage import CoverageTable
@@ -107,7 +106,7 @@ def replay(
 
     Exit status 1: an invariant is still broken.
     """
-    needs_streaming()
+    require_extra("streaming", "pyarrow")
     from ringlog_sim.runner.run import run_script
     from ringlog_sim.runner.shrink import NoScript, load
 
@@ -136,14 +135,8 @@ def seeds_of(text: str) -> range:
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
-def needs_streaming() -> None:
-    """End the command with an error if the libraries of the CDC part are not installed."""
-    if find_spec("pyarrow") is None:
-        fail("extra_missing", "the simulator needs the extra: pip install 'ringlog[streaming]'", status=3)
-
-
 def _check_profile(profile: str) -> None:
-    needs_streaming()
+    require_extra("streaming", "pyarrow")
     from ringlog_sim.runner.script import ALL, PROFILES
 
     if profile not in (*PROFILES, ALL):

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -115,6 +116,12 @@ class BrokerAddress:
     bootstrap: str
     redis: str
     origin: str
+
+
+def require_extra(extra: str, *modules: str) -> None:
+    """End the command with ``extra_missing`` if a module that the extra installs is missing."""
+    if any(find_spec(module) is None for module in modules):
+        fail("extra_missing", f"this command needs the extra: pip install 'ringlog[{extra}]'", status=3)
 
 
 QUIET_S = 3.0
