@@ -1,7 +1,7 @@
-"""A real broker and Redis behind proxies: every party reaches them over a link that a test can spoil.
+"""A real broker and Redis behind proxies: each party reaches them over a link that a test can disturb.
 
-The broker has one listener more for each link; it listens on a port of its own and advertises the proxy's. So a client
-that begins at the proxy never learns of another way. The plain listener stays for the tests' own looks.
+The broker has one extra listener per link. Each listener has its own port but advertises the port of its proxy, so a
+client that bootstraps over the proxy never learns the direct port. Tests use the plain listener for their own reads.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .proxy import Proxy
 from .waiting import until
 
 LINKS = ("agents", "data", "clients")
-"""Who goes over which link: the agents; nodes and Spark; clients and producers."""
+"""The parties of each link: the agents; nodes and Spark; clients and producers."""
 
 
 class Broker:
-    """A stack in a folder, with its links. ``links["redis"]`` leads to Redis, for the agents."""
+    """A stack in a folder, with its links. Agents reach Redis over ``links["redis"]``."""
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
         self._stack = Stack(folder)
@@ -48,46 +48,46 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """The plain listener, past every link."""
+        """The address of the plain listener, which bypasses all links."""
         return self.info.bootstrap_servers
 
     def over(self, link: str) -> str:
-        """Where a party of this link finds the broker."""
+        """Return the bootstrap address for parties of a link."""
         return f"{HOST}:{self.links[link].port}"
 
     def redis_over_link(self) -> str:
-        """Where the agents find Redis."""
+        """The Redis address for the agents."""
         return f"redis://{HOST}:{self.links['redis'].port}/0"
 
     def up(self) -> None:
-        """Start what does not run."""
+        """Start the stopped servers."""
         self.info = self._stack.up()
 
     def runs(self, name: str) -> bool:
-        """Does ``broker`` or ``redis`` run?"""
+        """Return True if ``broker`` or ``redis`` runs."""
         status = self._stack.status()
         child = status.broker if name == "broker" else status.redis
         return child is not None and child.running
 
     def kill(self, name: str) -> None:
-        """SIGKILL ``broker`` or ``redis``, and wait until the stack says so."""
+        """Send SIGKILL to ``broker`` or ``redis`` and wait until the stack reports its end."""
         os.kill(self._pid(name), signal.SIGKILL)
         until("the test", f"{name} to be gone", lambda: not self.runs(name))
 
     def stop(self, name: str) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         stop(self._pid(name))
 
     def go_on(self, name: str) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         signal_to(self._pid(name), signal.SIGCONT)
 
     def log(self) -> str:
-        """What the broker has written."""
+        """Return the broker's log output."""
         return self._stack.logs("broker").read_text(encoding="utf-8", errors="replace")
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all servers and proxies."""
         for name in ("broker", "redis"):
             signal_to(self._pid(name), signal.SIGCONT)
         self._end()

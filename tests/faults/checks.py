@@ -1,7 +1,7 @@
-"""The checks: what everybody saw against what is in the topics. One set for every fault.
+"""The checks after each fault compare the observations of clients, nodes and consumers with the topics.
 
-It reads each topic once, from where it stopped the last time, past every link that a test may have spoiled. The audit
-of the CDC log is the product's own, which shares no routing code with the job.
+All faults share these checks. A check continues reading each topic at its previous end, over the plain listener. The
+audit of the CDC log belongs to the product and shares no routing code with the job.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from .observers import CacheSeen, Observers
 from .waiting import WaitedInVain, until
 
 HARMLESS = {OutcomeKind.APPLIED, OutcomeKind.DUPLICATE, OutcomeKind.STALE, OutcomeKind.EXPIRED}
-"""What may lie in a log: late copies and lost races. Anything else was written by somebody with a defect."""
+"""The permitted outcomes in a log: late copies and lost races. Any other outcome is a defect of its writer."""
 Place = tuple[int, int]
 """Partition and offset."""
 
 
 class TopicReader:
-    """Reads a topic of a cluster piece by piece, each record once."""
+    """Reads a topic of a cluster in steps, each record once."""
 
     def __init__(self, bootstrap: str, topic: str, *, committed: bool = True) -> None:
         self._topic = topic
@@ -58,13 +58,13 @@ class TopicReader:
         self._positions: dict[int, int] = {}
 
     def ends(self) -> dict[int, int]:
-        """Partition to its present end."""
+        """Return the current end of each partition."""
         partitions = self._consumer.list_topics(self._topic, timeout=30).topics[self._topic].partitions
         places = [TopicPartition(self._topic, partition) for partition in sorted(partitions)]
         return {place.partition: self._consumer.get_watermark_offsets(place, timeout=30)[1] for place in places}
 
     def fresh(self) -> list[Message]:
-        """What came since the last call, partition after partition, to the present end."""
+        """Return the records since the last call, one partition after another."""
         ends = self.ends()
         for partition in ends:
             if partition not in self._positions:
@@ -95,12 +95,12 @@ class TopicReader:
             self._positions[partition] = max(self._positions[partition], offset)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._consumer.close()
 
 
 class Checker:
-    """All that is known of the topics so far, and the comparison."""
+    """Contains all topic records so far and compares them with the observations."""
 
     def __init__(self, broker: Broker, cluster: str) -> None:
         self._bootstrap, self._cluster = broker.bootstrap, cluster
@@ -117,21 +117,21 @@ class Checker:
         self._cache_seen: set[CacheSeen] = set()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         for reader in self._readers.values():
             reader.close()
 
     @property
     def repeated_rows(self) -> int:
-        """CDC rows that lie in their topic twice."""
+        """Return the CDC rows that their topic contains twice."""
         return sum(len(values) - 1 for values in self._rows.values())
 
     def ends(self, suffix: str) -> dict[int, int]:
-        """Partition of a topic to its present end."""
+        """Return the current end of each partition of a topic."""
         return self._reader(suffix).ends()
 
     def made_again(self, suffix: str) -> None:
-        """A test has deleted this topic, and it was made again: it is read from its beginning."""
+        """Read a topic from its beginning, because a test deleted it and the topic was created again."""
         reader = self._readers.pop(suffix, None)
         if reader is not None:
             reader.close()
@@ -139,16 +139,20 @@ class Checker:
             self._published = 0
 
     def missing_rows(self) -> int:
-        """Mutations that are neither a CDC row nor a dead letter yet."""
+        """Return the mutations that have neither a CDC row nor a dead letter yet."""
         self._read_cdc()
         return len(self._mutations.keys() - self._rows.keys() - self._letters)
 
     def check(
         self, commands: Commands, mutations: Mutations, observers: Observers, client: Client, nodes: Iterable[str]
     ) -> None:
-        """The load has gone through everything: compare. Raises AssertionError with all that is wrong.
+        """Compare everything after the load has passed all parts.
 
-        The driver's promises still make epochs: what follows the log is read before the log.
+        The driver's write leases still create epochs, so records that follow the log are read before the log.
+
+        Raises:
+
+        AssertionError: with all differences.
         """
         state = client.read_barrier()
         published = self._published_up_to(state.epoch)
@@ -170,7 +174,7 @@ class Checker:
         assert not wrong, "\n".join(wrong[:30])
 
     def check_answers(self, commands: Commands) -> None:
-        """Only the answers and the log, for a cluster that has nothing else."""
+        """Check only the answers and the log of a cluster without other parts."""
         results = self._reader("results").fresh()
         self._read_log()
         wrong = [*self._command_faults(commands), *self._result_faults(results)]
@@ -219,7 +223,7 @@ class Checker:
         return [f"{count} entries are {kind.value}" for kind, count in self._outcomes.items() if kind not in HARMLESS]
 
     def _answer_faults(self, asked: Asked) -> list[str]:
-        """An applied one lies at its epoch; a rejected one nowhere. Everything has an answer."""
+        """An applied request is at its epoch, a rejected one is nowhere, and each request has an answer."""
         epoch = self._applied.get(asked.request_id)
         match asked.answer:
             case None:
@@ -231,7 +235,7 @@ class Checker:
         return []
 
     def _published_up_to(self, epoch: int) -> list[EpochChange]:
-        """What came to the topic of epochs, as soon as that epoch is there: it is made while others are published."""
+        """Return the published epochs up to this one. The topic is published concurrently, so the epoch may be new."""
         found: list[EpochChange] = []
 
         def last() -> int:
@@ -248,7 +252,7 @@ class Checker:
         return found
 
     def _published_faults(self, changes: list[EpochChange]) -> list[str]:
-        """The topic of epochs has each epoch once, in order, with the log's state."""
+        """The topic of epochs contains each epoch once, in order, with the state of the log."""
         wrong = []
         for change in changes:
             if change.epoch != self._published + 1 or change.state_id != self._states[change.epoch].state_id:
@@ -257,7 +261,7 @@ class Checker:
         return wrong
 
     def _result_faults(self, messages: list[Message]) -> list[str]:
-        """No rejection that was published, to whomever, was applied before or after."""
+        """No request with a published rejection was applied before or after."""
         for message in messages:
             result = decode_result(message.value() or b"")
             if result.outcome == REJECTED:
@@ -266,7 +270,7 @@ class Checker:
         return [f"{len(both)} published rejections were applied, the first is {both[0]}"] if both else []
 
     def _ack_faults(self, messages: list[Message]) -> list[str]:
-        """No node acknowledges less than it did, over all its incarnations, nor what the log does not have."""
+        """Acknowledged epochs of a node never decrease, also over restarts, and the log contains each of them."""
         wrong = []
         for message in messages:
             ack = decode_node_ack(message.value() or b"")
@@ -277,7 +281,7 @@ class Checker:
         return wrong
 
     def _cache_faults(self, newest: tuple[int, Mapping[str, Fields]]) -> list[str]:
-        """What the cache ever showed is the log's, and its newest content is the projection of that very epoch."""
+        """All contents of the cache match the log, and the newest content is the projection of its epoch."""
         wrong = []
         for seen in self._cache_seen:
             state = self._states[seen.epoch] if seen.epoch < len(self._states) else None
@@ -292,7 +296,7 @@ class Checker:
     # ---------------------------------------------------------------------------------------------- rows
 
     def _mutation_faults(self, mutations: Mutations) -> list[str]:
-        """Every acknowledged mutation lies where the broker said, and no mutation lies there twice."""
+        """Each acknowledged mutation is at its acknowledged offset, and no other offset contains it again."""
         wrong = [
             f"the mutation acknowledged at {place} is not there"
             for place, value in mutations.acknowledged.items()
@@ -302,7 +306,7 @@ class Checker:
         return [*wrong[:5], *([f"{copies} mutations are there twice"] if copies else [])]
 
     def _node_faults(self, observers: Observers, nodes: Iterable[str]) -> list[str]:
-        """Every node holds as many rows as the placement gives it: those that are no dead letters."""
+        """Each node holds all rows of its placement except dead letters."""
         state = self._states[-1]
         placement = placement_of_keyspace(state, KEYSPACE)
         assert placement is not None
@@ -332,7 +336,7 @@ class Checker:
         return []
 
     def _cdc_faults(self) -> list[str]:
-        """The audit holds, also of repetitions by drivers that were killed."""
+        """The audit passes, also for batches that killed drivers repeat."""
         wrong = []
         report = audit(KafkaTopics(self._bootstrap, self._cluster), Expected(), lambda _: None)
         for check in report.checks:

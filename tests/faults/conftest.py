@@ -1,10 +1,10 @@
 """Faults on the real stack. ``make faults`` (or ``pytest tests/faults``) runs all of them.
 
-Any other run includes only tests marked ``system``: those of the proxy. To renew the figures of the page after a run
+Any other run includes only tests marked ``system``: those of the proxy. To update the tables of the page after a run
 without failures: ``make faults TEST_FLAGS="--figures-into docs/internals/faults.md"``.
 
-One stack and one cluster serve all faults that leave a cluster whole; what ends one founds its own. They end with the
-last test of this folder, not with the run: eight agents, nodes and a driver take half a core for as long as they live.
+All faults that leave a cluster intact share one stack and one cluster. A destructive test creates its own cluster. The
+shared cluster ends with the last test of this folder, because its agents, nodes and driver use half a core.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 @pytest.fixture(scope="session")
 def figures(request: pytest.FixtureRequest) -> Figures:
-    """Where the figures of each fault go."""
+    """Return the collector of the measurements of each fault."""
     return request.config.stash[FIGURES]
 
 
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker and a Redis behind links, for all faults that they survive."""
+    """Return a broker and a Redis behind links, for all faults that they survive."""
     with closing(Broker(tmp_path_factory.mktemp("faults") / "stack")) as own:
         yield own
 
 
 @pytest.fixture(scope="package")
 def world(broker: Broker, tmp_path_factory: pytest.TempPathFactory, figures: Figures) -> Iterator[World]:
-    """The cluster with everything."""
+    """Return the cluster with all parts."""
     with closing(World(tmp_path_factory.mktemp("world"), broker, figures)) as own:
         yield own.start(spark=True)

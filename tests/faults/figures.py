@@ -1,4 +1,4 @@
-"""What each fault cost, as tables at the end of the run: the figures of docs/internals/faults.md."""
+"""The costs of each fault, as tables at the end of the run and in docs/internals/faults.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEADS = {
     "tablets": ("tablet", "killed", "stages", "transitions", "time", "answers", "timed out"),
     "zones": ("zone", "killed", "entries", "moves", "time", "answers", "timed out"),
 }
-"""The tables by their names; a page has a block for each."""
+"""The column heads of each table; a page has one block per table."""
 
 
 class Figures:
@@ -24,9 +24,10 @@ class Figures:
     def add(
         self, fault: str, counts: dict[str, int], *, silence_s: float, again_s: float, rest_s: float, joined: str
     ) -> None:
-        """Keep the figures of one fault: requests answered, retries of the caller, the longest time without an answer,
-        seconds from the mending until new requests were answered and until everything was at rest, mutations, starts
-        of the driver, ends of agents.
+        """Add the measurements of one fault.
+
+        They are: answered requests, retries of the caller, the longest time without an answer, seconds from the repair
+        until new answers and until rest, mutations, starts of the driver, ends of agents.
         """
         cells = (fault, str(counts["answers"]), str(counts["retries"]), *(f"{s:.1f} s" for s in (silence_s, again_s)))
         rest = (f"{rest_s:.1f} s", f"{counts['mutations']:,}", str(counts["driver_starts"]))
@@ -43,24 +44,26 @@ class Figures:
         counts: tuple[int, int],
         table: str = "tablets",
     ) -> None:
-        """Keep the figures of one way of a tablet, or of a zone (``table``): who was killed in how many of its stages
-        or kinds of entries, in how many tries; ``counts``: requests meanwhile that were answered, and that timed out.
+        """Add the kills during one transition of a tablet or a zone (``table``).
+
+        A line names the victim, the number of stages or kinds of entries with a kill, and the number of tries.
+        ``counts``: requests that were answered, and requests that timed out.
         """
         cells = (way, role, str(stages), str(tries), f"{time_s:.0f} s", *(f"{count:,}" for count in counts))
         self._lines[table].append(cells)
 
     def tables(self) -> dict[str, list[str]]:
-        """Aligned lines, the head first, of each table that has any."""
+        """Return the aligned lines of each table that is not empty, head first."""
         return {name: _aligned([HEADS[name], *lines]) for name, lines in self._lines.items() if lines}
 
     def write_into(self, page: Path, how: str) -> None:
-        """Replace blocks of figures in a page of the guide; ``how``: of what run they are."""
+        """Replace the table blocks of a documentation page; ``how`` describes the run."""
         text = page.read_text(encoding="utf-8")
         for name, table in self.tables().items():
             block = "\n".join((f"<!-- {name} figures: begin ({how}) -->", "```text", *table, "```"))
             found = f"<!-- {name} figures: begin.*?(?=\n<!-- {name} figures: end -->)"
             text, count = re.subn(found, lambda _, block=block: block, text, flags=re.S)
-            assert count == 1, f"{page} has no block of figures of {name}"
+            assert count == 1, f"{page} has no table block {name}"
         page.write_text(text, encoding="utf-8")
 
 

@@ -1,11 +1,10 @@
-"""The load: a client that submits commands without end, and a producer of mutations. Both keep what they were told.
+"""The load: a client that submits commands continuously, and a producer of mutations. Both keep all answers.
 
-Commands are of four kinds: ones that always apply, ones that never do, and two whose answer depends on what came before
-(a keyspace that may exist already, one that may be gone): a rejection that was answered and then applied after all, or
-an answer decided on a state that was lost, is seen in the log.
+Commands are of four kinds. One kind always applies, one is always rejected, and the answers to two kinds depend on
+earlier commands (a keyspace that may exist already, or that may be dropped). So the log reveals an applied request with
+a rejection as its answer, and an answer from a lost state.
 
-A request without an answer is sent again under its id for as long as it takes: that is what the client promises, and
-what a caller has to do.
+The client sends a request without an answer again under its id until the answer arrives, as a caller has to.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from ringlog.wire.records import Cell, Mutation, encode_mutation, mutation_key, 
 KEYSPACE, TABLE = "shop", "orders"
 IN_FLIGHT = 10
 PATIENCE_S = 4.0
-"""How long a submission waits for its answer before it is made again under the same id."""
+"""The time after which an unanswered submission is sent again under the same id."""
 COMMAND_PAUSE_S = 0.04
 MUTATION_PAUSE_S = 0.05
 MUTATIONS_AT_ONCE = 2
 KEYS = 150
 EVER_MS = 600_000
-"""The producer does not give a mutation up while a test runs."""
+"""The producer keeps retrying a mutation for as long as a test runs."""
 POOL = tuple(f"k{number}" for number in range(6))
 
 
@@ -56,7 +55,7 @@ class Asked:
 
 
 class Commands:
-    """Keeps ``IN_FLIGHT`` requests under way between ``run`` and ``pause``. ``broken``: errors that must not be."""
+    """Keeps ``IN_FLIGHT`` requests open between ``run`` and ``pause``. ``broken``: unexpected errors."""
 
     def __init__(self, client: Client, seed: int) -> None:
         self._client = client
@@ -71,35 +70,35 @@ class Commands:
         self._thread.start()
 
     def run(self) -> None:
-        """Ask, and go on asking."""
+        """Submit requests continuously."""
         self._going.set()
 
     def pause(self) -> None:
-        """Begin no new request; those under way go on."""
+        """Submit no new request; open requests continue."""
         self._going.clear()
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the thread."""
         self._ending.set()
         self._thread.join(10)
 
     @property
     def under_way(self) -> int:
-        """Requests that the client has in hand."""
+        """The number of open requests of the client."""
         return len(self._open)
 
     def unanswered(self) -> list[Asked]:
-        """Requests without an answer, oldest first."""
+        """Return the requests without an answer, oldest first."""
         with self._lock:
             return [asked for asked in self.asked if asked.answer is None]
 
     def answered_since(self, moment: float) -> int:
-        """How many requests that began after ``moment`` have an answer."""
+        """Return the number of answered requests that began after ``moment``."""
         with self._lock:
             return sum(1 for asked in self.asked if asked.answer is not None and asked.began >= moment)
 
     def longest_silence(self, since: float) -> float:
-        """The longest time without an answer after ``since``, in seconds: what a caller waited at worst."""
+        """Return the longest time without an answer after ``since``, in seconds."""
         with self._lock:
             times = sorted(asked.answered for asked in self.asked if asked.answer is not None)
         points = [since, *(moment for moment in times if moment >= since)]
@@ -155,7 +154,7 @@ class Commands:
 
 
 class Mutations:
-    """Writes rows of ``shop.orders``. ``acknowledged``: (partition, offset) to the bytes that the broker took there."""
+    """Writes rows of ``shop.orders``. ``acknowledged``: (partition, offset) to the acknowledged bytes."""
 
     def __init__(self, bootstrap: str, cluster: str) -> None:
         self._topic = topic_name(cluster, MUTATIONS.suffix)
@@ -177,20 +176,20 @@ class Mutations:
         self._thread.start()
 
     def run(self) -> None:
-        """Write, and go on writing."""
+        """Write continuously."""
         self._going.set()
 
     def pause(self) -> None:
-        """Write nothing more; what is under way arrives."""
+        """Write no new mutation; open mutations still arrive."""
         self._going.clear()
 
     @property
     def under_way(self) -> int:
-        """Mutations without an acknowledgement."""
+        """The number of mutations without an acknowledgement."""
         return self.sent - len(self.acknowledged) - len(self.failed)
 
     def close(self) -> None:
-        """Stop; what has no acknowledgement is dropped."""
+        """Stop; drop the mutations without an acknowledgement."""
         self._ending.set()
         self._thread.join(10)
         self._producer.purge()
@@ -232,7 +231,7 @@ class Mutations:
 
 
 def kind_of(answer: Submitted | None) -> str:
-    """An answer's name, for counts."""
+    """Return the name of an answer's kind, for counts."""
     match answer:
         case AppliedResult():
             return "applied"

@@ -1,6 +1,6 @@
-"""Observers: they look at nodes and cache ten times a second while things break, and keep what contradicts a promise.
+"""Observers read the status of nodes and cache ten times a second during a fault and record contradictions.
 
-What they saw of the cache is compared with the log afterwards (``checks``); what went back is noted at once.
+``checks`` compares the cache contents with the log afterwards. A decrease of a position is recorded immediately.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a node's process said of itself last. ``positions``: partition to the offset it has read to."""
+    """The newest status of a node's process. ``positions``: partition to the offset of its reader."""
 
     pid: int
     epoch: int
@@ -34,13 +34,13 @@ class NodeStatus:
     positions: Mapping[int, int]
 
     def is_through(self, epoch: int, ends: Mapping[int, int]) -> bool:
-        """Has it folded ``epoch``, and read every partition to its end?"""
+        """Return True if the node has applied ``epoch`` and read each partition to its end."""
         return self.ready and self.epoch >= epoch and all(self.positions.get(p, 0) >= end for p, end in ends.items())
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSeen:
-    """Which state the cache held at one moment."""
+    """The state in the cache at one moment."""
 
     epoch: int
     state_id: str
@@ -48,7 +48,7 @@ class CacheSeen:
 
 
 class Observers:
-    """``contradictions``: what must not be. ``addresses`` gives the running nodes: name to (process id, address)."""
+    """``contradictions``: violations. ``addresses`` returns the running nodes: name to (process id, address)."""
 
     def __init__(
         self, replica: LogReplica, redis_url: str, cluster: str, addresses: Callable[[], Mapping[str, tuple[int, str]]]
@@ -69,7 +69,8 @@ class Observers:
         self.cache_epoch = 0
         self.cache_problem = ""
         self.looks = 0
-        # Making a client reads the certificates of the world: a hundred times what a look costs.
+        # A client reads the certificates of the world when it is created, at a hundred times the cost of a status
+        # request.
         self._http = httpx.Client(timeout=PATIENCE_S, limits=httpx.Limits(max_keepalive_connections=0))
         self._subscription = replica.subscribe(self._follow, replica.halt_on_defect)
         self._threads = [
@@ -80,7 +81,7 @@ class Observers:
             thread.start()
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop the observers."""
         self._ending.set()
         for thread in self._threads:
             thread.join(10)
@@ -89,28 +90,28 @@ class Observers:
         self._cache.close()
 
     def clear_cache(self, clear: Callable[[], None]) -> None:
-        """Empty the cache while nobody looks: what it shows next may be older than what it showed before, once."""
+        """Empty the cache while no observer reads, because its next content may be older once."""
         with self._cache_look:
             clear()
             self._forgiven = True
 
     def take_contradictions(self) -> list[str]:
-        """What contradicted a promise since the last call."""
+        """Return the contradictions since the last call."""
         found, self.contradictions = self.contradictions, []
         return found
 
     def take_cache_seen(self) -> set[CacheSeen]:
-        """All that the cache showed since the last call."""
+        """Return all cache contents since the last call."""
         with self._cache_lock:
             seen, self._cache_seen = self._cache_seen, set()
         return seen
 
     def newest_cache(self) -> tuple[int, Mapping[str, Fields]]:
-        """The epoch that the cache held last, and its content."""
+        """Return the epoch and the content of the last read of the cache."""
         with self._cache_lock:
             return self.cache_epoch, self._cache_parts
 
-    # ------------------------------------------------------------------------------------------- looking
+    # ------------------------------------------------------------------------------------------- observing
 
     def _watch(self, look: Callable[[], None]) -> None:
         while not self._ending.wait(LOOK_S):
@@ -134,7 +135,7 @@ class Observers:
             with contextlib.suppress(httpx.HTTPError):
                 said = self._http.get(f"http://{address}/v1/status").json()
                 if self._addresses().get(name) != (pid, address):
-                    continue  # the answer may be that of the process which has taken the place of this one
+                    continue  # a successor of the process may have sent this answer
                 positions = {int(p): int(o) for p, o in said["positions"].items()}
                 self._note(name, NodeStatus(pid, said["epoch"], said["ready"], said["rows"], positions))
 

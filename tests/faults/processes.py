@@ -1,4 +1,4 @@
-"""Processes of the world: started, killed, stopped and continued; each writes into a log file of its own."""
+"""Processes of the world: start, kill, stop and continue. Each process writes to its own log file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STOP_S = 20.0
 
 
 class Process:
-    """One program, run again and again under one name. ``starts``: how often; ``log``: where it writes."""
+    """One program that runs repeatedly under one name. ``starts``: number of starts; ``log``: file of its output."""
 
     def __init__(self, name: str, arguments: list[str], environment: dict[str, str], folder: Path) -> None:
         self.name = name
@@ -25,7 +25,7 @@ class Process:
         self.start()
 
     def start(self) -> None:
-        """Start it (again); it does not run."""
+        """Start the program, which must not be running."""
         assert self._process is None or not self.runs(), f"{self.name} runs"
         self.starts += 1
         with self.log.open("ab") as sink:
@@ -40,12 +40,12 @@ class Process:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """How it ended; None while it runs (or is stopped)."""
+        """The exit code; None while the process runs or is stopped."""
         assert self._process is not None
         return self._process.poll()
 
     def runs(self) -> bool:
-        """True until it has ended."""
+        """True until the process ends."""
         return self.exit_code() is None
 
     def send(self, number: signal.Signals) -> None:
@@ -54,21 +54,21 @@ class Process:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL and wait until the process ends."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(STOP_S)
 
     def text(self) -> str:
-        """All that it has written."""
+        """Return the whole output."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def tail(self, lines: int = 12) -> str:
-        """The end of what it has written."""
+        """Return the last lines of the output."""
         return "\n".join([f"end of {self.name}:", *self.text().splitlines()[-lines:]])
 
     def end(self) -> None:
-        """Let it end in order, then not; also one that is stopped, and its children."""
+        """Terminate the process and its children, also a stopped process, and kill them after the deadline."""
         assert self._process is not None
         if self._process.poll() is not None:
             return
@@ -85,7 +85,7 @@ class Process:
 
 
 def children(pid: int) -> tuple[int, ...]:
-    """The process ids of a process' own children; none if it is gone."""
+    """Return the process ids of a process's children; empty if the process is gone."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     except OSError:
@@ -94,7 +94,7 @@ def children(pid: int) -> tuple[int, ...]:
 
 
 def last_argument(pid: int) -> str:
-    """The last word of a process' command line; empty if it is gone."""
+    """Return the last argument of a process's command line; empty if the process is gone."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -103,7 +103,7 @@ def last_argument(pid: int) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """True until the process is gone."""
+    """Return True until the process is gone."""
     return Path(f"/proc/{pid}/stat").exists()
 
 

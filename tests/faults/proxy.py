@@ -1,11 +1,11 @@
-"""A TCP proxy that spoils a connection on order: latency, bandwidth, loss, one direction cut, resets, a closed door.
+"""A TCP proxy with faults: latency, bandwidth limits, loss, a cut direction, resets, refused connections.
 
-It works on bytes and knows nothing of Kafka. What a network does to TCP is what it does here: a lost packet is a pause
-(the sender repeats it), a cut direction is silence (nobody is told), a reset is an error for both ends at once.
-Bytes are never changed, doubled or reordered, since TCP would not hand those on either.
+The proxy forwards bytes and does not know Kafka. It imitates the effects of a network on TCP. A lost packet is a pause
+until the retransmission. A cut direction is silence without an error. A reset is an immediate error at both ends. TCP
+hides changed, duplicate and reordered packets, so the proxy never produces them.
 
-One thread with an event loop of its own serves all connections; ``shape`` and ``reset`` may be called from any thread
-and count at once for connections that exist, too. Delays are drawn from a seeded source.
+One thread with its own event loop serves all connections. Any thread may call ``shape`` and ``reset``, and they take
+effect immediately, also for existing connections. A seeded source draws the delays.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from pathlib import Path
 
 CHUNK = 16 * 1024
 TICK_S = 0.02
-"""How often a cut direction looks whether it is healed."""
+"""The polling interval of a cut direction that waits for its repair."""
 RETRANSMISSION_S = 0.2
-"""How long a lost packet takes: the least time-out after which Linux repeats one."""
+"""The delay of a lost packet: the minimum retransmission timeout of Linux."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a link does to the bytes that pass.
+    """The faults of a link.
 
-    ``latency_s`` one way (of each chunk: the next one leaves when this one has arrived); ``jitter_s`` on top, uniform;
-    ``bytes_per_s`` per connection and direction, 0: unbounded; ``loss``: probability that a chunk has to be sent again;
-    ``cut_up``, ``cut_down``: nothing passes to the server, to the client; ``refuses``: new connections are closed at
-    once.
+    ``latency_s``: one-way delay of each chunk; the next chunk leaves when this one has arrived. ``jitter_s``:
+    additional uniform delay. ``bytes_per_s``: limit per connection and direction; 0: unlimited. ``loss``: probability
+    of a retransmission per chunk. ``cut_up``, ``cut_down``: no bytes reach the server or the client. ``refuses``: new
+    connections are closed immediately.
     """
 
     latency_s: float = 0.0
@@ -49,9 +49,9 @@ CLEAN = Shape()
 
 
 class Proxy:
-    """Listens on ``port`` of 127.0.0.1, or on ``listening``, and passes on to ``upstream``, a port or a socket's path.
+    """Listens on ``port`` of 127.0.0.1, or on ``listening``, and forwards to ``upstream``: a port or a socket's path.
 
-    ``start`` once, ``close`` once.
+    Call ``start`` once and ``close`` once.
     """
 
     def __init__(self, port: int, upstream: int | Path, seed: int = 1, listening: socket.socket | None = None) -> None:
@@ -70,33 +70,33 @@ class Proxy:
         self.passed = 0
 
     def start(self) -> Proxy:
-        """Begin to listen."""
+        """Start listening."""
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
         return self
 
     def close(self) -> None:
-        """End every connection and the thread."""
+        """Close all connections and end the thread."""
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
 
     def shape(self, shape: Shape) -> None:
-        """From now on the link is like this."""
+        """Set the faults of the link."""
         self._shape = shape
 
     def heal(self) -> None:
-        """From now on the link is clean; what waits in it arrives."""
+        """Remove all faults; waiting bytes arrive."""
         self._shape = CLEAN
 
     @property
     def is_clean(self) -> bool:
-        """True while nothing is spoilt."""
+        """True while the link has no fault."""
         return self._shape == CLEAN
 
     def reset(self) -> int:
-        """End all connections with a reset for both ends; returns how many connections there were."""
+        """Reset all connections at both ends and return their number."""
 
         async def now() -> int:
             count = len(self._writers) // 2
@@ -188,7 +188,7 @@ class Proxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close so that the other end gets an error, not an end: what was under way is dropped."""
+    """Close so that the other end gets an error instead of an end; bytes in transit are dropped."""
     connection = writer.get_extra_info("socket")
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

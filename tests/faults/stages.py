@@ -1,4 +1,4 @@
-"""Repeat a way of tablets or partitions until a victim was killed in each stage of it."""
+"""Repeat a transition of tablets or partitions until a victim was killed in each of its stages."""
 
 from __future__ import annotations
 
@@ -19,16 +19,23 @@ def killed_in_each(
     most: int,
     table: str,
 ) -> None:
-    """Repeat a way until its victim was killed in each stage, and keep the figures of that.
+    """Repeat a transition until its victim was killed in each stage, and record the measurements.
 
-    ``way``: its name, and the role of the victim. ``hit`` goes the way once. Its arguments are the stages that are left
-    and the number of tries before; it returns the stages in which the victim was killed. A victim that delays a stage
-    is back for the next one; another victim misses some stages. ``most``: tries; ``table``: of the figures.
+    Args:
+
+    way: the name of the transition, and the role of the victim.
+
+    hit: runs the transition once. Its arguments are the remaining stages and the number of earlier tries; it returns
+    the stages with a kill. A victim that delays a stage is back for the next stage; other victims miss some stages.
+
+    most: the maximum number of tries.
+
+    table: the table of the measurements.
     """
     begin, before = time.monotonic(), (load.total(), load.timed_out())
     left, tries = list(stages), 0
     while left:
-        assert tries < most, f"{way} was not hit in {left}"
+        assert tries < most, f"{way} had no kill in {left}"
         done = hit(left, tries)
         left = [stage for stage in left if stage not in done]
         tries += 1

@@ -1,7 +1,6 @@
-"""Real nodes that fail for good, or too often: the operation says what an operator can do, and that works.
+"""Real nodes fail permanently or repeatedly; the operation names the operator's options, and they work.
 
-Two replicas, so that nobody can be spared by the others: a node that dies past the point of no return would be waited
-for for ever.
+With two replicas, each replica is needed: after the point of no return an operation would wait forever for a dead node.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ FILLING = 200
 
 
 class Cluster(RegistersCluster):
-    """With the program of an operator."""
+    """A cluster with the operator's command line."""
 
     def shown(self, operation: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.agents.done("operation", "show", operation, "--json"))
         return found
 
     def kill_at(self, stage: str, name: str) -> None:
-        """SIGKILL for a node as soon as the log says that the next operation has entered the stage."""
+        """Send SIGKILL to a node as soon as the log contains the stage of the next operation."""
         known = set(self.agents.state.operations)
         node = self.nodes[name]
 
@@ -76,7 +75,7 @@ def test_an_operator_decides(cluster: Cluster) -> None:
     cluster.submit(ChangeSettings((("stream_tries_max", 4),)))
     cluster.fill(FILLING)
 
-    # Its source is away: the node that is to get the rows asks four times, and no more.
+    # Its source is down: the gaining node sends four stream requests and no more.
     cluster.kill_at(WRITE_BOTH_READ_OLD, "n2")
     cluster.submit(Leave(cluster.id_of("n2")))
     operation = cluster.only()
@@ -96,7 +95,7 @@ def test_an_operator_decides(cluster: Cluster) -> None:
 
     cluster.submit(ChangeSettings((("stream_tries_max", 200),)))
 
-    # A replica that stays dies for good when nothing can be called off any more, and its vote is needed.
+    # A remaining replica dies permanently after the last revert, and its vote is needed.
     cluster.begin("n4", join=True)
     cluster.await_normal("n4")
     cluster.kill_at(WRITE_BOTH_READ_NEW, "n3")
@@ -111,7 +110,7 @@ def test_an_operator_decides(cluster: Cluster) -> None:
     until(lambda: cluster.ended(operation), "the departure to end")
     assert cluster.agents.state.operations[operation].stage == "finished"
 
-    # Everything that was written is with the one that is left; a new node takes the place of the dead one.
+    # The remaining node has all writes; a new node takes the place of the dead one.
     cluster.registered("n5")
     cluster.agents.done("node", "replace", "n5", "n3")
     with Coordinator(cluster.agents.client.replica, "dc1") as coordinator:

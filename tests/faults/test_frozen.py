@@ -1,7 +1,8 @@
-"""A validator that freezes at the worst place: after it has made sure that it acts, before it takes the role's fence.
+"""A validator freezes at the worst moment: after it verified its role, before it takes the role's fence.
 
-When it wakes up it takes the fence from its own successor. That costs nothing but time: no answer is lost or changed,
-since the terms in the log say who acts, and the successor, shut out by the broker, is started again.
+When the process continues, it takes the fence from its own successor. This costs only time: no answer is lost or
+changed, because the terms in the log name the active instance. The broker fences the successor, and its supervisor
+restarts it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def opened() -> Iterator[ExitStack]:
         yield stack
 
 
-def test_one_frozen_before_its_fence_takes_the_fence(broker: Broker, tmp_path: Path, opened: ExitStack) -> None:
+def test_a_validator_frozen_before_its_fence_takes_it(broker: Broker, tmp_path: Path, opened: ExitStack) -> None:
     cluster = f"z{uuid.uuid4().hex[:8]}"
     create_cluster(broker.bootstrap, cluster)
     client = opened.enter_context(Client(broker.bootstrap, cluster, "load"))

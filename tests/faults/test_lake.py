@@ -1,4 +1,4 @@
-"""A driver with a lake is killed again and again at any moment, and its checkpoint is lost in between."""
+"""A driver with a lake is killed repeatedly at any moment and loses its checkpoint in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOST_IN = (1, 3)
 WRITES = 1_000
 LONGEST_S = 12.0
 BEGUN = ("filling", "started", "started", "batch", "batch")
-"""Lines of the progress that a killed driver has come to."""
+"""The progress lines after which a driver is killed."""
 
 
 @pytest.fixture
@@ -40,18 +40,18 @@ def shop(tmp_path: Path) -> Iterator[World]:
 
 
 def events(checkpoint: Path) -> Counter[str]:
-    """The lines of the progress, by their kind."""
+    """Return the progress lines by kind."""
     path = checkpoint / "progress.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return Counter(json.loads(line)["event"] for line in lines if line.endswith("}"))
 
 
 def kill(shop: World, checkpoint: Path, lake: Path, begun: str, pause_s: float) -> None:
-    """Start a driver, and kill it so long after it has said ``begun``."""
+    """Start a driver and kill it a given time after its line ``begun``."""
     seen = events(checkpoint)[begun]
     with driver(shop, checkpoint, "--lake", str(lake)) as process:
         until(lambda: events(checkpoint)[begun] > seen, begun, lambda: alive(process, checkpoint))
-        # Any moment after that, by the clock, on purpose: the driver is in its first batches.
+        # The kill is timed by the clock on purpose: it hits any moment of the first batches.
         threading.Event().wait(pause_s)
         alive(process, checkpoint)
         process.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Links that are slow, lossy, cut one way or reset, for one kind of party at a time; the broker itself is well."""
+"""Links are slow, lossy, cut one way or reset, for one kind of party at a time; the broker itself works."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_slow_and_lossy_link(world: World, link: str) -> None:
     ],
 )
 def test_a_link_cut_one_way(world: World, link: str, shape: Shape, name: str) -> None:
-    """Longer than the session time-out: the broker gives the roles up, and nobody is there to take them."""
+    """The cut outlasts the session timeout, so the broker releases the roles while no standby can take them."""
     with world.under_load(name):
         proxy = world.broker.links[link]
         proxy.shape(shape)

@@ -1,4 +1,4 @@
-"""The broker is away for longer than anybody's patience, and its disk is full."""
+"""The broker is down for longer than all timeouts, and its disk is full."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ pytestmark = [pytest.mark.slow]
 DISK = "96m"
 LEFT_BYTES = 2 * 1024 * 1024
 ALARMS_MAX = 60
-"""What the agents may say of one outage, where one of them is started again; the client library has thousands."""
+"""The maximum number of the agents' log lines per outage with one restart; the client library logs thousands."""
 
 
 @pytest.mark.spark
-def test_an_outage_that_is_longer_than_the_validators_patience(world: World) -> None:
-    """The validator ends with status 1 and gets its requests again. Nodes wait, among them one that joins, one that
-    starts when the broker goes and one that starts without it, and are the same processes after it.
+def test_an_outage_longer_than_the_validators_timeout(world: World) -> None:
+    """The validator ends with status 1 and receives its requests again.
+
+    Nodes wait and keep their processes: one that joins, one that starts when the broker stops, and one that starts
+    while the broker is down.
     """
     with world.under_load("broker away, validator gave up", join=True) as joining:
         started = [world.begin_node()]
@@ -54,7 +56,7 @@ def test_an_outage_that_is_longer_than_the_validators_patience(world: World) -> 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a bounded size."""
+    """Return a file system of a fixed size."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
@@ -93,7 +95,7 @@ def test_the_brokers_disk_is_full(small_disk: Path, tmp_path: Path, figures: Fig
 
 
 def fill(ballast: Path) -> None:
-    """Take all the space but a little: the load takes the rest."""
+    """Fill the disk except a small part; the load fills that part."""
     with ballast.open("wb") as out:
         while free_bytes(ballast.parent) > LEFT_BYTES:
             out.write(bytes(256 * 1024))

@@ -1,4 +1,4 @@
-"""The proxy does what its tests' names say: else a fault would be none, and everything would pass."""
+"""The proxy applies exactly the configured faults; otherwise a test would pass without its fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LATENCY_S = 0.15
 
 
 class Echo:
-    """A server that sends back what it gets."""
+    """A server that returns all bytes to the client."""
 
     def __init__(self, port: int) -> None:
         self._listening = socket.create_server((HOST, port))
@@ -66,12 +66,12 @@ def answer(connection: socket.socket, data: bytes) -> bytes:
 
 
 def talk(connection: socket.socket) -> None:
-    """A reset may be told of at the second try only."""
+    """Send and receive; the first call after a reset may still succeed."""
     for _ in range(2):
         answer(connection, b"c")
 
 
-def test_a_link_to_a_socket_is_reset_and_refuses_like_any_other(tmp_path: Path) -> None:
+def test_a_link_to_a_socket_resets_and_refuses(tmp_path: Path) -> None:
     (outer,) = choose(1)
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as listening, closing(Proxy(outer, path).start()) as proxy:
@@ -86,7 +86,7 @@ def test_a_link_to_a_socket_is_reset_and_refuses_like_any_other(tmp_path: Path) 
             assert server.recv(16) == b""
 
 
-def test_a_clean_link_passes_bytes_on_unchanged(link: tuple[Proxy, Echo]) -> None:
+def test_a_clean_link_forwards_bytes_unchanged(link: tuple[Proxy, Echo]) -> None:
     proxy, _ = link
     sent = bytes(range(256)) * 1_000
     with connect(proxy) as connection:
@@ -95,11 +95,11 @@ def test_a_clean_link_passes_bytes_on_unchanged(link: tuple[Proxy, Echo]) -> Non
         while len(found) < len(sent):
             found += connection.recv(65_536)
     assert found == sent
-    # The proxy counts what it has passed on already.
+    # The proxy counts forwarded bytes.
     until("the proxy", "to have counted every byte", lambda: proxy.passed == 2 * len(sent))
 
 
-def test_latency_counts_both_ways_and_for_connections_that_exist(link: tuple[Proxy, Echo]) -> None:
+def test_latency_applies_both_ways_and_to_open_connections(link: tuple[Proxy, Echo]) -> None:
     proxy, _ = link
     with connect(proxy) as connection:
         assert answer(connection, b"quick") == b"quick"
@@ -110,7 +110,7 @@ def test_latency_counts_both_ways_and_for_connections_that_exist(link: tuple[Pro
 
 
 @pytest.mark.parametrize("up", [True, False])
-def test_a_cut_way_is_silent_and_what_waited_arrives_when_it_is_healed(link: tuple[Proxy, Echo], up: bool) -> None:
+def test_a_cut_direction_is_silent_until_its_repair(link: tuple[Proxy, Echo], up: bool) -> None:
     proxy, echo = link
     with connect(proxy) as connection:
         assert answer(connection, b"1") == b"1"
@@ -139,7 +139,7 @@ def test_a_reset_ends_every_connection_with_an_error_and_new_ones_work(link: tup
         assert answer(third, b"d") == b"d"
 
 
-def test_a_closed_door_and_a_server_that_is_away(link: tuple[Proxy, Echo]) -> None:
+def test_refused_connections_and_a_stopped_server(link: tuple[Proxy, Echo]) -> None:
     proxy, echo = link
 
     def refused() -> bool:

@@ -1,5 +1,7 @@
-"""Registers on real nodes under load while ranges move in every way there is: somebody is killed at every stage, and
-comes back; somebody sleeps through a gate. Nothing that was acknowledged is lost, and one order explains all answers.
+"""Registers on real nodes under load during each kind of range movement.
+
+In each stage a node is killed and restarted, and a node is stopped during a barrier. No acknowledged write is lost, and
+one order explains all answers.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def network(**factors: int) -> Replication:
 
 
 class Cluster(RegistersCluster):
-    """Five nodes and a load; ``hit`` counts the harms by kind of movement and stage."""
+    """Five nodes and a load; ``hit`` counts the kills and stops by kind of movement and stage."""
 
     def __init__(self, agents: AgentsWorld, folder: Path) -> None:
         super().__init__(agents, folder)
@@ -58,8 +60,8 @@ class Cluster(RegistersCluster):
     def go(
         self, kind: str, load: Load, begin: Callable[[], object], *harms: Harm, between: int = OPERATIONS_BETWEEN
     ) -> None:
-        """A movement. One in which somebody is to be hit while its CDC generation is published stands still there: the
-        publisher is away until then.
+        """Start a movement. If a node is to be hit during the publication of its CDC generation, stop the publisher
+        until then.
         """
         is_armed = any(harm.stage == PUBLISH_CDC_GENERATION for harm in harms)
         if is_armed:
@@ -73,7 +75,7 @@ class Cluster(RegistersCluster):
             self.hit[kind, f"{harm.stage}, asleep" if harm.stops else harm.stage] += 1
 
     def kill_for_good(self, name: str) -> str:
-        """A node that never comes back, declared down; its id."""
+        """Kill a node permanently, declare it down, and return its id."""
         dead = self.id_of(name)
         self.nodes.pop(name).kill()
         self.submit(DeclareDown(dead, "killed for good"))
@@ -85,14 +87,14 @@ class Cluster(RegistersCluster):
         return int(member.address.rpartition(":")[2])
 
     def moved(self, name: str, by: int) -> Move:
-        """The node's tokens, each a little further around the ring."""
+        """Return the node's tokens, each slightly further around the ring."""
         member = self.member(name)
         assert member is not None
         return Move(member.id, tuple(sorted((token + by + 2**63) % 2**64 - 2**63 for token in member.tokens)), SEED)
 
     def has_hit(self, kind: str, *stages: str) -> None:
         missed = [stage for stage in stages if not self.hit[kind, stage]]
-        assert not missed, f"{kind}: nobody was hit at {missed}"
+        assert not missed, f"{kind}: no node was hit at {missed}"
 
 
 @pytest.fixture
@@ -129,7 +131,7 @@ def test_joins_moves_and_departures(cluster: Cluster) -> None:
         for by in (-(2**58), 2**58, -(2**58)):
             cluster.go("move", load, lambda by=by: cluster.submit(cluster.moved("n1", by)), *back)
             if cluster.hit["move", COMMIT_CDC_GENERATION]:
-                break  # that stage lasts no longer than a commit: one may be too late for it
+                break  # that stage lasts only one commit, so one kill may be too late
 
         for name, harms in (
             ("n6", killed("n6", PREPARED, WRITE_BOTH_READ_NEW)),
@@ -173,7 +175,7 @@ def test_alterations_replacements_and_removals(cluster: Cluster) -> None:
         harms = killed("n5", PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
         cluster.go("remove", load, lambda: cluster.submit(Remove(dead)), *harms)
         dead = cluster.kill_for_good("n5")
-        # Of four that are left two are away: half of the registers have no quorum, and their requests time out.
+        # Two of the four remaining nodes are down: half of the registers have no quorum, and their requests time out.
         cluster.go("remove", load, lambda: cluster.submit(Remove(dead)), *killed("n1", REQUESTED), between=1)
         cluster.conclude(load, FILLING, OPERATIONS)
     cluster.has_hit("alter", *SWAP, SLEPT)

@@ -1,4 +1,4 @@
-"""SIGKILL of each part under load, and SIGSTOP until others have taken over; then SIGCONT for the stopped one."""
+"""SIGKILL of each part under load, and SIGSTOP until others have taken over, followed by SIGCONT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_an_agent_sleeps_through_its_replacement(world: World, role: str) -> None:
+def test_an_agent_is_stopped_until_its_replacement(world: World, role: str) -> None:
     with world.under_load(f"{role} stopped", join=role == "coordinator"):
         term = world.term(role)
         supervisor, sleeper = world.stop_acting(role)
@@ -28,7 +28,7 @@ def test_an_agent_sleeps_through_its_replacement(world: World, role: str) -> Non
         world.await_take_over(role, term)
         world.await_answers()
         os.kill(sleeper, signal.SIGCONT)
-        # Whoever was asleep ends: it finds the higher term, and its supervisor makes a stand-by of it.
+        # The stopped agent ends when it reads the higher term, and its supervisor starts it as a standby.
         until(
             f"the supervisor of the {role} that slept",
             "that one to end as superseded",
@@ -37,15 +37,15 @@ def test_an_agent_sleeps_through_its_replacement(world: World, role: str) -> Non
         )
 
 
-def test_the_broker_sleeps(world: World) -> None:
-    """Longer than every session: when it wakes up it takes itself for lost, and everybody for gone."""
+def test_the_broker_is_stopped(world: World) -> None:
+    """The stop outlasts all sessions: when the broker continues, it considers itself and all clients lost."""
     with world.under_load("broker stopped"):
         world.broker.stop("broker")
         world.await_silence("agents")
         world.broker.go_on("broker")
 
 
-def test_redis_sleeps(world: World) -> None:
+def test_redis_is_stopped(world: World) -> None:
     with world.under_load("Redis stopped"):
         missed = world.said("cache_unavailable")
         world.broker.stop("redis")
@@ -54,8 +54,8 @@ def test_redis_sleeps(world: World) -> None:
         world.broker.go_on("redis")
 
 
-def test_a_node_sleeps(world: World) -> None:
-    """A join waits for it: it is in the gates. Then the join goes on."""
+def test_a_node_is_stopped(world: World) -> None:
+    """A join waits for the stopped node at its barriers and then continues."""
     with world.under_load("node stopped in a join", join=True) as joining:
         source = world.source_of(joining)
         pid = world.nodes[source].pid
@@ -67,7 +67,7 @@ def test_a_node_sleeps(world: World) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_the_driver_sleeps(world: World) -> None:
+def test_the_driver_is_stopped(world: World) -> None:
     with world.under_load("Spark driver stopped"):
         assert world.spark is not None
         pids = world.spark_processes()
@@ -78,8 +78,8 @@ def test_the_driver_sleeps(world: World) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_nothing_breaks(world: World) -> None:
-    """Without a fault: what the others are to be compared with."""
+def test_without_a_fault(world: World) -> None:
+    """A run without a fault, for comparison."""
     with world.under_load("none", join=True):
         pass
 
@@ -89,7 +89,7 @@ def test_the_broker_is_killed(world: World) -> None:
     with closing(metadata), world.under_load("broker killed", join=True):
         assert metadata.end_offset() > 0
         world.broker.kill("broker")
-        with pytest.raises(LogUnavailable):  # and not that the topic is missing, which would halt replicas
+        with pytest.raises(LogUnavailable):  # the missing topic would halt replicas
             metadata.end_offset(1.0)
         world.broker.up()
 
@@ -116,7 +116,7 @@ def test_an_agent_is_killed(world: World, role: str) -> None:
 
 
 def test_both_supervisors_are_killed(world: World) -> None:
-    """Their agents end with them; nobody acts until the supervisors are started again."""
+    """The agents end with their supervisors; no instance is active until the supervisors are restarted."""
     with world.under_load("all agents killed"):
         terms = {role: world.term(role) for role in ROLES}
         agents = world.agents()
@@ -147,7 +147,7 @@ def test_the_driver_is_killed(world: World) -> None:
 
 
 def test_everything_is_killed(world: World) -> None:
-    """As when a machine's processes all end at once and its kernel lives: every part, in no order."""
+    """All parts end at once, in any order, while the kernel of the machine continues."""
     with world.under_load("everything killed"):
         parts = (*world.supervisors.values(), *world.nodes.values())
         world.kill_spark()

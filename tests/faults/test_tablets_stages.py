@@ -1,8 +1,9 @@
-"""Registers of a table in tablets on real nodes under load. In each stage of each way that a tablet can go, each of
-those who take part is killed, and comes back; who never comes back is in no final set of replicas; the balancer dies
-with a plan that has no entry yet. Nothing that was acknowledged is lost, and one order explains all answers.
+"""Registers of a table in tablets on real nodes under load, with kills in each stage of each tablet transition.
 
-``WAYS`` is made of the kernel's table of stages: one of which no way knows fails this module wherever it is read.
+In each stage each participant is killed and restarted. A permanently dead node is in no final set of replicas. The
+balancer dies with a plan that has no entry yet. No acknowledged write is lost, and one order explains all answers.
+
+``WAYS`` is derived from the kernel's table of stages. A stage without a transition here fails this module on import.
 """
 
 from __future__ import annotations
@@ -49,13 +50,15 @@ pytestmark = [pytest.mark.slow]
 OPERATIONS = 60
 FILLING = 1_000
 SOURCE, TARGET, OTHER, COORDINATOR = "source", "target", "other", "coordinator"
-"""Who is killed: the replica that leaves, the one that comes, one that stays; the coordinator."""
+"""The victims: the replica that leaves, the one that joins, one that stays; the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A transition of a kind, ``stages`` of it in which each of ``roles`` is killed, and the stage from which it
-    ``turns`` back into these; empty: it goes on. ``between``: operations of the load while somebody is away.
+    """A transition of a kind.
+
+    Each of ``roles`` is killed in each of its ``stages``. ``turns``: the stage from which it reverts into these; empty
+    if it continues. ``between``: operations of the load during the outage.
     """
 
     kind: TransitionKind
@@ -66,7 +69,7 @@ class Way:
 
 
 def _back_from(stage: str) -> tuple[str, ...]:
-    """The stages of the way back."""
+    """Return the stages of the revert."""
     back = tuple(name for name in STAGES if not any(name in kind.stages for kind in KINDS.values()))
     return back[back.index(STAGES[stage].back) :]
 
@@ -76,28 +79,28 @@ _TURNED, _FALLEN = _back_from(STREAMING), _back_from(WRITE_BOTH_READ_NEW)
 WAYS = {
     "moved": Way(MIGRATION, MIGRATION.stages, (SOURCE, TARGET, COORDINATOR)),
     "turned back": Way(MIGRATION, _TURNED, (SOURCE, TARGET, COORDINATOR), STREAMING),
-    # The target is dead already, or it would not fall back; further on it goes the way above.
+    # The target is dead already, which causes the revert; later stages belong to the transition above.
     "fallen back": Way(MIGRATION, _FALLEN[: -len(_TURNED)], (SOURCE, COORDINATOR), WRITE_BOTH_READ_NEW, 1),
     "repaired": Way(REPAIR, REPAIR.stages, (OTHER, COORDINATOR)),
-    # Afterwards it goes the way of one that moves. Without the dead one and another there is no quorum meanwhile.
+    # Afterwards the tablet moves in the usual way. Without the dead node and another one there is no quorum meanwhile.
     "rebuilt": Way(
         REBUILD_V2, tuple(name for name in REBUILD_V2.stages if name in STREAMING_STAGES), (OTHER, TARGET, COORDINATOR),
         between=1,
     ),
 }  # fmt: skip
 SALVAGED = set(SALVAGE.stages)
-"""Of a reset alone: `tests/system/test_zone_outage.py`."""
+"""Stages of a partition recovery only: `tests/system/test_zone_outage.py`."""
 
-assert {stage for way in WAYS.values() for stage in way.stages} == set(STAGES) - SALVAGED, "each stage is of some way"
+assert {stage for way in WAYS.values() for stage in way.stages} == set(STAGES) - SALVAGED, "a stage has no transition"
 
 
 class Cluster(TabletsCluster):
-    """The nodes, and the ways on which somebody is killed. ``figures``: a line for each way and role."""
+    """The nodes, and the transitions with kills. ``figures``: a line for each transition and role."""
 
     figures: Figures
 
     def killed(self, load: Load, name: str, role: str, source: str = "") -> None:
-        """Tablets go a way until somebody of that role was killed in each stage of it. ``source``: who has died."""
+        """Run a transition until a node of that role was killed in each stage. ``source``: the dead node."""
         way = WAYS[name]
 
         def hit(left: list[str], tries: int) -> set[str]:
@@ -106,7 +109,7 @@ class Cluster(TabletsCluster):
         killed_in_each(self.figures, load, (name, role), way.stages, hit, 2 * len(way.stages), "tablets")
 
     def _go_way(self, load: Load, way: Way, role: str, stages: list[str], index: int, dead: str = "") -> set[str]:
-        """One transition; the stages in which somebody was hit."""
+        """Run one transition; return the stages with a kill."""
         source, target = self.ends_of(index, dead)
         other = next(name for name in self.nodes_of(self.tablets.tablet(index)) if name != source)
         victim = {SOURCE: source, TARGET: target, OTHER: other}.get(role, role)
@@ -121,7 +124,7 @@ class Cluster(TabletsCluster):
                 return
             if way.turns == STREAMING:
                 self.submit(RevertTablets((TabletRevert(TABLE, index, "it takes too long"),)))
-            else:  # while the new replicas are read, only their death is a reason
+            else:  # only the death of the new replicas is a reason to revert while they are read
                 self.nodes[target].kill()
                 self.submit(DeclareDown(self.id_of(target), "killed"))
 
@@ -131,8 +134,8 @@ class Cluster(TabletsCluster):
             self.start_again(target)
             self.submit(DeclareUp(self.id_of(target), "it runs"))
         if way.kind is not REPAIR:
-            assert (target in there) is not bool(way.turns), f"{there}: {target} was to come"
-            assert (source in there) is bool(way.turns), f"{there}: {source} was to leave"
+            assert (target in there) is not bool(way.turns), f"{there}: unexpected for {target}"
+            assert (source in there) is bool(way.turns), f"{there}: unexpected for {source}"
         return {harm.stage for harm in hit if harm in harms and harm.victim == victim}
 
 
@@ -144,7 +147,7 @@ def cluster(broker: Broker, tmp_path: Path, figures: Figures) -> Iterator[Cluste
 
 
 @pytest.mark.parametrize("way", [name for name in WAYS if name != "rebuilt"])
-def test_everybody_is_killed_in_each_stage_of_a_way(cluster: Cluster, way: str) -> None:
+def test_each_participant_is_killed_in_each_stage(cluster: Cluster, way: str) -> None:
     cluster.found("n1", "n2", "n3", "n4", filling=FILLING)
     with cluster.load() as load:
         until(lambda: load.total() > OPERATIONS, "the load to begin")
@@ -153,7 +156,7 @@ def test_everybody_is_killed_in_each_stage_of_a_way(cluster: Cluster, way: str) 
         cluster.conclude(load, FILLING, OPERATIONS)
 
 
-def test_who_never_comes_back_is_in_no_final_set_and_what_it_had_is_rebuilt(cluster: Cluster) -> None:
+def test_a_permanently_dead_node_is_in_no_final_set(cluster: Cluster) -> None:
     cluster.found("n1", "n2", "n3", "n4", "n5", "n6", filling=FILLING)
     with cluster.load() as load:
         until(lambda: load.total() > OPERATIONS, "the load to begin")
@@ -170,7 +173,7 @@ def test_who_never_comes_back_is_in_no_final_set_and_what_it_had_is_rebuilt(clus
 
 
 def killed_for_good(cluster: Cluster, load: Load, role: str, stage: str) -> str:
-    """Tablet 0 moves, and somebody dies in that stage: those who live settle it. The name of the dead."""
+    """Move tablet 0 and kill a node permanently in that stage; return its name after the others have finished."""
     source, target = cluster.ends_of(0)
     victim = source if role == "source" else target
     watch = TabletWatch(cluster, 0, (Harm(stage, victim),))
@@ -183,13 +186,15 @@ def killed_for_good(cluster: Cluster, load: Load, role: str, stage: str) -> str:
     until(watch.ended, "the tablet to settle", DEADLINE_S)
     watch.close()
     if (role, stage) == ("target", STREAMING):
-        assert target not in cluster.nodes_of(cluster.tablets.tablet(0)), "it turned back"
+        assert target not in cluster.nodes_of(cluster.tablets.tablet(0)), "the migration was reverted"
     return victim
 
 
-def test_the_balancer_dies_with_a_plan_that_has_no_entry_yet(cluster: Cluster) -> None:
-    """Without a validator nothing becomes an entry. The plan is refused if the next balancer acts by the time that
-    there is one; else it is carried out, although nobody is there who made it. Either way nothing moves twice.
+def test_the_balancer_dies_with_a_plan_without_an_entry(cluster: Cluster) -> None:
+    """The balancer dies after it requested migrations that no validator has read.
+
+    The plan is rejected if the next balancer is active before the validator. Otherwise it is applied although its
+    balancer is dead. In both cases no tablet moves twice.
     """
     cluster.found("n1", "n2", "n3", filling=FILLING)
     cluster.submit(PauseChanges((SPLITS,), "", "four tablets are few"))
@@ -209,16 +214,16 @@ def test_the_balancer_dies_with_a_plan_that_has_no_entry_yet(cluster: Cluster) -
             plans = {one.request_id: one.command for one in applied if isinstance(one.command, MigrateTablets)}
             codes = {one.code for one in cluster.agents.results() if one.request_id == orphan}
             expected = (True, set()) if returning[0] == VALIDATOR else (False, {"plan_outdated"})
-            assert (orphan in plans, codes) == expected, "it may be told again, but nothing else"
+            assert (orphan in plans, codes) == expected, "only a repeated request is possible"
             moves = [one for plan in plans.values() for one in plan.migrations]
             between = [one for one in moves if one.from_ and one.to and one.from_.node != one.to.node]
-            assert len(between) == moved, "no tablet moves more than it must"
+            assert len(between) == moved, "no tablet moves more than necessary"
             cluster.agents.running(BALANCER).stop()
         cluster.conclude(load, FILLING, OPERATIONS)
 
 
 def killed_with_a_plan(cluster: Cluster) -> str:
-    """A balancer has asked for migrations while there is no validator, and is killed; the id of its request."""
+    """Kill a balancer after it requested migrations without a validator; return the id of its request."""
     known = asked(cluster)
     cluster.agents.running(VALIDATOR).kill()
     balancer = cluster.agents.start(BALANCER)
@@ -228,7 +233,7 @@ def killed_with_a_plan(cluster: Cluster) -> str:
 
 
 def asked(cluster: Cluster) -> set[str]:
-    """The requests for migrations that balancers have made."""
+    """Return the balancers' requests for migrations."""
     found = [one for record in cluster.agents.records(REQUESTS) for one in decode_requests(record) if one is not None]
     return {one.request_id for one in found if one.kind == MigrateTablets.__name__ and BALANCER in one.submitter}
 

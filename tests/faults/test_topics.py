@@ -1,4 +1,6 @@
-"""A topic is deleted while everything runs. What cannot be mended stops, and says why; nobody makes the topic again."""
+"""A topic is deleted while all parts run. A part that cannot continue stops with a reason, and no part creates the
+topic.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ pytestmark = [pytest.mark.slow]
 
 @pytest.fixture
 def own_world(broker: Broker, tmp_path: Path, figures: Figures) -> Iterator[World]:
-    """A cluster with everything that nobody needs afterwards."""
+    """Return a cluster with all parts that no other test uses."""
     with closing(World(tmp_path, broker, figures)) as world:
         yield world.start(spark=True)
 
 
 def delete(admin: AdminClient, name: str) -> None:
-    """Delete a topic and wait until the broker does not list it any more."""
+    """Delete a topic and wait until the broker no longer lists it."""
     admin.delete_topics([name], request_timeout=30)[name].result(30)
     until("the test", f"{name} to be gone", lambda: not exists(admin, name))
 
@@ -42,7 +44,7 @@ def exists(admin: AdminClient, name: str) -> bool:
 
 @pytest.mark.spark
 def test_the_metadata_topic_is_deleted(own_world: World) -> None:
-    """Whoever followed the log halts and says why; so do the stand-bys, which follow nothing yet."""
+    """Each process that follows the log halts with a reason, and so does each standby, which has no followers."""
     world = own_world
     admin, name = admin_client(world.broker.bootstrap), topic_name(world.cluster, "metadata")
     world.commands.run()
@@ -73,7 +75,8 @@ def test_the_metadata_topic_is_deleted(own_world: World) -> None:
     world.commands.pause()
     until("the client", "an error for every request", lambda: not world.commands.under_way, RECOVERY_S)
     assert all("topic_missing" in each for each in world.commands.broken), world.commands.broken[:3]
-    assert world.said(f"topic_missing: topic {name} was deleted") >= len(world.supervisors)  # by the stand-bys at least
+    # at least from the standbys
+    assert world.said(f"topic_missing: topic {name} was deleted") >= len(world.supervisors)
     acted = [
         (supervisor, role)
         for supervisor in world.supervisors.values()
@@ -85,7 +88,7 @@ def test_the_metadata_topic_is_deleted(own_world: World) -> None:
         supervisor.start()
 
     def not_again() -> list[str]:
-        """Who has read this log halts whenever it is started; others cannot know that there was one, and wait."""
+        """A process that has read this log halts at each start; others never saw the log and wait."""
         return [f"{role} of {each.name}" for each, role in acted if each.text().count(f"agents: {role} halted and") < 2]
 
     until("the test", "all that acted to halt again", lambda: not not_again(), RECOVERY_S, lambda: str(not_again()))
@@ -93,10 +96,11 @@ def test_the_metadata_topic_is_deleted(own_world: World) -> None:
 
 
 @pytest.mark.spark
-def test_the_cdc_log_is_deleted_and_made_again_then_the_mutations(own_world: World) -> None:
-    """Without its topic the driver ends; founding again makes it, and a driver goes on where the last one had come to.
+def test_the_cdc_log_is_deleted_and_created_then_the_mutations(own_world: World) -> None:
+    """Without its topic the driver ends; after a second creation a driver continues at the previous position.
 
-    Rows that the topic held are gone. Without mutations nodes and driver end: what they knew is in no topic any more.
+    Rows of the deleted topic are lost. Without the topic of mutations, nodes and driver end, because no topic contains
+    their data.
     """
     world = own_world
     admin, cdc = admin_client(world.broker.bootstrap), topic_name(world.cluster, CDC.suffix)
@@ -120,7 +124,7 @@ def test_the_cdc_log_is_deleted_and_made_again_then_the_mutations(own_world: Wor
     followers = {**world.nodes, "spark": spark}
     delete(admin, mutations)
     left = lambda: [name for name, process in followers.items() if process.runs()]  # noqa: E731
-    # Spark asks for the places of a batch in hand until its own time is up: a minute for each partition of a task.
+    # Spark requests the positions of a batch until its own timeout: a minute for each partition of a task.
     until("the test", "nodes and driver to end", lambda: not left(), 3 * RECOVERY_S, lambda: str(left()))
     assert "Traceback" not in spark.tail()
     assert {name: process.exit_code() for name, process in followers.items()} == dict.fromkeys(followers, 1)
@@ -131,7 +135,7 @@ def test_the_cdc_log_is_deleted_and_made_again_then_the_mutations(own_world: Wor
 
 @pytest.fixture(scope="module")
 def whole(broker: Broker, tmp_path_factory: pytest.TempPathFactory, figures: Figures) -> Iterator[World]:
-    """A cluster without Spark that is whole again after each topic."""
+    """Return a cluster without Spark that recovers after each topic."""
     with closing(World(tmp_path_factory.mktemp("topics"), broker, figures)) as world:
         yield world.start(spark=False)
 
@@ -146,8 +150,8 @@ def whole(broker: Broker, tmp_path_factory: pytest.TempPathFactory, figures: Fig
         (EPOCHS, ("coordinator", "publisher")),
     ],
 )
-def test_a_topic_of_the_agents_is_deleted_and_made_again(whole: World, suffix: str, roles: tuple[str, ...]) -> None:
-    """They end with status 1, acting or not, and wait; founding again makes the topic, and they go on."""
+def test_a_topic_of_the_agents_is_deleted_and_created(whole: World, suffix: str, roles: tuple[str, ...]) -> None:
+    """Active agents and standbys end with status 1 and wait; creation restores the topic, and they continue."""
     world = whole
     admin, name = admin_client(world.broker.bootstrap), topic_name(world.cluster, suffix)
     with world.under_load(f"topic {suffix} deleted, made again"):

@@ -1,7 +1,7 @@
-"""Registers of a table that a zone places, on real nodes under load, while its partitions move and are turned back. At
-each kind of entry that leads a rebalance on, each of those who take part is killed, and comes back: the node that
-leaves, the one that comes, one that stays, the rebalancer. Nothing that was acknowledged is lost, and one order
-explains all answers.
+"""Registers of a table in a zone on real nodes under load, while partitions move and are reverted.
+
+At each kind of entry of a rebalance each participant is killed and restarted: the node that leaves, the one that joins,
+one that stays, the rebalancer. No acknowledged write is lost, and one order explains all answers.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ pytestmark = [pytest.mark.slow]
 ZONE, TABLE, PARTITIONS = "stock", "stock.parts", 4
 OPERATIONS, FILLING, ROUNDS_MAX = 60, 400, 8
 ALL, FIRST, LAST = ("n1", "n2", "n3", "n4"), "n1", "n4"
-"""All partitions are on the nodes but the first, or on those but the last."""
+"""Placements: on all nodes, without the first node, or without the last node."""
 SOURCE, TARGET, OTHER = "source", "target", "other"
 ROLES = (SOURCE, TARGET, OTHER, REBALANCER)
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What becomes of a move, and the kinds of entries at which somebody is killed."""
+    """The outcome of a move, and the kinds of entries with a kill."""
 
     kinds: tuple[str, ...]
     is_cancelled: bool
@@ -55,10 +55,10 @@ WAYS = {
 
 
 class ZoneWatch(Watch):
-    """Follows the zone until it is at rest. The stage of a harm is the kind of an entry."""
+    """Follows the zone until it has settled. The stage of a kill is the kind of an entry."""
 
     def stage(self, state: ClusterState) -> str:
-        """In none."""
+        """No stage."""
         return ""
 
     def _follow(
@@ -70,7 +70,7 @@ class ZoneWatch(Watch):
             self._harm(item.kind)
 
     def ended(self) -> bool:
-        """True once all partitions have acted on what was asked for, and rest with their data."""
+        """True once all partitions have applied the requested change and have all their data."""
         state = self._world.agents.state
         zone = state.zones[ZONE]
         acted = all(one.change >= zone.changed and not one.pending for one in partitions_of(state, zone))
@@ -78,7 +78,7 @@ class ZoneWatch(Watch):
 
 
 class Cluster(RegistersCluster):
-    """Four nodes, a zone on three of them, and a table that it places."""
+    """Four nodes, a zone on three of them, and a table in the zone."""
 
     figures: Figures
 
@@ -94,16 +94,16 @@ class Cluster(RegistersCluster):
         return tuple(sorted(self.id_of(one) for one in ALL if one != name))
 
     def is_on(self, name: str) -> set[bool]:
-        """Whether a node has the tablets of the table."""
+        """Return True if a node has the tablets of the table."""
         tablets = self.agents.state.tablets[TABLE]
         return {self.id_of(name) in {one.node for one in tablet.replicas} for tablet in tablets}
 
     def ask_without(self, name: str) -> None:
-        """The zone is to have all nodes but this one."""
+        """Request a zone on all nodes but this one."""
         self.submit(AlterZone(ZONE, filter=without(name), nodes=self.ids_without(name)))
 
     def killed(self, load: Load, name: str, role: str) -> None:
-        """The zone goes a way until somebody of that role was killed at each kind of entry."""
+        """Repeat a move until a node of that role was killed at each kind of entry."""
         way = WAYS[name]
 
         def hit(left: list[str], _: int) -> set[str]:
@@ -112,7 +112,7 @@ class Cluster(RegistersCluster):
         killed_in_each(self.figures, load, (name, role), way.kinds, hit, ROUNDS_MAX, "zones")
 
     def _go_way(self, load: Load, way: Way, role: str, kinds: list[str]) -> set[str]:
-        """One move of all partitions; the kinds of entries at which somebody was hit."""
+        """Run one move of all partitions; return the kinds of entries with a kill."""
         source, target = (FIRST, LAST) if self.is_on(FIRST) == {True} else (LAST, FIRST)
         victim = {SOURCE: source, TARGET: target, OTHER: "n2"}.get(role, role)
         harms = [Harm(kind, victim) for kind in kinds]
@@ -138,21 +138,21 @@ class Cluster(RegistersCluster):
         return {harm.stage for harm in hit}
 
     def _are_where_they_were_left(self, source: str) -> None:
-        """Who was turned back is on ``source``; where the operator came too late it is not."""
+        """A reverted partition is on ``source``; a partition with a late cancel is not."""
         state = self.agents.state
         for one in partitions_of(state, state.zones[ZONE]):
             tablet = state.tablets[TABLE].tablet(one.number)
             assert (self.id_of(source) in {replica.node for replica in tablet.replicas}) is bool(one.reason), one
 
     def _cancel_all(self, watch: ZoneWatch) -> None:
-        """An operator turns back whatever is pending, once its data are on the way."""
+        """Cancel all pending partitions after their data started to move."""
         while not watch.ended():
             until(lambda: watch.ended() or self._on_the_way(), "data to be on the way", DEADLINE_S)
             for one in self._on_the_way():
                 self.agents.client.submit(CancelRebalance(ZONE, one.number, one.revisions.pending, "too early"))
 
     def _on_the_way(self) -> list[ZonePartition]:
-        """The partitions whose data move, and that nobody has turned back."""
+        """Return the partitions whose data move and that no operator has cancelled."""
         state = self.agents.state
         pending = [one for one in partitions_of(state, state.zones[ZONE]) if one.pending and one.cancel is None]
         return [one for one in pending if one.number in state.tablets[TABLE].transitions]
@@ -169,7 +169,7 @@ def cluster(broker: Broker, tmp_path: Path, figures: Figures) -> Iterator[Cluste
         yield made
 
 
-def test_everybody_is_killed_at_each_step_of_a_rebalance(cluster: Cluster) -> None:
+def test_each_participant_is_killed_at_each_step(cluster: Cluster) -> None:
     cluster.found()
     with Load(cluster.agents.stack, cluster.agents.cluster, cluster.folder, space=TABLE) as load:
         until(lambda: load.total() > OPERATIONS, "the load to begin")

@@ -1,4 +1,4 @@
-"""Waiting for conditions: with a deadline, and with a word on who waits for what when it comes."""
+"""Wait for conditions with a deadline; a failure names the waiting part and its condition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEADLINE_S = 120.0
 
 
 class WaitedInVain(AssertionError):
-    """A condition did not come to hold in time."""
+    """A condition did not hold in time."""
 
 
 def until(
@@ -24,10 +24,13 @@ def until(
     why_not: Callable[[], object] = lambda: "",
     left: Callable[[], object] = lambda: None,
 ) -> T:
-    """The first true value of ``condition``: an empty answer is none.
+    """Return the first true value of ``condition``; an empty value is false.
 
-    At the deadline ``why_not`` is asked how things stand: its answer is part of the failure. ``left``: what is still to
-    come; where that has changed since the deadline began, it begins anew.
+    Args:
+
+    why_not: called at the deadline; its text is part of the failure.
+
+    left: the remaining work. If it has changed since the deadline started, the deadline starts again.
     """
     began, before = time.monotonic(), left()
     tick = threading.Event()

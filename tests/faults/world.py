@@ -1,9 +1,9 @@
-"""One cluster with everything, twice where two can be: broker, Redis, two supervisors with an agent of each role, three
-nodes, the Spark driver; a load, observers, and the checks.
+"""One cluster with all parts, redundant if possible, and a load, observers and checks.
 
-A test breaks something inside ``under_load`` and mends it. When the block ends the load still goes on: the world waits
-until requests that began after the mending are answered, then for everything to come to rest, then checks all that
-clients, nodes, cache and consumers saw. Every wait has a deadline and says who waits for what.
+The parts are a broker, Redis, two supervisors with one agent of each role each, three nodes and the Spark driver. A
+test causes a fault inside ``under_load`` and repairs it. The load continues after the block. The world waits until
+requests after the repair are answered and all parts are idle. Then it checks the observations of clients, nodes,
+cache and consumers. Each wait has a deadline and names the waiting part.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ ROLES = tuple(sorted(roles.ROLES))
 NODES = ("n1", "n2", "n3")
 SUPERVISORS = ("a", "b")
 RECOVERY_S = 180.0
-"""How long after a fault is mended everything may take to come to rest."""
+"""The maximum time from the repair of a fault until all parts are idle."""
 SILENCE_S = 5.0
-"""How long a cut lasts from when it is felt: twice the session time-out."""
+"""The length of a cut after its first effect: twice the session timeout."""
 AFTERWARDS = 5
-"""Requests that begin after the mending and must be answered before a test looks further."""
+"""The number of requests after the repair that must be answered before a test continues."""
 KEPT_MS = "600000"
-"""No more than the topic lets a record wait for its compaction; a fault takes less."""
+"""The maximum time before compaction that the topic permits; a fault takes less."""
 SETTINGS = {"cdc_generation_lead_us": 300_000, "cdc_horizon_lead_us": 2_000_000}
-"""Generations switch soon, so that joins do not take longer than the faults."""
+"""Generations advance quickly, so that joins do not outlast the faults."""
 
 
 class World:
@@ -71,7 +71,7 @@ class World:
         self._opened = ExitStack()
 
     def start(self, *, spark: bool) -> World:
-        """Found the cluster and wait until everything is there; ``close`` is due also if this fails."""
+        """Create the cluster and wait until all parts run; call ``close`` also after a failure."""
         self.folder.mkdir(parents=True, exist_ok=True)
         create_cluster(self.broker.bootstrap, self.cluster, SETTINGS)
         self._keep_every_epoch()
@@ -100,7 +100,7 @@ class World:
         return self
 
     def close(self) -> None:
-        """End everything that was started, the newest first."""
+        """End all started processes, newest first."""
         self._opened.close()
 
     def _opened_process(self, process: Process) -> Process:
@@ -128,20 +128,20 @@ class World:
         return Process("spark", arguments, self._environment("data", "spark"), self.folder)
 
     def _keep_every_epoch(self) -> None:
-        """The checks read what was published after each fault: until then none is compacted away."""
+        """Delay compaction, because the checks read the published epochs after each fault."""
         lag = ConfigEntry("min.compaction.lag.ms", KEPT_MS, incremental_operation=AlterConfigOpType.SET)
         topic = ConfigResource(ResourceType.TOPIC, topic_name(self.cluster, EPOCHS), incremental_configs=[lag])
         admin = admin_client(self.broker.bootstrap)
         admin.incremental_alter_configs([topic])[topic].result(timeout=RECOVERY_S)
 
     def begin_node(self) -> str:
-        """One more node asks to join; returns its name."""
+        """Start one more node that requests a join; return its name."""
         name = f"n{len(self.nodes) + 1}"
         self.nodes[name] = self._opened_process(self._node(name))
         return name
 
     def keep_spark(self) -> None:
-        """Start the driver again if it has ended, as whatever runs it would."""
+        """Restart an ended driver, as its supervisor would."""
         if self.spark is not None and not self.spark.runs():
             self.spark.start()
 
@@ -149,16 +149,16 @@ class World:
 
     @property
     def state(self) -> ClusterState:
-        """The newest state that the load's client has folded."""
+        """Return the newest state of the load's client."""
         return self.client.replica.state
 
     def member(self, name: str) -> Node | None:
-        """A node of the directory by its name."""
+        """Return a node of the directory by its name."""
         found = self.state.node_names.get(name)
         return None if found is None else self.state.nodes[found]
 
     def join_of(self, name: str) -> Operation | None:
-        """The join of a node, once it is admitted."""
+        """Return the join of a node, once it is admitted."""
         member = self.member(name)
         operations = self.state.operations.values()
         return next((each for each in operations if member is not None and each.node == member.id), None)
@@ -182,12 +182,12 @@ class World:
     # -------------------------------------------------------------------------------------------- agents
 
     def term(self, role: str) -> int:
-        """The term of a role; 0 if nobody took it yet."""
+        """Return the term of a role; 0 before its first instance."""
         found = self.state.terms.get(role)
         return 0 if found is None else found.term
 
     def acting(self, role: str) -> tuple[Process, int]:
-        """The supervisor whose child acts in a role, and that child's process id."""
+        """Return the supervisor of a role's active instance and the instance's process id."""
         instance = self.state.terms[role].instance
         for supervisor in self.supervisors.values():
             if instance in supervisor.text():
@@ -197,7 +197,7 @@ class World:
         raise AssertionError(f"nobody has said that it is instance {instance} of {role}")
 
     def await_take_over(self, role: str, above: int) -> None:
-        """Wait until another instance acts in a role."""
+        """Wait until another instance is active in a role."""
         until(
             f"the stand-by of {role}",
             f"a term above {above}",
@@ -206,7 +206,7 @@ class World:
         )
 
     def await_agents(self, after: str) -> None:
-        """Wait until somebody acts in every role and has handled what is in the log now; under load it never rests."""
+        """Wait until each role has an active instance that has handled the current log, which grows under load."""
         epoch = self.state.epoch
 
         def is_at_work(view: AgentView | None) -> bool:
@@ -225,44 +225,44 @@ class World:
         )
 
     def stop_acting(self, role: str) -> tuple[Process, int]:
-        """SIGSTOP the instance that acts in a role; returns its supervisor and its process id."""
+        """Send SIGSTOP to the active instance of a role; return its supervisor and its process id."""
         supervisor, pid = self.acting(role)
         stop(pid)
         return supervisor, pid
 
     def kill_acting(self, role: str) -> None:
-        """SIGKILL the instance that acts in a role."""
+        """Send SIGKILL to the active instance of a role."""
         _, pid = self.acting(role)
         signal_to(pid, signal.SIGKILL)
 
     def agents(self) -> tuple[int, ...]:
-        """Process ids of all agents."""
+        """Return the process ids of all agents."""
         return tuple(pid for each in self.supervisors.values() for pid in children(each.pid))
 
     def said(self, what: str) -> int:
-        """How often the agents have said something."""
+        """Return how often a text appears in the agents' output."""
         return sum(each.text().count(what) for each in self.supervisors.values())
 
     def gave_up(self, role: str) -> int:
-        """How often an instance of a role has ended because the broker did not answer."""
+        """Return how often an instance of a role has ended because the broker did not answer."""
         ends = re.compile(rf"ended +code=1 .*role={role}")
         return sum(len(ends.findall(each.text())) for each in self.supervisors.values())
 
     # ------------------------------------------------------------------------------------- nodes, driver, cache
 
     def source_of(self, joining: str) -> str:
-        """A node from which the joining one streams rows."""
+        """Return a node that streams rows to the joining node."""
         operation = self.join_of(joining)
         assert operation is not None
         return self.state.nodes[operation.plan.sources[0].source].name
 
     def spark_processes(self) -> tuple[int, ...]:
-        """The driver's Python process and its JVM."""
+        """Return the process ids of the driver: Python and its JVM."""
         assert self.spark is not None
         return (self.spark.pid, *children(self.spark.pid))
 
     def kill_spark(self) -> None:
-        """SIGKILL the driver, both of its processes."""
+        """Send SIGKILL to both processes of the driver."""
         assert self.spark is not None
         _, *below = self.spark_processes()
         self.spark.kill()
@@ -270,7 +270,7 @@ class World:
             signal_to(pid, signal.SIGKILL)
 
     def empty_cache(self) -> None:
-        """FLUSHALL."""
+        """Send FLUSHALL."""
         with redis.Redis.from_url(self.broker.info.redis_url) as connection:
             connection.flushall()
 
@@ -290,7 +290,7 @@ class World:
         until("the world", f"{', '.join(names)} to join", normal, RECOVERY_S, why)
 
     def await_answers(self, count: int = AFTERWARDS) -> None:
-        """Wait until ``count`` requests that begin from now on are answered."""
+        """Wait until ``count`` new requests are answered."""
         now = time.monotonic()
 
         def answered() -> bool:
@@ -306,7 +306,7 @@ class World:
         )
 
     def await_silence(self, link: str) -> None:
-        """Wait until a cut link is felt: no answers to the client, or nodes that fall behind, for some seconds."""
+        """Wait until a cut takes effect for some seconds: no answers to the client, or nodes that lag."""
         began = time.monotonic()
 
         def felt() -> bool:
@@ -330,7 +330,7 @@ class World:
 
     @contextmanager
     def under_load(self, fault: str, *, join: bool = False) -> Iterator[str]:
-        """Run the load, yield the name of a joining node (or ""), and check everything when the block is over."""
+        """Run the load, yield the name of a joining node (or ""), and check everything after the block."""
         self._mend_what_a_failed_test_left()
         self.await_agents("what came before")
         before = self._counts()
@@ -364,7 +364,7 @@ class World:
         )
 
     def _mend_what_a_failed_test_left(self) -> None:
-        """So that one failure stays one."""
+        """Repair leftover faults, so that one failure does not cause others."""
         for link in self.broker.links.values():
             link.heal()
         for server in ("broker", "redis"):
@@ -390,7 +390,7 @@ class World:
         }
 
     def rest(self) -> None:
-        """Stop the load and wait until all of it has gone through everything."""
+        """Stop the load and wait until it has passed all parts."""
         self.commands.pause()
         self.mutations.pause()
         until("the client", "an answer to every request", lambda: not self.commands.unanswered(), RECOVERY_S,
@@ -434,7 +434,7 @@ class World:
 
 
 def environment(broker: Broker, cluster: str, link: str, folder: Path) -> dict[str, str]:
-    """The variables of a process that goes over a link and keeps its state in a folder of its own."""
+    """Return the variables of a process that uses a link and keeps its state in its own folder."""
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "RINGLOG_BOOTSTRAP_SERVERS": broker.over(link),
