@@ -1,4 +1,4 @@
-"""A founded cluster on the real stack, and agents as real processes that can be killed, stopped and continued."""
+"""A cluster on the real stack, with agents as real processes that tests kill, stop and continue."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ run(role)
 
 
 def figures(exposition: str, labels: dict[str, str]) -> dict[str, float]:
-    """Served figures by name and own labels; each is one of the table and has the labels of its process."""
+    """Return the served metrics by name and own labels; each is documented and has the labels of its process."""
     known = {name for figure in ALL_METRICS.values() for name in figure.served}
     found = {}
     for sample in (one for family in text_string_to_metric_families(exposition) for one in family.samples):
@@ -67,7 +67,9 @@ def figures(exposition: str, labels: dict[str, str]) -> dict[str, float]:
 
 
 class AgentProcess:
-    """One agent's process. ``prefix``: begins its command line; ``program``: what Python runs, with the role."""
+    """The process of one agent. ``prefix``: start of its command line; ``program``: arguments of Python before the
+    role.
+    """
 
     def __init__(
         self, role: str, environment: dict[str, str], prefix: Sequence[str] = (), program: Sequence[str] = AGENT
@@ -87,13 +89,13 @@ class AgentProcess:
         return self.process.wait(DEADLINE_S)
 
     def ask_to_stop(self) -> None:
-        """Return at once."""
+        """Send SIGTERM and return immediately."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
 
     def stop(self) -> None:
-        """Ends it however it is: running, stopped or gone."""
+        """End the process, also a stopped one."""
         self.ask_to_stop()
         if self.process.poll() is None:
             try:
@@ -103,7 +105,7 @@ class AgentProcess:
 
 
 class AgentsWorld:
-    """One cluster, its agents, a client. ``prefix``: what begins the command line of a role's agents."""
+    """One cluster, its agents and a client. ``prefix``: start of the command line of a role's agents."""
 
     def __init__(
         self,
@@ -136,18 +138,18 @@ class AgentsWorld:
         self.client.close()
 
     def spawn(self, role: str, program: Sequence[str] = AGENT) -> AgentProcess:
-        """Start an agent; it stands by while another one of its role works."""
+        """Start an agent; it is a standby while another one of its role is active."""
         agent = AgentProcess(role, self.environment, self._prefix(role), program)
         self._agents.append(agent)
         return agent
 
     def running(self, role: str) -> AgentProcess:
-        """The agent of the role that is there already, the oldest one; a new one if there is none."""
+        """Return the oldest running agent of the role, or a new one."""
         alive = self.alive(role)
         return alive[0] if alive else self.start(role)
 
     def alive(self, role: str) -> list[AgentProcess]:
-        """Those of the role that run, the oldest one first."""
+        """Return the running agents of the role, oldest first."""
         return [agent for agent in self._agents if agent.role == role and agent.process.poll() is None]
 
     def start(self, role: str) -> AgentProcess:
@@ -156,7 +158,7 @@ class AgentsWorld:
         return agent
 
     def start_all(self, *roles: str) -> list[AgentProcess]:
-        """Start the only agents of these roles, at once, and wait until the term of each has begun."""
+        """Start the only agents of these roles together and wait until the term of each has begun."""
         before = {role: self.term(role) for role in roles}
         agents = [self.spawn(role) for role in roles]
         for agent in agents:
@@ -164,7 +166,7 @@ class AgentsWorld:
         return agents
 
     def start_dying(self, role: str, module: str, owner: str, name: str, left: int = 0) -> AgentProcess:
-        """As ``start``, one that SIGKILL ends when it has called a function so often, and calls it once more."""
+        """Like ``start``; SIGKILL ends the process at the given call of a function and at the next one."""
         before = self.term(role)
         agent = self.spawn(role, ("-c", DYING, module, owner, name, str(left)))
         self.await_term(role, before + 1)
@@ -175,7 +177,7 @@ class AgentsWorld:
         return 0 if found is None else found.term
 
     def await_term(self, role: str, least: int, agent: AgentProcess | None = None) -> None:
-        """Wait for a term of at least ``least``; not for an agent that has ended."""
+        """Wait for a term of at least ``least``; fail if the agent has ended."""
 
         def is_started() -> bool:
             ended = None if agent is None else agent.process.poll()
@@ -187,7 +189,7 @@ class AgentsWorld:
         until(is_started, f"term {least} of {role}")
 
     def await_active(self, *roles: str) -> None:
-        """Wait until the present term of each is at work: between its entry and that, a role misses what is taken."""
+        """Wait until each agent is active. Between the entry of its term and that, a role misses injected faults."""
         with StatusReader(self.stack.bootstrap_servers, self.cluster) as status:
 
             def are_active() -> bool:
@@ -226,11 +228,11 @@ class AgentsWorld:
         return self.client.replica.state
 
     def records(self, spec: TopicSpec, committed: bool = True) -> list[bytes]:
-        """All that is in a topic of one partition now."""
+        """Return all current records of a topic with one partition."""
         return [record for _, record in self.offsets(spec, committed)]
 
     def offsets(self, spec: TopicSpec, committed: bool = True) -> list[tuple[int, bytes]]:
-        """As ``records``, with offsets."""
+        """Like ``records``, with offsets."""
         isolation = "read_committed" if committed else "read_uncommitted"
         with closing(KafkaLog(self.stack.bootstrap_servers, self.cluster, spec, isolation=isolation)) as log:
             end = log.end_offset()
@@ -244,7 +246,7 @@ class AgentsWorld:
             return found
 
     def await_acknowledged(self, role: str, spec: TopicSpec) -> None:
-        """Wait until faust has acknowledged all that is in the topic of a role now."""
+        """Wait until faust has acknowledged all current records in the topic of a role."""
         group = Consumer(
             {**QUIET, "bootstrap.servers": self.stack.bootstrap_servers, "group.id": f"{self.cluster}.{role}"}
         )
@@ -258,11 +260,11 @@ class AgentsWorld:
             log.close()
 
     def results(self) -> list[Result]:
-        """All committed results, in order."""
+        """Return all committed results, in order."""
         return [decode_result(data) for data in self.records(RESULTS)]
 
     def applied(self) -> list[Entry]:
-        """The applied entries of the log, in order: entry i made epoch i + 1."""
+        """Return the applied entries of the log in order: entry i created epoch i + 1."""
         state, found = EMPTY_STATE, []
         for data in self.records(METADATA, committed=False):
             entry = decode_entry(data)

@@ -1,4 +1,4 @@
-"""A cluster's topics with a right CDC log, for audits: written with the wire codecs and the kernel's routing."""
+"""The topics of a cluster with a correct CDC log, for audits; the wire codecs and the kernel's routing write them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CODES = {"INSERT": 2, "UPDATE": 1, "ROW_DELETE": 3, "PARTITION_DELETE": 4}
 
 @dataclass(slots=True)
 class Out:
-    """A record to be written: a CDC row or a dead letter."""
+    """An outgoing record: a CDC row or a dead letter."""
 
     topic: str
     partition: int
@@ -79,7 +79,7 @@ class Out:
 
 
 def two_generations(now: int) -> ClusterState:
-    """Three nodes, the table, a generation of an hour ago and one of ten minutes ago."""
+    """Return three nodes, the table, a generation from an hour ago and one from ten minutes ago."""
     state = nodes_and_table((-(2**62),), (0,), (2**62,), cdc=True)
     generations = tuple(
         Generation(name, now - age, generate(owners, state.nodes, bytes([age % 251]) * 16), "published", 1, 1, None, ())
@@ -92,7 +92,7 @@ def two_generations(now: int) -> ClusterState:
 
 
 def mutations(now: int) -> list[tuple[bytes, bytes]]:
-    """(key, value) of 60 writes, by turns before and after the switch, and one of each kind that is refused."""
+    """Return (key, value) of 60 writes, alternately before and after the switch, and one of each rejected kind."""
     found = []
     for number in range(60):
         at = now - (HOUR_US // 4 if number % 2 else 1000 - number)
@@ -143,15 +143,15 @@ def timeuuid(timestamp: int, low: int) -> bytes:
 
 
 class World:
-    """One cluster's topics. ``outgoing``: what a right job writes, for tests to change before ``publish``.
+    """The topics of one cluster. ``outgoing``: rows of a correct job, which tests may change before ``publish``.
 
-    Tests may use one after the other, each from ``afresh`` on: the mutations and what the publisher has written stay.
+    Several tests may use it in sequence and call ``afresh`` first: the mutations and the change records remain.
     """
 
     def __init__(
         self, stack: StackInfo, cluster: str, images: CdcOptions | None = None, also: tuple[str, ...] = ()
     ) -> None:
-        """``images``: the table's options, if it keeps any; ``also``: change topics beside those of every audit."""
+        """Create the topics. ``images``: the image options of the table; ``also``: additional change topics."""
         self.bootstrap, self.cluster = stack.bootstrap_servers, cluster
         now = time.time_ns() // 1000
         self.state = two_generations(now)
@@ -178,7 +178,7 @@ class World:
         self.outgoing = self._copies()
 
     def afresh(self) -> World:
-        """Nothing is written of the mutations."""
+        """Remove all rows and letters of the mutations."""
         self.outgoing = self._copies()
         written = {f"{self.cluster}.{spec.suffix}": spec.partitions for spec in (CDC, DEAD_LETTERS)}
         places = [TopicPartition(topic, n, OFFSET_END) for topic, count in written.items() for n in range(count)]
@@ -254,15 +254,15 @@ class World:
         return Out("cdc", mutation_partition(stream, 8), stream, row)
 
     def rows(self) -> list[Out]:
-        """The CDC rows to be written, for changing in place."""
+        """Return the outgoing CDC rows, for changes in place."""
         return [out for out in self.outgoing if out.topic == "cdc"]
 
     def change(self, out: Out, **fields: object) -> None:
-        """Other fields in a row or a letter."""
+        """Change fields of a row or a letter."""
         out.row = replace(out.row, **fields)  # type: ignore[arg-type]
 
     def publish(self) -> None:
-        """Write what the publisher and the job would."""
+        """Write the records of the publisher and the job."""
         for change in self.changes:
             self._send(change.topic, 0, *encode_change_record(change)[1:])
         for out in self.outgoing:
@@ -270,6 +270,6 @@ class World:
         self._producer.flush()
 
     def audited(self, *, by_log: bool = False, **expected: int) -> AuditReport:
-        """The audit's report on what was published. ``by_log``: there is a metadata log."""
+        """Return the audit's report on the published records. ``by_log``: a metadata log exists."""
         leeway = None if by_log else setting(self.state, LEEWAY)
         return audit(KafkaTopics(self.bootstrap, self.cluster), Expected(leeway_us=leeway, **expected), lambda _: None)

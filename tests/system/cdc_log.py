@@ -1,6 +1,6 @@
-"""A CDC log without Spark: change topics as a publisher has them, and rows by a writer that embeds the client.
+"""A CDC log without Spark: change topics of a publisher, and rows of a writer that embeds the client.
 
-The rows, their streams and partitions are those that the job would write for the same mutations.
+The job would write the same rows, streams and partitions for the same mutations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOKENS = ((-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000), (-2 * 10**
 
 
 class CdcLog:
-    """Writes what consumers read."""
+    """Writes the topics that consumers read."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -47,7 +47,7 @@ class CdcLog:
         world.apply(RegisterCdcWriter(WRITER, self._incarnation, "nowhere"))
 
     def publish(self) -> None:
-        """Bring the change topics to the state of now."""
+        """Update the change topics to the current state."""
         state = self.world.state
         for record in diff(self._published, state):
             suffix, key, value = encode_change_record(record)
@@ -56,7 +56,7 @@ class CdcLog:
         assert self._producer.flush(60) == 0
 
     def row(self, key: str, number: int, timestamp: int, **changes: object) -> CdcRow:
-        """The row of one write to ``shop.orders``; each call is another mutation."""
+        """Return the row of one write to ``shop.orders``; each call is a new mutation."""
         partition_key = (key.encode(),)
         generation = generation_at(self.world.state.generations, timestamp)
         assert generation is not None
@@ -85,7 +85,7 @@ class CdcLog:
         return replace(made, **changes)  # type: ignore[arg-type]
 
     def write(self, rows: Iterable[CdcRow]) -> None:
-        """Append rows to their partitions; acknowledged on return."""
+        """Append rows to their partitions and wait for the acknowledgements."""
         for row in rows:
             self._producer.produce(
                 topic_name(self.world.cluster, "cdc"),
@@ -97,7 +97,7 @@ class CdcLog:
         assert self._producer.flush(60) == 0
 
     def close(self, low_watermark: int) -> None:
-        """Promise that everything below is durable, and close the generations that end there."""
+        """Record a low-watermark: all rows below it are durable. Seal the generations that end there."""
         ends = [0] * CDC_PARTITIONS
         for found in self.world.read("cdc"):
             ends[found.partition] = max(ends[found.partition], found.offset + 1)
@@ -110,7 +110,7 @@ class CdcLog:
 
 
 class Story:
-    """Three generations of writes; the second begins while rows of the first are still to come."""
+    """Three generations of writes; the second begins before the last rows of the first are written."""
 
     def __init__(self, log: CdcLog) -> None:
         self.log = log
@@ -119,7 +119,7 @@ class Story:
         self.written: list[CdcRow] = []
 
     def rows(self, generation: int, count: int) -> list[CdcRow]:
-        """New writes in a generation, not appended yet."""
+        """Return new writes of a generation that are not appended yet."""
         made = []
         for _ in range(count):
             number, self.numbers = self.numbers, self.numbers + 1
@@ -138,7 +138,7 @@ class Story:
             self.log.world.schema()
 
     def play(self) -> None:
-        """Both switches: late rows of a generation lie behind early ones of the next, and copies behind both."""
+        """Play both switches: late rows of a generation follow early ones of the next, and copies follow both."""
         self.join(0)
         self.write(self.rows(0, 60), copies=2)
         late = self.rows(0, 20)
@@ -155,7 +155,7 @@ class Story:
 
 
 def drop_all(log: CdcLog) -> None:
-    """Delete every record of the CDC topic, as retention does."""
+    """Delete all records of the CDC topic, like retention."""
     topic, admin = topic_name(log.world.cluster, "cdc"), admin_client(log.world.bootstrap)
     for future in admin.delete_records(
         [TopicPartition(topic, number, -1) for number in range(CDC_PARTITIONS)]

@@ -1,7 +1,7 @@
-"""A founded cluster for tests of the CDC job: real topics, metadata by a direct author, mutations by a producer.
+"""A cluster for tests of the CDC job: real topics, metadata by a direct author, mutations by a producer.
 
-Nodes join at once (every acknowledgement is claimed), and a generation is committed when the test says so and from
-the time that it names, so that tests need no waiting for clocks.
+Nodes join immediately, because the author submits all acknowledgements. A test decides when a generation is committed
+and at which time it starts, so tests do not wait for clocks.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ MORE_TOKENS = (-2_000_000_000_000_000_000, 3_000_000_000_000_000_000)
 
 
 def now_us() -> int:
-    """The wall clock."""
+    """Return the wall-clock time."""
     return time.time_ns() // 1000
 
 
 def write(key: str | None, number: int, timestamp: int | None = None, **changes: object) -> Mutation:
-    """A write to ``shop.orders`` (partition key ``customer`` text, clustering key ``number`` bigint)."""
+    """Return a write to ``shop.orders`` (partition key ``customer`` text, clustering key ``number`` bigint)."""
     made = Mutation(
         mutation_id=str(uuid.uuid4()),
         cluster_id=None,
@@ -79,7 +79,7 @@ def write(key: str | None, number: int, timestamp: int | None = None, **changes:
 
 
 def until(condition: Callable[[], T | None], what: str, check: Callable[[], None] | None = None) -> T:
-    """The first true answer of ``condition``; ``check`` may raise why there will be none."""
+    """Return the first true result of ``condition``; ``check`` may raise the reason of a failure."""
 
     def found() -> T | None:
         answer = condition()
@@ -92,7 +92,7 @@ def until(condition: Callable[[], T | None], what: str, check: Callable[[], None
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record as it lies in a topic; ``appended`` in microseconds."""
+    """A record of a topic; ``appended`` in microseconds."""
 
     partition: int
     offset: int
@@ -102,7 +102,7 @@ class Found:
 
 
 class World:
-    """One cluster. Metadata commands are applied directly; what the validator would answer is not of interest here."""
+    """One cluster. Metadata commands are applied directly, because the validator's answers do not matter here."""
 
     def __init__(self, bootstrap: str, cluster: str, replica: LogReplica, author: DirectAuthor) -> None:
         self.bootstrap = bootstrap
@@ -116,25 +116,25 @@ class World:
 
     @property
     def state(self) -> ClusterState:
-        """The state with everything that is in the log."""
+        """Return the state of the whole log."""
         return self.replica.read_barrier()
 
     # ------------------------------------------------------------------------------------------ metadata
 
     def apply(self, command: Command) -> int:
-        """Apply a command; returns its epoch."""
+        """Apply a command; return its epoch."""
         answer = self.author.submit(command)
         assert isinstance(answer, AppliedResult), answer
         return answer.epoch
 
     def schema(self) -> None:
-        """Keyspace ``shop`` with the tables ``orders`` (CDC) and ``quiet`` (no CDC)."""
+        """Create the keyspace ``shop`` with the tables ``orders`` (CDC) and ``quiet`` (no CDC)."""
         self.apply(CreateKeyspace("shop", Replication("simple", 1)))
         self.table("orders")
         self.table("quiet", cdc=False)
 
     def table(self, name: str, cdc: bool = True) -> None:
-        """A table of keyspace ``shop`` with the columns of ``orders``."""
+        """Create a table of keyspace ``shop`` with the columns of ``orders``."""
         columns = tuple(
             Column(name, kind)
             for name, kind in (("customer", "text"), ("number", "bigint"), ("amount", "int"), ("note", "text"))
@@ -143,7 +143,7 @@ class World:
         self.apply(CreateTable("shop", name, str(uuid.uuid4()), columns, ("customer",), ("number",), options))
 
     def join(self, name: str, tokens: Iterable[int], start: int) -> Generation:
-        """A node joins to the end; its generation operates from ``start``."""
+        """Complete the join of a node; its generation is active from ``start``."""
         operation = self.begin_join(name, tokens)
         self.prepare_generation()
         generation = self.commit_generation(start)
@@ -151,7 +151,7 @@ class World:
         return generation
 
     def begin_join(self, name: str, tokens: Iterable[int]) -> str:
-        """A node joins up to the stage that waits for its generation; returns the operation's id."""
+        """Move the join of a node to the stage that waits for its generation; return the operation's id."""
         node = str(uuid.uuid4())
         port = 20_000 + len(self.state.nodes)
         self.apply(RegisterNode(name, node, f"127.0.0.1:{port}", "dc1", "r1", 3, 12, "1", (), 1))
@@ -162,7 +162,7 @@ class World:
         return operation
 
     def prepare_generation(self) -> str:
-        """Put the data of the generation that is wanted, not its commit; returns its id."""
+        """Publish the data of the wanted generation without its commit; return its id."""
         wanted = to_prepare(self.state)
         assert wanted is not None
         name, seed = wanted
@@ -171,13 +171,13 @@ class World:
         return name
 
     def alter(self, command: AlterTable) -> None:
-        """Change a table, and wait until writes that are appended now fall under the change."""
+        """Change a table and wait until new writes use the change."""
         self.apply(command)
         since = self.state.settled.until
         until(lambda: now_us() > since, "the settled time to pass")
 
     def commit_generation(self, start: int) -> Generation:
-        """Commit and publish the prepared generation, to operate from ``start``, at least from the settled time."""
+        """Commit and publish the prepared generation, active from ``start`` but not below the validation watermark."""
         wanted = to_prepare(self.state)
         assert wanted is not None
         name, seed = wanted
@@ -187,7 +187,7 @@ class World:
         return self.state.generations[-1]
 
     def finish(self, operation: str) -> None:
-        """Drive an operation to its end."""
+        """Complete an operation."""
         while not is_ended(self.state.operations[operation]):
             self.advance(operation)
 
@@ -203,7 +203,7 @@ class World:
     # --------------------------------------------------------------------------------------------- input
 
     def send(self, mutations: Iterable[Mutation]) -> int:
-        """Produce mutations in order, keyed as producers do; returns how many. They are acknowledged on return."""
+        """Produce mutations in order, keyed like a producer; wait for the acknowledgements and return their number."""
         count = 0
         for mutation in mutations:
             key = mutation_key(mutation.keyspace, mutation.table, compose([k or b"" for k in mutation.partition_key]))
@@ -226,7 +226,7 @@ class World:
     # -------------------------------------------------------------------------------------------- output
 
     def read(self, suffix: str) -> list[Found]:
-        """All records of a topic, by partition and offset."""
+        """Return all records of a topic, by partition and offset."""
         topic = topic_name(self.cluster, suffix)
         with closing(
             Consumer({**QUIET, "bootstrap.servers": self.bootstrap, "group.id": "test", "enable.auto.commit": False})
@@ -245,17 +245,17 @@ class World:
         return sorted(found, key=lambda item: (item.partition, item.offset))
 
     def rows(self) -> list[CdcRow]:
-        """The CDC topic, decoded."""
+        """Return the decoded CDC topic."""
         return [decode_cdc_row(item.value) for item in self.read("cdc")]
 
     def letters(self) -> list[DeadLetter]:
-        """The dead-letter topic, decoded."""
+        """Return the decoded dead-letter topic."""
         return [decode_dead_letter(item.value) for item in self.read("dead-letters")]
 
 
 @contextmanager
 def founded(bootstrap: str, cluster: str, settings: dict[str, int] | None = None) -> Iterator[World]:
-    """A founded cluster, without nodes or schema."""
+    """Return a new cluster without nodes and schema."""
     create_cluster(bootstrap, cluster, settings)
     with closing(KafkaLog(bootstrap, cluster)) as metadata, LogReplica(metadata) as replica:
         yield World(bootstrap, cluster, replica, DirectAuthor(metadata, replica, "test"))
@@ -263,7 +263,7 @@ def founded(bootstrap: str, cluster: str, settings: dict[str, int] | None = None
 
 @contextmanager
 def founded_shop(bootstrap: str, cluster: str, settings: dict[str, int] | None = None) -> Iterator[World]:
-    """A founded cluster with the tables of the shop, and one node whose generation began an hour ago."""
+    """Return a new cluster with the tables of the shop, and one node with a generation from an hour ago."""
     with founded(bootstrap, cluster, settings) as world:
         world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()

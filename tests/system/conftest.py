@@ -1,6 +1,6 @@
-"""The real things, once for the whole run: one broker, one Redis, one Spark session, in a folder of their own.
+"""Real servers for the whole run: one broker, one Redis, one Spark session, in their own folder.
 
-Tests share the broker and keep apart by ``cluster_name``: every topic of a cluster carries its name as a prefix.
+Tests share the broker and separate their data by ``cluster_name``, the prefix of all topics of a cluster.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackInfo]:
-    """A running stack with 2 s session time-outs; stopped at the end of the run."""
+    """Return a running stack with session timeouts of 2 s; stop it at the end of the run."""
     with taking_down(plain_stack(tmp_path_factory.mktemp("stack"))) as own:
         yield own.up("quick")
 
 
 @pytest.fixture
 def cluster_name() -> str:
-    """A cluster name that nobody else has."""
+    """Return a unique cluster name."""
     return f"t{uuid.uuid4().hex[:10]}"
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local Spark session with the connectors of Kafka and Delta, few partitions and no console noise."""
+    """Return a local Spark session with the Kafka and Delta connectors, few partitions and no console output."""
     from pyspark.sql import SparkSession
     from tests.system.spark_cluster import QUICK
 
@@ -79,42 +79,42 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """A broker where nobody does anything without logging in."""
+    """Return a broker that rejects anonymous clients."""
     with guarded_kafka(tmp_path_factory.mktemp("guarded")) as found:
         yield found
 
 
 @pytest.fixture
 def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[AgentsWorld]:
-    """A new cluster, its agents, and a client."""
+    """Return a new cluster, its agents, and a client."""
     with closing(AgentsWorld(stack, cluster_name, tmp_path)) as made:
         yield made
 
 
 @pytest.fixture
 def shop(stack: StackInfo, cluster_name: str) -> Iterator[World]:
-    """A cluster for a CDC job: the tables of the shop, one node, one generation."""
+    """Return a cluster for a CDC job: the tables of the shop, one node, one generation."""
     with founded_shop(stack.bootstrap_servers, cluster_name) as made:
         yield made
 
 
 @pytest.fixture
 def log(stack: StackInfo, cluster_name: str) -> Iterator[CdcLog]:
-    """The CDC log of a founded cluster."""
+    """Return the CDC log of a new cluster."""
     with founded(stack.bootstrap_servers, cluster_name) as made:
         yield CdcLog(made)
 
 
 @pytest.fixture
 def registers(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[RegistersCluster]:
-    """Agents of a new cluster, and nodes with registers."""
+    """Return the agents of a new cluster, and nodes with registers."""
     with opened(RegistersCluster, stack, tmp_path, cluster_name) as made:
         yield made
 
 
 @pytest.fixture
 def user(tmp_path: Path) -> Iterator[User]:
-    """Somebody at a command line with a home of their own."""
+    """Return a command-line user with an empty home."""
     somebody = User(tmp_path)
     yield somebody
     somebody.end()

@@ -1,6 +1,6 @@
-"""A Spark Connect client, which has no JVM: reads a table's CDC log as a batch and as a stream, and prints the numbers.
+"""A Spark Connect client without a JVM: it reads a table's CDC log as a batch and as a stream and prints the numbers.
 
-Run as a program with the server's address, the brokers, the cluster, the count to wait for, and a folder.
+Its arguments are the server's address, the brokers, the cluster, the expected count, and a folder.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A broker as a company runs one: nobody does anything without logging in, and Ringlog's user may do what it needs.
+"""A broker with mandatory authentication, and a Ringlog user with exactly the required ACLs.
 
-Its listeners: USERS (SASL_PLAINTEXT with SCRAM-SHA-512), TLS (SASL_SSL with PLAIN and a certificate of the broker's
-own) and TOKENS (SASL_PLAINTEXT with OAUTHBEARER; Kafka's own validator takes tokens that nobody signed). The broker
-speaks to itself over another one. The stack's own plain listener is there too, but who comes in by it is nobody, and
-may write to the stack's probe topic only.
+Its listeners are USERS (SASL_PLAINTEXT with SCRAM-SHA-512), TLS (SASL_SSL with PLAIN and the broker's own certificate)
+and TOKENS (SASL_PLAINTEXT with OAUTHBEARER; Kafka's own validator accepts unsigned tokens). The broker uses a separate
+listener for itself. The stack's plain listener also exists, but its clients are anonymous and may write only to the
+stack's probe topic.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ UNSIGNED = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
     'unsecuredLoginStringClaim_sub="broker";'
 )
-"""The broker's own log-in, which it never does; beside it Kafka takes tokens without a signature."""
+"""The broker's own login, which it never uses; with it Kafka accepts unsigned tokens."""
 STORE_PASSWORD = "of-the-store"
 WAIT_S = 60.0
 OWN = ("kafka", "ringlog")
-"""Users that may also log in by PLAIN: the super user, and one with the rights of all of Ringlog."""
+"""Users that may also log in by PLAIN: the super user, and a user with all permissions of Ringlog."""
 RIGHTS = (
     (ResourceType.TOPIC, ""),
     (ResourceType.GROUP, ""),
@@ -59,18 +59,19 @@ RIGHTS = (
     (ResourceType.GROUP, "spark-kafka"),
     (ResourceType.TRANSACTIONAL_ID, ""),
 )
-"""Kind and prefix of what Ringlog's user may use; an empty prefix is that of the clusters."""
+"""Kind and prefix of the resources for Ringlog's user; an empty prefix means the prefix of the clusters."""
 
 
 PREFIX = "co."
-"""Of the names of the clusters that its users may use."""
+"""The prefix of the names of clusters that the users may use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """The broker; ``login`` and ``tls_login`` are files for its two listeners, ``secrets`` what nobody may print.
+    """The broker. ``login`` and ``tls_login``: option files for its two listeners; ``secrets``: texts that no output
+    may contain.
 
-    ``admin``: of its super user, over TLS; ``logins``: of the users of kinds, by SCRAM.
+    ``admin``: options of the super user, over TLS; ``logins``: options of the users per kind, by SCRAM.
     """
 
     stack: StackInfo
@@ -86,7 +87,7 @@ class Guarded:
 
 @contextmanager
 def guarded_kafka(folder: Path) -> Iterator[Guarded]:
-    """The broker, with rights for clusters whose names begin with ``PREFIX``."""
+    """Return the broker, with permissions for clusters with the name prefix ``PREFIX``."""
     plain, controller, inner, users, tls, tokens = choose(6)
     data, names = folder / "data", (*OWN, *(kind.value for kind in BrokerUser))
     words = {name: secrets.token_urlsafe(12) for name in names}
@@ -111,7 +112,7 @@ def guarded_kafka(folder: Path) -> Iterator[Guarded]:
         )
         path.chmod(0o600)
     with taking_down(Stack(data)) as own:
-        # The stack is up once its probe is taken, and that needs a right that is given while it starts.
+        # The stack waits for its probe record, which needs a permission that is granted during the start.
         with ThreadPoolExecutor(1) as pool:
             starting = pool.submit(own.up)
             _give_rights(f"{HOST}:{inner}", words)
@@ -156,7 +157,7 @@ def _broker_lines(ports: dict[str, int], words: dict[str, str], keystore: Path) 
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:
-    """A keystore for the broker, and its certificate for those who shall trust it."""
+    """Create a keystore for the broker; return its certificate for the clients."""
     java = find_java()
     assert java is not None
     keytool, store = str(Path(java.path).with_name("keytool")), folder / "broker.p12"
@@ -170,7 +171,9 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def _give_rights(inner: str, words: dict[str, str]) -> None:
-    """As the broker's own user: a user for Ringlog, what it may do, and the probe's right. Waits for the broker."""
+    """Create Ringlog's user, its permissions and the permission of the probe, as the broker's own user. Wait for the
+    broker.
+    """
     admin = AdminClient(connection(inner, Security().as_user("SASL_PLAINTEXT", "PLAIN", "kafka", words["kafka"])))
     ours = [_binding(kind, begins or PREFIX, "User:ringlog", AclOperation.ALL) for kind, begins in RIGHTS]
     ours.append(_binding(ResourceType.BROKER, "kafka-cluster", "User:ringlog", AclOperation.DESCRIBE, exact=True))

@@ -1,7 +1,7 @@
-"""Machines for processes of tests: network namespaces with a cable each to one switch, on a network of their own.
+"""Separate machines for test processes: network namespaces, each with a cable to one switch, on a private network.
 
-Nothing of this machine's network is changed, and nothing is left of it when the test ends, however it ends: each
-namespace lives as long as the process that holds it, and that as long as the test's own.
+The network of this machine does not change. A namespace lives as long as its holder process, which ends with the test
+process, so nothing remains after any end of the test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLONE_NEWNET = 0x4000_0000
 
 
 def why_none() -> str:
-    """Why there can be no such machines here; empty: there can."""
+    """Return why such machines are impossible here; empty if they are possible."""
     lacking = [name for name in ("unshare", "nsenter", "ip") if shutil.which(name) is None]
     if lacking:
         return f"no {', '.join(lacking)} here"
@@ -33,7 +33,7 @@ def why_none() -> str:
 
 
 class Machines:
-    """``count`` of them, from number 1 on. ``close`` once."""
+    """``count`` machines, numbered from 1. Call ``close`` once."""
 
     def __init__(self, count: int) -> None:
         self._switch, *self._holders = [_namespace() for _ in range(count + 1)]
@@ -49,36 +49,36 @@ class Machines:
             _in(self._switch, f"ip link set p{number} master sw up")
 
     def close(self) -> None:
-        """End them; who still runs on one has no network."""
+        """End the machines; their remaining processes lose the network."""
         for holder in (self._switch, *self._holders):
             holder.communicate()
 
     def address(self, number: int) -> str:
-        """Of a machine on the network."""
+        """Return the network address of a machine."""
         return f"10.0.0.{number}"
 
     def on(self, number: int) -> tuple[str, ...]:
-        """How a command begins that is to run on a machine."""
+        """Return the prefix of a command that runs on a machine."""
         return "nsenter", "-t", str(self._holders[number - 1].pid), "-n"
 
     def cable(self, number: int, *, plugged: bool) -> None:
-        """Pull a machine's cable out of the switch, or put it in: nobody is told, packets are lost."""
+        """Unplug a machine's cable from the switch, or plug it in: packets are lost without an error."""
         _in(self._switch, f"ip link set p{number} {'up' if plugged else 'down'}")
 
     def listen(self, number: int, port: int) -> socket.socket:
-        """A socket that listens on 127.0.0.1 of that machine, in this process."""
+        """Return a socket of this process that listens on 127.0.0.1 of that machine."""
 
         def listening() -> socket.socket:
             with self._namespace(number).open("rb") as there:
                 _enter(there)
             return socket.create_server(("127.0.0.1", port))
 
-        with ThreadPoolExecutor(1) as pool:  # a namespace is that of a thread
+        with ThreadPoolExecutor(1) as pool:  # a namespace belongs to a thread
             return pool.submit(listening).result()
 
     @contextmanager
     def inside(self, number: int) -> Iterator[None]:
-        """The thread that asks is on that machine, and so are all threads and processes that it begins."""
+        """Move the calling thread, and all threads and processes that it starts, to that machine."""
         with Path("/proc/thread-self/ns/net").open("rb") as before, self._namespace(number).open("rb") as there:
             _enter(there)
             try:
@@ -96,7 +96,7 @@ def _enter(namespace: BinaryIO) -> None:
 
 
 def _namespace() -> subprocess.Popen[bytes]:
-    """What holds a namespace until it, or the pipe to it, is closed."""
+    """Start the process that holds a namespace until it, or the pipe to it, is closed."""
     held = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     ours = os.readlink("/proc/self/ns/net")
     until(lambda: os.readlink(f"/proc/{held.pid}/ns/net") != ours, "a network namespace")

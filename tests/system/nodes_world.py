@@ -1,4 +1,4 @@
-"""Reference nodes as real processes on a founded cluster: begun, killed, restarted, watched."""
+"""Reference nodes as real processes on a new cluster: tests start, kill, restart and observe them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ World = TypeVar("World", bound="NodesWorld")
 
 
 class NodeProcess:
-    """One node, started and restarted with the same folder. ``prefix``: begins its command line; ``options``: more of
-    the node's own.
+    """One node, which restarts with the same folder. ``prefix``: start of its command line; ``options``: further
+    options.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class NodeProcess:
             )
 
     def restart(self, program: Sequence[str] = ()) -> None:
-        """``program``: what Python runs in place of the command line's module."""
+        """Restart the node. ``program``: arguments of Python that replace the command line's module."""
         self.process = self.again(program)
 
     def kill(self) -> None:
@@ -90,7 +90,7 @@ class NodesWorld:
         self.agents = agents
         self.folder = folder
         self.nodes: dict[str, NodeProcess] = {}
-        # Making a client reads the certificates of the world: a hundred times what a request costs.
+        # A client reads the certificates of the world when it is created, at a hundred times the cost of a request.
         self.http = httpx.Client(timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
         needed = ("validator", "coordinator", "publisher")
         try:
@@ -118,7 +118,7 @@ class NodesWorld:
         self.await_normal(*names)
 
     def submit(self, command: Command) -> int:
-        """Submit a command that must be applied; its epoch."""
+        """Submit a command that must be applied; return its epoch."""
         answer = self.agents.client.submit(command, timeout_s=DEADLINE_S)
         assert isinstance(answer, AppliedResult), answer
         return answer.epoch
@@ -141,7 +141,7 @@ class NodesWorld:
         until(normal, f"{names} to join", deadline_s)
 
     def status(self, name: str) -> dict[str, object] | None:
-        """The node's status page; None while there is none."""
+        """Return the node's status page; None if the node does not serve it."""
         member = self.member(name)
         assert member is not None
         try:
@@ -152,7 +152,7 @@ class NodesWorld:
         return found
 
     def shown(self, name: str) -> tuple[dict[str, object], dict[str, float]]:
-        """What the node says to who watches it: its health, and its figures by name and its own labels."""
+        """Return the node's health, and its metrics by name and own labels."""
         member = self.member(name)
         assert member is not None
         health = self.http.get(f"http://{member.address}/health")

@@ -1,9 +1,9 @@
-"""Reference nodes with registers, and movements of all kinds in which somebody is hurt on the way.
+"""Reference nodes with registers, and movements of all kinds with faults.
 
-A ``Harm`` hits as soon as the log says that the operation has entered a stage. Whoever was hit comes back only after
-the applications have gone on without it; a process that was stopped, only after the operation has left that stage
-without it, so that it has missed the gate. Nobody is hit while another one is away; who should have been is hit in the
-same stage later. ``movement`` gives back which harms did hit, in order.
+A ``Harm`` hits a process as soon as the log contains the given stage of the operation. A killed process restarts only
+after the applications have continued without it. A stopped process continues only after the operation has left that
+stage, so it has missed the barrier. Only one process is down at a time; further faults hit later in the same stage.
+``movement`` returns the faults that hit, in order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPERATIONS_BETWEEN = 40
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """SIGKILL (or SIGSTOP, if ``stops``) for ``victim`` when the operation enters ``stage``: a node, or an agent."""
+    """SIGKILL (or SIGSTOP, if ``stops``) for a node or agent ``victim`` when the operation enters ``stage``."""
 
     stage: str
     victim: str
@@ -46,7 +46,7 @@ class Harm:
 
 
 class Watch:
-    """Follows the next operation, and does its harms. ``operation``: its id, once it is admitted."""
+    """Follows the next operation and causes its faults. ``operation``: its id, once it is admitted."""
 
     def __init__(self, world: RegistersCluster, harms: tuple[Harm, ...]) -> None:
         self._world = world
@@ -59,18 +59,18 @@ class Watch:
         self.close = world.agents.client.replica.subscribe(self._follow).close
 
     def stage(self, state: ClusterState) -> str:
-        """Where it is in a state; empty if it has not begun."""
+        """Return the operation's stage in a state; empty before its start."""
         if not self.operation:
             self.operation = min(set(state.operations) - self._known, default="")
         found = state.operations.get(self.operation)
         return "" if found is None else found.stage
 
     def now(self) -> str:
-        """Where it is."""
+        """Return the current stage."""
         return self.stage(self._world.agents.state)
 
     def ended(self) -> bool:
-        """True once it is over."""
+        """True once the operation has ended."""
         found = self._world.agents.state.operations.get(self.operation)
         return found is not None and is_ended(found)
 
@@ -82,7 +82,7 @@ class Watch:
             self._harm(stage)
 
     def is_back(self, harm: Harm) -> bool:
-        """Whom this hit is not away any more; False if that was known."""
+        """Record that the victim of this fault is back; return False if that was known."""
         with self._lock:
             if self.away is not harm:
                 return False
@@ -90,7 +90,7 @@ class Watch:
         return True
 
     def came_back(self, harm: Harm) -> None:
-        """As ``is_back``, and somebody else may be hit where the operation is now."""
+        """Like ``is_back``; then other faults may hit in the current stage."""
         if self.is_back(harm):
             self._harm(self.now())
 
@@ -109,30 +109,30 @@ class Watch:
 
 
 class RegistersCluster(NodesWorld):
-    """The nodes, and what a test does with them. ``space``: what the registers are in."""
+    """The nodes and the actions of a test on them. ``space``: the keyspace or table of the registers."""
 
     space = KEYSPACE
 
     def process_of(self, name: str) -> subprocess.Popen[bytes]:
-        """The process of a node, or of the only agent of a role."""
+        """Return the process of a node, or of the only agent of a role."""
         return self.nodes[name].process if name in self.nodes else self.agents.running(name).process
 
     def start_again(self, name: str) -> None:
-        """A node was killed, and comes back."""
+        """Restart a killed node."""
         self.nodes[name].process.wait(60)
         self.nodes[name].restart()
 
     def registered(self, name: str, **where: int | str) -> str:
-        """A node that runs and has no tokens; its id."""
+        """Start a node without tokens; return its id."""
         self.begin(name, join=False, **where)  # type: ignore[arg-type]
         until(lambda: self.member(name), f"{name} to be registered")
         return self.id_of(name)
 
     def fill(self, count: int, level: Level = Level.QUORUM) -> None:
-        """Registers that no application looks at, so that streams have many pages.
+        """Write registers that no application uses, so that streams have many pages.
 
-        ``level``: ALL, if one replica alone is to answer for them later. What a quorum has answered is perhaps still on
-        its way to the third one, and goes no further when the coordinator closes.
+        ``level``: ALL, if a single replica must serve them later. After a quorum write, the write to the third replica
+        may be in transit and is lost when the coordinator closes.
         """
         numbers = iter(range(count))
         lock = threading.Lock()
@@ -152,7 +152,7 @@ class RegistersCluster(NodesWorld):
             at_once(fill, range(FILLERS))
 
     def place_table(self, table: str, zone: str) -> None:
-        """Create the keyspace of a table that a zone places, and the table; the registers are in it from now on."""
+        """Create a keyspace in a zone and its table, which contains the registers from now on."""
         keyspace, _, name = table.partition(".")
         self.submit(CreateKeyspace(keyspace, in_zone(zone)))
         columns = (Column("part", "text"),)
@@ -160,14 +160,14 @@ class RegistersCluster(NodesWorld):
         self.space = table
 
     def check_filling(self, coordinator: Coordinator, count: int, step: int = 50) -> None:
-        """What was filled in is there."""
+        """Check that the filled registers are present."""
         for number in range(0, count, step):
             cell = coordinator.read(self.space, b"filling-%d" % number, timeout_s=60).cell
             assert cell is not None
             assert cell.value == VALUE
 
     def conclude(self, load: Load, filled: int, operations: int) -> None:
-        """Wait for some more operations, then check that all acknowledged and all filled-in registers are there."""
+        """Wait for some more operations, then check that all acknowledged and all filled registers are present."""
         self.go_on(load, operations, "at the end")
         load.stop()
         with Coordinator(self.agents.client.replica, "dc1") as coordinator:
@@ -176,7 +176,7 @@ class RegistersCluster(NodesWorld):
         print(dict(load.told), flush=True)
 
     def go_on(self, load: Load, count: int, how: str) -> None:
-        """Wait until the applications have done so many operations more."""
+        """Wait for this number of further operations of the applications."""
         before = load.total()
         until(lambda: load.total() > before + count or load.failures, f"the load to go on {how}", DEADLINE_S)
         assert not load.failures, load.failures
@@ -191,10 +191,17 @@ class RegistersCluster(NodesWorld):
         afterwards: Callable[[str], None] = lambda _: None,
         watch: Watch | None = None,
     ) -> list[Harm]:
-        """A whole movement; the harms that hit.
+        """Run a whole movement; return the faults that hit.
 
-        ``between``: operations of the load while somebody is away; ``meanwhile`` hears of each harm that has hit,
-        ``afterwards`` of the stage of each that is over. ``watch``: what to follow, if not the next operation.
+        Args:
+
+        between: number of operations of the load during an outage.
+
+        meanwhile: called with each fault that hits.
+
+        afterwards: called with the stage of each fault that is over.
+
+        watch: the watch to use, if it is not the next operation.
         """
         watch = watch or Watch(self, harms)
         begin()
@@ -213,8 +220,9 @@ class RegistersCluster(NodesWorld):
         return watch.done
 
     def _start_agent(self, watch: Watch, harm: Harm) -> None:
-        """Of an agent that was killed another one, which is back with the entry that begins its term: from there on it
-        may leave stages at once; who is killed before that never takes over.
+        """Start the successor of a killed agent and wait for the entry of its term.
+
+        From that entry on it may leave stages immediately. An agent that is killed earlier never becomes active.
         """
         before = self.agents.term(harm.victim)
 

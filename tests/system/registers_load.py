@@ -1,7 +1,7 @@
-"""Applications that read and write registers of real nodes, each with a replica of the log and connections of its own.
+"""Applications that read and write registers of real nodes, each with its own log replica and connections.
 
-Every register has one writer, whose timestamps ascend; everybody reads everything. What was asked and told is recorded
-as a history, one line an event, to be judged by checkers.
+Each register has one writer with increasing timestamps; all applications read all registers. Requests and answers are
+recorded as a history with one line per event, for checkers.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ KEYSPACE = "shop"
 REGISTERS_EACH = 6
 TIMEOUT_S = 4.0
 PAUSE_S = 0.01
-"""Of an application between two operations, on average: one that never rests takes the processors from movements."""
+"""The average pause of an application between two operations; without it movements would lack processor time."""
 
 
 class Application:
-    """One application, in a thread of its own once it is started."""
+    """One application, in its own thread once it is started."""
 
     def __init__(self, load: Load, number: int, client: Client, coordinator: Coordinator) -> None:
         self._load = load
@@ -87,11 +87,10 @@ class Application:
 
 
 class Load:
-    """Some applications on a cluster, and the history of what they did. A context manager.
+    """Several applications on a cluster, and the history of their operations. A context manager.
 
-    ``space``: the keyspace of their registers; in tablets the table.
-
-    ``written``, ``done``: the last timestamp that was tried, and told to be written, by register.
+    ``space``: the keyspace of their registers, or their table in tablets. ``written``, ``done``: by register, the last
+    attempted and the last acknowledged timestamp.
     """
 
     def __init__(
@@ -124,22 +123,22 @@ class Load:
         self._opened.close()
 
     def stop(self) -> None:
-        """Let everybody finish what is in hand."""
+        """Wait until all applications have finished their current operation."""
         self.is_over.set()
         for application in self.applications:
             application.thread.join(60)
-            assert not application.thread.is_alive(), "the applications end"
+            assert not application.thread.is_alive(), "an application does not end"
 
     def total(self) -> int:
-        """Operations that have succeeded."""
+        """The number of successful operations."""
         return self.told["write", "ok"] + self.told["read", "ok"]
 
     def timed_out(self) -> int:
-        """Operations of which nobody knows."""
+        """The number of operations with an unknown outcome."""
         return self.told["write", "timed out"] + self.told["read", "timed out"]
 
     def verify(self, client: Client, told: RegisterResult) -> None:
-        """What counted for a success, judged once more from what it says of itself, on the state that it names."""
+        """Check each success again from its own data, on the state that it names."""
         state = client.replica.state
         if state.epoch == told.epoch:
             now = plan(state, told.plan.request)
@@ -148,14 +147,14 @@ class Load:
             self.told["success", "verified"] += 1
 
     def check(self, coordinator: Coordinator) -> None:
-        """After ``stop``: nothing that was told is lost, and one order explains every answer."""
+        """Check, after ``stop``, that no acknowledged write is lost and that one order explains all answers."""
         assert not self.failures, self.failures
         for register in self.registers:
             with self.recorder.operation("end", Op.READ, register) as call:
                 found = value_of(coordinator.read(self.space, register.encode(), timeout_s=60))
                 call.ok(found)
             assert (found or 0) >= self.done.get(register, 0), f"{register}: an acknowledged write is lost"
-            assert (found or 0) <= self.written.get(register, 0), f"{register}: nobody wrote that"
+            assert (found or 0) <= self.written.get(register, 0), f"{register}: no application wrote that"
         report = check(read(self.history))
         assert report.verdict is Linearizability.LINEARIZABLE, report.counterexample
         try:
@@ -167,5 +166,5 @@ class Load:
 
 
 def value_of(told: RegisterResult) -> int | None:
-    """What a register holds."""
+    """Return the value of a register."""
     return None if told.cell is None or told.cell.deleted else int(told.cell.value)

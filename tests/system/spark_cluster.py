@@ -1,4 +1,4 @@
-"""A Spark standalone master and worker of PySpark's own jars, each its own JVM, on free loopback ports."""
+"""A Spark standalone master and worker from PySpark's jars, each in its own JVM, on free loopback ports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def bare_environment() -> dict[str, str]:
-    """This process's environment as on a host that knows nothing of this checkout."""
+    """Return this process's environment without any reference to this checkout."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_", "RINGLOG_"))
     }
@@ -37,7 +37,7 @@ class SparkCluster:
     worker: subprocess.Popen[bytes]
 
     def executors(self) -> list[int]:
-        """Process ids of the executors that the worker has started and that live."""
+        """Return the process ids of the worker's live executors."""
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -52,7 +52,7 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
-    """A cluster of one worker with two cores; both processes are gone at the end, and with the worker its executors."""
+    """Run a cluster of one worker with two cores; end both processes and the executors at the end."""
     with ExitStack() as running:
 
         def start(name: str, *command: str) -> tuple[subprocess.Popen[bytes], Path]:
@@ -85,7 +85,7 @@ def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Let it end, or kill it."""
+    """Terminate the process, or kill it."""
     process.terminate()
     try:
         process.wait(20)
@@ -97,7 +97,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def submit(
     master: str, program: Path, *arguments: str, settings: Mapping[str, str] | None = None, **options: str
 ) -> list[str]:
-    """A command line of ``spark-submit``; ``options`` by its names, with ``_`` for ``-``."""
+    """Return a command line of ``spark-submit``; ``options`` by its names, with ``_`` for ``-``."""
     found = [str(SPARK / "bin" / "spark-submit"), "--master", master]
     for name, value in options.items():
         found += [f"--{name.replace('_', '-')}", value]
@@ -108,17 +108,17 @@ def submit(
 
 
 def worker_python(folder: Path) -> Path:
-    """A Python as on a worker: it has what the project depends on, and not the project itself."""
+    """Return the Python of a worker: it has the project's dependencies but not the project."""
     path = folder / "worker-python"
     libraries = Path(pyspark.__file__).parents[1]
-    # Without the site module nothing that is installed as editable is there.
+    # Without the site module, editable installations are not on the path.
     path.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{libraries}" exec {sys.executable} -S "$@"\n')
     path.chmod(0o755)
     return path
 
 
 def driver_environment(python: Path) -> Mapping[str, str]:
-    """Of ``spark-submit``: the driver runs under this interpreter, the workers under ``python``."""
+    """Return the environment of ``spark-submit``: this interpreter for the driver, ``python`` for the workers."""
     paths = os.pathsep.join(str(ROOT / name) for name in ("services", "streaming", "schemas"))
     return bare_environment() | {
         "PYSPARK_DRIVER_PYTHON": sys.executable,

@@ -1,4 +1,4 @@
-"""Reference nodes with registers in a table in tablets: its tablets are moved, and somebody is hurt on the way."""
+"""Reference nodes with registers in a table in tablets; tablets move while nodes are killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TabletWatch(Watch):
         super().__init__(world, harms)
 
     def stage(self, state: ClusterState) -> str:
-        """The stage in which the tablet is; empty if in none."""
+        """Return the stage of the tablet; empty without a transition."""
         transition = state.tablets[TABLE].transitions.get(self._index)
         if transition is None:
             return ""
@@ -37,7 +37,7 @@ class TabletWatch(Watch):
         return transition.stage
 
     def ended(self) -> bool:
-        """True once it has settled."""
+        """True once the tablet has settled."""
         return bool(self.operation) and not self.now()
 
 
@@ -47,7 +47,7 @@ class TabletsCluster(RegistersCluster):
     space = TABLE
 
     def found(self, *names: str, filling: int) -> None:
-        """The nodes have joined; the table has some registers."""
+        """Start the nodes and create the table with some registers."""
         self.begin_all(*names)
         keyspace, _, table = TABLE.partition(".")
         self.submit(CreateKeyspace(keyspace, Replication("tablets", 3)))
@@ -57,7 +57,7 @@ class TabletsCluster(RegistersCluster):
         self.fill(filling)
 
     def load(self) -> Load:
-        """Applications that use the table."""
+        """Return applications that use the table."""
         return Load(self.agents.stack, self.agents.cluster, self.folder, space=TABLE)
 
     @property
@@ -65,20 +65,20 @@ class TabletsCluster(RegistersCluster):
         return self.agents.state.tablets[TABLE]
 
     def nodes_of(self, tablet: Tablet) -> list[str]:
-        """The names of those who have it."""
+        """Return the names of the nodes with this tablet."""
         return [self.agents.state.nodes[replica.node].name for replica in tablet.replicas]
 
     def on(self, name: str) -> list[int]:
-        """The numbers of the tablets that a node has."""
+        """Return the numbers of the tablets on a node."""
         return [tablet.index for tablet in self.tablets if name in self.nodes_of(tablet)]
 
     def ends_of(self, index: int, source: str = "") -> tuple[str, str]:
-        """Who may give a tablet away, and who may get it. ``source``: who is to."""
+        """Return the replicas of a tablet and the possible targets. ``source``: the replica that moves."""
         there = self.nodes_of(self.tablets.tablet(index))
         return source or there[0], min(name for name in self.nodes if name not in there)
 
     def migration(self, index: int, source: str, target: str, kind: str = MIGRATION.name) -> TabletMigration:
-        """The replica on ``source`` goes to ``target``."""
+        """Return the command that moves the replica on ``source`` to ``target``."""
         shard = next(one.shard for one in self.tablets.replicas(index) if one.node == self.id_of(source))
         to = Shard(self.id_of(target), index % 2)
         return TabletMigration(TABLE, index, kind, Shard(self.id_of(source), shard), to)
@@ -91,7 +91,7 @@ class TabletsCluster(RegistersCluster):
         between: int = OPERATIONS_BETWEEN,
         meanwhile: Callable[[Harm], None] = lambda _: None,
     ) -> list[Harm]:
-        """A whole transition; the harms that hit. See ``movement``."""
+        """Run a whole transition; return the faults that hit. See ``movement``."""
 
         def begin() -> None:
             self.submit(MigrateTablets((one,)))
@@ -100,5 +100,5 @@ class TabletsCluster(RegistersCluster):
         return self.movement(load, begin, *harms, between=between, meanwhile=meanwhile, watch=watch)
 
     def settled(self) -> None:
-        """Nothing is in transition any more."""
+        """Wait until no tablet is migrating."""
         until(lambda: not self.tablets.transitions, "the tablets to settle", DEADLINE_S)

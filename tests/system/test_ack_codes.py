@@ -1,7 +1,7 @@
-"""Who has stolen a node's credential and its key acknowledges for that node, and for no other.
+"""A stolen broker credential and key of a node acknowledge for that node only.
 
-On a broker where each kind of process has rights of its own. Agents and a node are processes; of two more nodes nothing
-runs, so that what is acknowledged for them, the test has written.
+The broker has separate ACLs for each kind of process. Agents and one node are processes. Two more nodes have no
+process, so the test writes all of their acknowledgements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MASTER = "a-master-that-agents-know"
 
 
 class Thief:
-    """Somebody with the broker's credential of a node."""
+    """An attacker with the broker credential of a node."""
 
     def __init__(self, guarded: Guarded, user: User, cluster: str) -> None:
         security = read_kafka_config(guarded.logins[BrokerUser.node]).security
@@ -38,7 +38,7 @@ class Thief:
         self._cluster_id = json.loads(user.run("cluster", "current", "--json"))["cluster_id"]
 
     def acknowledge(self, node: str, epoch: int, *keys: str) -> None:
-        """For a node, whichever, once by each key; an empty one: without a code."""
+        """Acknowledge for the given node, once with each key; an empty key means without a code."""
         state = json.loads(self._user.run("log", "at", str(epoch), "--json"))["state_id"]
         ack = encode_node_ack(NodeAck(self._cluster_id, node, "9@thief", epoch, epoch, (), 0, 0, (), state))
         for key in keys:
@@ -53,14 +53,14 @@ def test_a_stolen_credential_acknowledges_for_no_other_node(guarded: Guarded, us
     (n1,) = json.loads(user.run("node", "list", "--json"))
     thief = Thief(guarded, user, cluster)
 
-    # Without keys the broker's rights are all that there is, and the record passes the gate of a node that nobody runs.
+    # Without keys only the broker's ACLs protect, and the record passes the barrier of a node without a process.
     second, joining = _join(user, "n2")
     thief.acknowledge(second, joining["stage_epoch"], "")
     until(lambda: _operation(user, joining["id"])["stage"] != "prepared" or None, "the gate to pass")
     user.run("operation", "cancel", joining["id"], "--reason", "nobody runs it")
     until(lambda: _operation(user, joining["id"])["stage"] == "cancelled" or None, "the join to be cancelled")
 
-    # Node and agents take their keys while they run.
+    # Node and agents load their keys while they run.
     _private(tmp_path / "key", key_of(MASTER, n1["id"]))
     _private(node, "ack.key=key\n")
     _private(tmp_path / "master", MASTER)
@@ -80,21 +80,21 @@ def test_a_stolen_credential_acknowledges_for_no_other_node(guarded: Guarded, us
     assert "ack_not_believed" in user.logs()
     assert "n3" in _rejected_acks(user), "each is named, the log names one a minute"
     waits = _operation(user, joining["id"])
-    assert "n3" in waits["waits_for_nodes"], "an operator without a master sees it, too"
+    assert "n3" in waits["waits_for_nodes"], "an operator without a master key sees it, too"
     assert any(
         way.startswith("n3 sends acknowledgements that are rejected: give the node its ack.key")
         for way in waits["ways_out"]
     )
     assert MASTER not in user.logs() + user.told + user.command_lines()
 
-    # Who has the key of a node is that node. Its gate needs n1, too: that one's codes are right.
+    # The owner of a node's key acts as that node. Its barrier also needs n1, whose codes are valid.
     thief.acknowledge(third, joining["stage_epoch"], key_of(MASTER, third))
     until(lambda: _operation(user, joining["id"])["stage"] != "prepared" or None, "the gate to pass")
     until(lambda: _rejected_acks(user) == {"n2"}, "those to be believed that have spoken since with their code")
 
 
 def _begin(guarded: Guarded, user: User, cluster: str, agents: Path, node: Path) -> None:
-    """A cluster, users with the rights of their kinds, three agents, and n1 as a process."""
+    """Start a cluster, users with the ACLs of their kinds, three agents, and n1 as a process."""
     user.run("cluster", "create", cluster, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
     for kind in (BrokerUser.validator, BrokerUser.agent, BrokerUser.node, BrokerUser.client):
         whose = ["--for", kind.value, "--user", kind.value, "--apply", "--cluster", cluster]
@@ -111,7 +111,7 @@ def _begin(guarded: Guarded, user: User, cluster: str, agents: Path, node: Path)
 
 
 def _join(user: User, name: str) -> tuple[str, Any]:
-    """The id of a node that nobody runs, and its join, which waits for the first gate."""
+    """Register a node without a process; return its id and its join, which waits at the first barrier."""
     node = str(uuid.uuid4())
     user.run("submit", json.dumps({"command": "RegisterNode", "name": name, "id": node}))
     user.run("node", "join", name, "--num-tokens", "1", "--no-wait")
@@ -128,14 +128,14 @@ def _operation(user: User, name: str) -> Any:
 
 
 def _rejected_acks(user: User) -> set[str]:
-    """The nodes that the coordinator names."""
+    """Return the nodes in the coordinator's report."""
     seen = json.loads(user.run("status", "--json"))["agents"]
     refused = [one for agent in seen if agent["role"] == "coordinator" for one in agent.get("refused", ())]
     return {one["subject"] for one in refused if one["code"] == "ack_not_believed"}
 
 
 def _await_look(user: User) -> None:
-    """Until the coordinator has looked at an epoch that is not there yet."""
+    """Wait until the coordinator has checked an epoch that does not exist yet."""
     epoch = json.loads(user.run("submit", json.dumps({"command": "Noop"})))["epoch"]
 
     def looked() -> bool:
@@ -146,7 +146,7 @@ def _await_look(user: User) -> None:
 
 
 def _private(path: Path, text: str) -> Path:
-    """A file that is closed to others, there at once as a whole."""
+    """Write a file with owner-only permissions, atomically."""
     new = path.with_name("new")
     new.write_text(text, encoding="utf-8")
     new.chmod(0o600)

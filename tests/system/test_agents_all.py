@@ -1,4 +1,6 @@
-"""All agents under one supervisor: a node joins while one of them is killed, and SIGTERM leaves nothing behind."""
+"""All agents under one supervisor: a node joins while the coordinator is killed, and SIGTERM leaves no
+process behind.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ sys.exit(supervise(ProcessSettings(), tuple(sys.argv[1:])))
 
 @contextmanager
 def supervised(world: AgentsWorld, *roles: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A supervisor of these roles; stopped at the end if it still runs."""
+    """Run a supervisor of these roles; stop it at the end if it still runs."""
     process = subprocess.Popen([sys.executable, "-c", SUPERVISE, *roles], env=world.environment)
     try:
         yield process
@@ -59,17 +61,17 @@ def all_caught_up(status: StatusReader) -> bool:
 
 
 def children(process: subprocess.Popen[bytes]) -> list[int]:
-    """The process ids of the supervisor's children."""
+    """Return the process ids of the supervisor's children."""
     tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii")
     return [int(pid) for pid in tasks.split()]
 
 
 def all_children(process: subprocess.Popen[bytes]) -> dict[str, int] | None:
-    """Role to process id, once each role has one: whoever ends is started again after a pause."""
+    """Return role to process id, once each role has a process; an ended child restarts after a pause."""
     try:
         found = {last_argument(pid): pid for pid in children(process)}
     except OSError:
-        return None  # one has ended between the two looks
+        return None  # a child ended between the two reads
     return found if found.keys() == set(ROLES) else None
 
 
@@ -110,7 +112,7 @@ def test_a_node_joins_although_the_coordinator_is_killed(world: AgentsWorld, sta
 
 
 def acknowledge_until_normal(world: AgentsWorld, node: str) -> None:
-    """Speak for every node, as if it had applied all that there is, until the joining one is normal."""
+    """Acknowledge the whole log for all nodes until the joining node is normal."""
     producer = AckedProducer(world.stack.bootstrap_servers)
     topic = topic_name(world.cluster, ACKS.suffix)
 

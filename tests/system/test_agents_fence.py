@@ -1,4 +1,4 @@
-"""The fence of a role, and what the validator keeps of the results; no agents needed."""
+"""The fence of a role and the validator's retention of results, without agents."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def committed(results: KafkaLog) -> list[bytes]:
 
 
 def await_committed(results: KafkaLog, *wanted: bytes) -> None:
-    """A broker answers a commit before its marker is in the partition, and readers see the records only then."""
+    """Wait for the records: a broker may confirm a commit before its marker is in the partition."""
     until(lambda: len(committed(results)) >= len(wanted), f"{len(wanted)} committed records")
     assert committed(results) == list(wanted)
 
@@ -55,7 +55,7 @@ def fenced(stack: StackInfo, results: KafkaLog) -> FencedProducer:
     return producer
 
 
-def test_who_was_replaced_commits_nothing_more(stack: StackInfo, results: KafkaLog) -> None:
+def test_a_replaced_producer_commits_nothing(stack: StackInfo, results: KafkaLog) -> None:
     first = fenced(stack, results)
     first.commit([TransactionRecord(results.name, None, b"before")])
     second = fenced(stack, results)
@@ -65,8 +65,8 @@ def test_who_was_replaced_commits_nothing_more(stack: StackInfo, results: KafkaL
     await_committed(results, b"before", b"after")
 
 
-def test_who_is_replaced_inside_a_transaction_leaves_nothing_of_it(stack: StackInfo, results: KafkaLog) -> None:
-    """It slept with its records at the broker: the next one ends that transaction, so that readers go on at once."""
+def test_a_producer_replaced_in_a_transaction_leaves_nothing(stack: StackInfo, results: KafkaLog) -> None:
+    """The old instance slept with records at the broker. Its successor aborts that transaction, so readers continue."""
     first = fenced(stack, results)
     first._producer.begin_transaction()
     first._producer.produce(results.name, b"half", partition=0)
@@ -92,7 +92,7 @@ def test_aborted_rejections_are_lost(stack: StackInfo, cluster_name: str, result
     kept.close()
 
 
-def test_a_transaction_may_have_more_records_than_the_client_holds(stack: StackInfo, results: KafkaLog) -> None:
+def test_a_transaction_may_exceed_the_buffer_of_the_client(stack: StackInfo, results: KafkaLog) -> None:
     producer = fenced(stack, results)
     producer.commit([TransactionRecord(results.name, None, b"%d" % number) for number in range(100_001)])
     until(lambda: results.end_offset() > 100_001, "the end of the transaction")
@@ -100,7 +100,7 @@ def test_a_transaction_may_have_more_records_than_the_client_holds(stack: StackI
     assert (len(found), found[0], found[-1]) == (100_001, b"0", b"100000")
 
 
-def test_a_record_that_the_topic_refuses_is_named_and_not_written(stack: StackInfo, results: KafkaLog) -> None:
+def test_a_record_that_the_topic_rejects_is_named(stack: StackInfo, results: KafkaLog) -> None:
     producer = fenced(stack, results)
     refused = TransactionRecord(results.name, b"key", bytes(RECORD_BYTES_MAX))
     small = TransactionRecord(results.name, None, b"small")
@@ -114,7 +114,7 @@ def test_a_record_that_the_topic_refuses_is_named_and_not_written(stack: StackIn
     await_committed(results, b"after")
 
 
-def test_a_batch_above_a_lowered_limit_names_the_largest_of_it(stack: StackInfo, results: KafkaLog) -> None:
+def test_a_batch_above_a_lowered_limit_names_its_largest(stack: StackInfo, results: KafkaLog) -> None:
     alter(admin_client(stack.bootstrap_servers), results.name, "max.message.bytes", "1000")
     producer = fenced(stack, results)
     records = [TransactionRecord(results.name, b"%d" % size, bytes(size)) for size in (100, 700, 300, 200)]
@@ -122,7 +122,7 @@ def test_a_batch_above_a_lowered_limit_names_the_largest_of_it(stack: StackInfo,
         producer.commit(records)
 
 
-def test_what_ends_a_transaction_from_inside_leaves_nothing_of_it(stack: StackInfo, results: KafkaLog) -> None:
+def test_an_error_inside_a_transaction_leaves_nothing(stack: StackInfo, results: KafkaLog) -> None:
     class Broken:
         def __iter__(self) -> Iterator[TransactionRecord]:
             yield TransactionRecord(results.name, None, b"half")
@@ -135,7 +135,7 @@ def test_what_ends_a_transaction_from_inside_leaves_nothing_of_it(stack: StackIn
     await_committed(results, b"whole")
 
 
-def test_an_append_that_the_topic_never_takes_is_no_outage(results: KafkaLog) -> None:
+def test_a_permanently_rejected_append_is_no_outage(results: KafkaLog) -> None:
     for size in (RECORD_BYTES_MAX, 2 * RECORD_BYTES_MAX + 1):
         with pytest.raises(RecordTooLarge, match=f"{size:,} bytes"):
             results.append([bytes(size)])

@@ -1,6 +1,6 @@
-"""Requests that are sent once, by nobody again: rebalances and a SIGKILL lose none, and none takes effect twice.
+"""Requests that are sent only once: rebalances and a SIGKILL lose none, and none takes effect twice.
 
-And an agent on a topic that would lose entries does not begin.
+An agent refuses to start on a topic that would lose entries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.system
 
 
 class Sender:
-    """Appends requests to their topic, each once, and counts what the log applies."""
+    """Appends requests to their topic, each once, and counts the applied ones in the log."""
 
     def __init__(self, world: AgentsWorld) -> None:
         self.world = world
@@ -67,13 +67,13 @@ class Sender:
 
 
 def members(world: AgentsWorld) -> int:
-    """How many validators are in the group."""
+    """Return the number of validators in the group."""
     group = f"{world.cluster}.validator"
     admin = admin_client(world.stack.bootstrap_servers)
     return len(admin.describe_consumer_groups([group])[group].result(DEADLINE_S).members)
 
 
-def test_what_is_sent_once_is_done_once(world: AgentsWorld) -> None:
+def test_each_request_is_applied_once(world: AgentsWorld) -> None:
     with closing(Sender(world)) as sender:
         first = world.start("validator")
         second = world.spawn("validator")
@@ -90,15 +90,15 @@ def test_what_is_sent_once_is_done_once(world: AgentsWorld) -> None:
 
 
 @pytest.mark.soak("the next validator that repeats a rejection under its own term")
-def test_what_was_refused_stays_refused(world: AgentsWorld) -> None:
-    """Also by the next validator, to which it would be acceptable."""
+def test_a_rejected_request_stays_rejected(world: AgentsWorld) -> None:
+    """The next validator keeps the rejection although it would accept the command."""
     world.start("validator")
     with closing(Sender(world)) as sender:
         check_rejections(world, sender)
 
 
 def check_rejections(world: AgentsWorld, sender: Sender) -> None:
-    """One validator refuses, is killed, and the next one is asked again."""
+    """One validator rejects and is killed; the next one receives the same requests."""
     first = world.running("validator")
     world.spawn("validator")
     early: list[CommandRequest] = []
@@ -118,7 +118,8 @@ def check_rejections(world: AgentsWorld, sender: Sender) -> None:
         return {request_id for request_id, _ in refused()}
 
     until(lambda: len(refused()) > len(rejected()), "some to be refused again, under the next term")
-    # The first validator may have died before it told of all of them: such a one is decided anew, and may be applied.
+    # The first validator may have died before it published all rejections; the next one decides those again and may
+    # accept.
     asked = {request.request_id for request in early}
     until(lambda: rejected() | sender.applied.keys() >= asked, "an answer to every one")
     assert rejected() <= asked

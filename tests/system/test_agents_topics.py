@@ -1,6 +1,6 @@
-"""Another log takes the place of the one that agents act or stand by on: each ends in the same way, and stays down.
+"""The metadata topic is deleted and created again: active agents and standbys end with the same error and stay down.
 
-The faults delete it without making it again, which takes longer.
+The tests in ``tests/faults`` delete the topic without creating it again, which takes longer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 class Supervised:
-    """All agents under one supervisor, and what they have written."""
+    """All agents under one supervisor, and their output."""
 
     def __init__(self, world: AgentsWorld, folder: Path) -> None:
         self._log = folder / "log"
@@ -43,7 +43,7 @@ class Supervised:
         return self._log.read_text(encoding="utf-8")
 
     def all_say(self, event: str) -> bool:
-        """Has every role said it? Some may have said it twice: a role may go from one to the other and back."""
+        """Return True if each role has logged the text, possibly twice after a change of the active instance."""
         said = [line for line in self.text.splitlines() if event in line]
         return all(any(f"role={role}" in line for line in said) for role in ROLES)
 
@@ -71,7 +71,7 @@ def supervise(world: AgentsWorld, tmp_path: Path) -> Iterator[Callable[[str], Su
 
 
 @pytest.mark.soak("tests/log/test_identity.py, for the replica that all agents have")
-def test_agents_halt_when_metadata_was_made_again(world: AgentsWorld, supervise: Callable[[str], Supervised]) -> None:
+def test_agents_halt_on_a_recreated_metadata(world: AgentsWorld, supervise: Callable[[str], Supervised]) -> None:
     acting = supervise("acting")
     for role in ROLES:
         world.await_term(role, 1)
@@ -102,9 +102,9 @@ def test_agents_halt_when_metadata_was_made_again(world: AgentsWorld, supervise:
 
 @pytest.mark.soak("the topic that was made again; tests/log/test_identity.py for every other kind of loss")
 def test_a_name_on_another_or_wiped_kafka_is_another_cluster(world: AgentsWorld, tmp_path: Path) -> None:
-    """One user, one data folder, three clusters of one name: each is remembered, none is taken for another.
+    """One user with one data folder has three clusters of one name; the folder keeps them apart.
 
-    Two roles stand for all, which remember in the same way.
+    Two roles represent all roles, because all use the same code.
     """
 
     def act(where: AgentsWorld, term: int) -> None:

@@ -1,4 +1,4 @@
-"""The validator's process under SIGKILL, SIGSTOP and competition: nothing is lost, done twice, or taken back."""
+"""The validator's process under SIGKILL, SIGSTOP and competition: no request is lost, applied twice, or reverted."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ BAD = ChangeSettings((("no_such_setting", 1),))
 
 @pytest.fixture(scope="module")
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentsWorld]:
-    """One cluster for all tests of this file; each finds or starts a validator."""
+    """One cluster for all tests of this file; each test finds or starts a validator."""
     world = AgentsWorld(stack, f"validated-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("agents"))
-    # One port for all: who stands by has it once the one before is gone, and does its work without it.
+    # All share one port: a standby gets it after its predecessor ends, and works without it until then.
     world.environment["RINGLOG_METRICS_PORT"] = str(processes.choose(1)[0])
     yield world
     world.close()
 
 
 def submit(world: AgentsWorld, count: int) -> list[tuple[Command, Future[Submitted]]]:
-    """Good and bad commands at once."""
+    """Submit valid and invalid commands together."""
     commands = [BAD if number % 4 == 0 else Noop() for number in range(count)]
     return [(command, world.client.submit_future(command, timeout_s=DEADLINE_S)) for command in commands]
 
@@ -56,7 +56,9 @@ DIRECT_MOST = 500
 
 
 def check_each_once(world: AgentsWorld, futures: list[tuple[Command, Future[Submitted]]]) -> None:
-    """Every good one was applied exactly once, every bad one was rejected; no rejected request is in the log."""
+    """Each valid command was applied exactly once, each invalid one was rejected, and the log has no rejected
+    request.
+    """
     wait([future for _, future in futures], DEADLINE_S)
     world.client.read_barrier()
     counts = Counter(entry.request_id for entry in world.applied())
@@ -74,14 +76,14 @@ def check_each_once(world: AgentsWorld, futures: list[tuple[Command, Future[Subm
     assert not rejected.intersection(counts)
 
 
-def test_who_watches_a_validator_sees_what_it_answered(world: AgentsWorld) -> None:
+def test_metrics_show_the_answers_of_a_validator(world: AgentsWorld) -> None:
     world.running("validator")
     check_each_once(world, submit(world, 40))
     place = f"http://127.0.0.1:{world.environment['RINGLOG_METRICS_PORT']}"
     with httpx.Client(timeout=60) as http:
 
         def counted() -> dict[str, float] | None:
-            """Clients may hear of their answers before the validator has counted them."""
+            """Clients may receive their answers before the validator has counted them."""
             found = figures(http.get(f"{place}/metrics").text, {"role": "validator"})
             outcomes = [found[f"ringlog_validator_answers_total {one}"] for one in ("applied", "rejected")]
             return found if outcomes >= [30, 10] and found["ringlog_validator_waiting_requests"] == 0 else None
@@ -98,7 +100,7 @@ def test_who_watches_a_validator_sees_what_it_answered(world: AgentsWorld) -> No
 
 def test_sigkill_with_hundreds_in_flight(world: AgentsWorld) -> None:
     def one_kill() -> bool:
-        """A validator dies and another takes over; True if requests were without an answer then."""
+        """Kill a validator while another takes over; return True if requests were unanswered then."""
         first = world.running("validator")
         world.spawn("validator")
         before = world.term("validator")
@@ -107,14 +109,14 @@ def test_sigkill_with_hundreds_in_flight(world: AgentsWorld) -> None:
         first.kill()
         hit = not all(future.done() for _, future in futures)
         check_each_once(world, futures)
-        # Not at once: the one that died may have settled all of them before their answers were here.
+        # The dead validator may have decided all of them before their answers arrived.
         world.await_term("validator", before + 1)
         return hit
 
     until(one_kill, "a kill between two answers")
 
 
-def test_a_stopped_validator_changes_nothing_when_it_goes_on_and_ends(world: AgentsWorld) -> None:
+def test_a_stopped_validator_changes_nothing_when_it_continues(world: AgentsWorld) -> None:
     first = world.running("validator")
     early = submit(world, 300)
     until(lambda: any(future.done() for _, future in early), "the first answer")
@@ -135,10 +137,10 @@ def test_direct_authors_in_the_middle_of_group_commits(world: AgentsWorld) -> No
     world.running("validator")
 
     def one_burst() -> bool:
-        """Requests through the validator while a direct author goes on; True if it got in between two of them."""
+        """Submit requests while a direct author continues; return True if it appended between two of them."""
         futures = submit(world, 1_200)
         direct = []
-        # Not for ever: on a slow machine the direct author would starve the validator until requests expire.
+        # The author stops in time: on a slow machine it would starve the validator until requests expire.
         while len(direct) < 20 or (len(direct) < DIRECT_MOST and not all(future.done() for _, future in futures)):
             direct.append(world.client.direct.submit(Noop()))
         check_each_once(world, futures)
@@ -165,10 +167,10 @@ def test_the_next_validator_repeats_a_rejection_under_its_own_term(world: Agents
     assert again == answer
     terms = [result.term for result in world.results() if result.request_id == request_id]
     assert terms == sorted(terms)
-    assert len(set(terms)) >= 2, "more where a validator slept longer than its session"
+    assert len(set(terms)) >= 2, "more if a validator slept longer than its session"
 
 
-def test_a_request_id_that_is_used_twice(world: AgentsWorld) -> None:
+def test_a_request_id_used_twice(world: AgentsWorld) -> None:
     world.running("validator")
     request_id, since = "01890000-0000-7000-8000-00000000beef", world.state.epoch
     command = ChangeSettings((("operations_kept_max", 7),))
@@ -183,7 +185,7 @@ def test_a_request_id_that_is_used_twice(world: AgentsWorld) -> None:
     assert "operations_kept_max" not in world.state.settings
 
 
-def test_bytes_that_are_no_request_and_commands_of_tomorrow_stop_nothing(world: AgentsWorld) -> None:
+def test_invalid_bytes_and_future_commands_stop_nothing(world: AgentsWorld) -> None:
     world.running("validator")
     requests = KafkaLog(world.stack.bootstrap_servers, world.cluster, REQUESTS)
     unknown = CommandRequest(
@@ -196,13 +198,13 @@ def test_bytes_that_are_no_request_and_commands_of_tomorrow_stop_nothing(world: 
     def codes() -> list[str]:
         return [result.code for result in world.results() if result.request_id == unknown.request_id]
 
-    # Its rejection goes another way than the entry that answered the one behind it.
+    # Its rejection uses another topic than the entry that answered the next request.
     until(codes, "the answer to what is of tomorrow")
     assert codes() == ["unknown_command"]
 
 
-def test_a_program_in_another_language_learns_that_its_command_is_applied(world: AgentsWorld) -> None:
-    """It has a Kafka client, Avro and the schemas, and does not read the log."""
+def test_a_program_in_another_language_gets_an_answer(world: AgentsWorld) -> None:
+    """The program has a Kafka client, Avro and the schemas, and does not read the log."""
     world.running("validator")
     schema = fastavro.parse_schema(dict(catalog()["ringlog.requests.Request"]))
     canonical = fastavro.schema.to_parsing_canonical_form(schema)
@@ -224,7 +226,7 @@ def test_a_program_in_another_language_learns_that_its_command_is_applied(world:
                 return dict(found)
 
     epochs = []
-    for _ in range(2):  # the second time, the answer comes from the history
+    for _ in range(2):  # the second answer comes from the history
         producer.produce(f"{world.cluster}.requests", out.getvalue())
         producer.flush(DEADLINE_S)
         result = answered()
@@ -236,8 +238,8 @@ def test_a_program_in_another_language_learns_that_its_command_is_applied(world:
 
 
 @pytest.mark.slow
-def test_what_is_answered_is_acknowledged_although_faust_rests(world: AgentsWorld) -> None:
-    """The next validator does not read again what this one has answered, in however many records it came."""
+def test_answered_requests_are_acknowledged_by_idle_faust(world: AgentsWorld) -> None:
+    """The next validator does not read answered requests again, for any number of records."""
     world.running("validator")
     for _ in range(2):
         for _ in range(30):
@@ -252,4 +254,4 @@ def test_take_over_with_the_default_session_time_out(stack: StackInfo, cluster_n
         assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
         first.kill()
         assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
-        assert world.term("validator") >= 2, "whoever answered is another one; it may have come before the kill"
+        assert world.term("validator") >= 2, "a successor answered; it may have started before the kill"

@@ -1,6 +1,6 @@
-"""The audit on a real broker: it passes on a right CDC log and finds every planted error.
+"""The audit on a real broker: it passes on a correct CDC log and finds each planted error.
 
-The topics are written by ``audit_world``, so the audit's own reading and routing meet those of everybody else.
+``audit_world`` writes the topics with the kernel's routing, and the audit compares them with its own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def failed(report: AuditReport) -> set[str]:
     return {check.name for check in report.checks if not check.ok}
 
 
-def test_a_right_log_passes(world: World) -> None:
+def test_a_correct_log_passes(world: World) -> None:
     world.publish()
     report = world.audited(written=66, rejected=15, generations=2)
     assert report.ok, report.as_json()
@@ -81,7 +81,7 @@ def _image_of_another_write(world: World) -> None:
     one.row, other.row = other.row, one.row
 
 
-def test_a_right_log_with_images_passes_and_every_error_in_one_is_found(stack: StackInfo, cluster_name: str) -> None:
+def test_a_log_with_images_passes_and_each_image_error_is_found(stack: StackInfo, cluster_name: str) -> None:
     world = World(stack, cluster_name, IMAGES)
     assert len(images(world, 0)) > 3 < len(images(world, 9))
     world.publish()
@@ -93,7 +93,7 @@ def test_a_right_log_with_images_passes_and_every_error_in_one_is_found(stack: S
         assert failed(world.audited()) & {"source", "complete", "stream"}, plant.__name__
 
 
-def test_expectations_that_do_not_hold_are_found(world: World) -> None:
+def test_false_expectations_are_found(world: World) -> None:
     world.publish()
     assert failed(world.audited(written=64)) == {"complete"}
     assert failed(world.audited(rejected=9)) == {"complete"}
@@ -181,7 +181,7 @@ def _two_partitions(world: World) -> None:
     world.outgoing.append(replace(world.rows()[0], partition=(out.partition + 1) % 8))
     world.outgoing.remove(next(o for o in world.rows() if o.key == out.key))
     rest = [o for o in world.rows() if o.key == out.key]
-    assert len(rest) > 1, "the stream has other rows, which stay where they belong"
+    assert len(rest) > 1, "the stream has other rows, which remain in place"
 
 
 def _letters(world: World) -> Iterable[Out]:
@@ -258,7 +258,7 @@ PLANTED: dict[str, tuple[Callable[[World], None], set[str]]] = {
 }
 
 
-def test_a_batch_that_a_job_wrote_again_is_counted_and_right(world: World) -> None:
+def test_a_repeated_batch_is_counted_and_correct(world: World) -> None:
     letters = [out for out in world.outgoing if out.topic == "dead-letters"]
     world.outgoing += [*world.rows()[-40:], *letters[-5:]]
     world.publish()
@@ -273,7 +273,7 @@ def test_every_planted_error_is_found(world: World, what: str) -> None:
     plant(world)
     world.publish()
     found = failed(world.audited())
-    # What lies in another place, or comes again, may be out of order there as well.
+    # A row in a wrong place, or a repeated one, may also be out of order there.
     assert found - {"order"} == found_by - {"order"}
     assert ("order" in found) or ("order" not in found_by)
 
@@ -285,12 +285,12 @@ def test_a_generation_without_its_ranges_ends_the_audit(own_world: World) -> Non
         own_world.audited()
 
 
-def test_nothing_published_ends_the_audit(own_world: World) -> None:
+def test_unpublished_topics_end_the_audit(own_world: World) -> None:
     with pytest.raises(AuditError, match="publish"):
         own_world.audited()
 
 
-def test_no_broker_ends_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_broker_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "ANSWER_S", 1.0)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

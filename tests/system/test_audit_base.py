@@ -1,4 +1,4 @@
-"""The audit beside nodes that serve HTTP: rows that a node lost, made up or changed are named."""
+"""The audit with nodes that serve HTTP names lost, invented and changed rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.system
 
 
 class Served:
-    """The nodes of an audited world, each with what it judged of the mutations."""
+    """The nodes of an audited world, each with its own decisions about the mutations."""
 
     def __init__(self, stack: StackInfo) -> None:
         self.world = World(stack, f"based-{uuid.uuid4().hex[:8]}", also=(NODES,))
@@ -48,7 +48,7 @@ class Served:
         self.world.publish()
 
     def read(self) -> None:
-        """Every node judges the mutations that there are."""
+        """Let each node read the current mutations."""
         written = list(records(self.world.bootstrap, f"{self.world.cluster}.mutations"))
         for row_replica in self.holders.values():
             row_replica.adopt(self.world.state)
@@ -79,7 +79,7 @@ def found(report: AuditReport) -> list[str]:
     return check.examples
 
 
-def test_nodes_that_have_what_the_log_makes(served: Served) -> None:
+def test_nodes_that_match_the_log(served: Served) -> None:
     report = served.audited()
     assert report.ok, report.as_json()
     replicas = 2
@@ -88,7 +88,7 @@ def test_nodes_that_have_what_the_log_makes(served: Served) -> None:
     assert served.audited(4).counts["base_partitions"] == 4
 
 
-def test_a_row_that_a_node_lost_made_up_or_changed_is_named(served: Served) -> None:
+def test_a_lost_invented_or_changed_row_is_named(served: Served) -> None:
     row_replica = served.holders[name_of(2)]
     version = next(version for version in row_replica.store.versions([(0, 0)]) if version.table == TABLE)
     row_replica.store.drop(TABLE, [(version.token - 1, version.token)])
@@ -112,7 +112,7 @@ def test_a_row_that_a_node_lost_made_up_or_changed_is_named(served: Served) -> N
         row_replica.store.add(held)
 
 
-def test_a_row_of_the_log_that_says_something_else_is_named(served: Served) -> None:
+def test_a_different_row_of_the_log_is_named(served: Served) -> None:
     world = served.world.afresh()
     _cell(world)
     world.publish()
@@ -120,7 +120,7 @@ def test_a_row_of_the_log_that_says_something_else_is_named(served: Served) -> N
     served.world.afresh().publish()
 
 
-def test_a_node_that_is_behind_or_silent_is_named(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lagging_or_silent_node_is_named(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "SILENCE_S", 0.0)
     row_replica = served.holders[name_of(3)]
     before = dict(row_replica.positions)

@@ -1,7 +1,7 @@
-"""What is no good is refused with a code, and nothing has changed: no topic, no archive, no member's copy, no node.
+"""Commands reject bad input with a code and change no topic, archive, replica or node.
 
-A real broker, and the commands that operators have. Each case makes its bad input, takes a picture of everything, runs
-the command, and compares: byte for byte on the disk, and both ends of each partition of each topic.
+The tests use a real broker and the operator's commands. Each case creates its bad input, captures everything, runs the
+command, and compares: all bytes on the disk, and both ends of each partition of each topic.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Forge = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class Scene(World):
-    """A cluster with an archive and a member's copy, and what it was like."""
+    """A cluster with an archive and a log replica, and their captured contents."""
 
     def __init__(self, stack: StackInfo, cluster: str, folder: Path) -> None:
         super().__init__(stack, cluster, folder)
         self.folder = folder
 
     def picture(self) -> tuple[dict[str, bytes], dict[tuple[str, int], tuple[int, int]]]:
-        """Every file, and where each partition of each topic of the cluster begins and ends."""
+        """Return all files, and begin and end of each partition of each topic of the cluster."""
         files = {str(path): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
         reader = Consumer({**connection(self.place[0]), "group.id": "picture", "log_level": 2})
         with closing(reader):
@@ -61,7 +61,7 @@ class Scene(World):
             }
 
     def refused(self, *words: str) -> str:
-        """The code with which the program refuses the words; nothing has changed by it."""
+        """Return the code of the rejected command after checking that nothing has changed."""
         before = self.picture()
         ended = CliRunner().invoke(app, [*words])
         assert ended.exit_code != 0, ended.output
@@ -77,7 +77,7 @@ class Scene(World):
 @pytest.fixture
 def scene(stack: StackInfo, cluster_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     for name in (VARIABLE, TRUST_VARIABLE):
-        monkeypatch.setenv(name, "")  # what a command is given by an option it leaves there
+        monkeypatch.setenv(name, "")  # a command option leaves its value in this variable
     return Scene(stack, cluster_name, tmp_path)
 
 
@@ -91,13 +91,15 @@ def _digest(head: Any, chunks: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("forge", [_part, _digest], ids=["a part", "the digest"])
 def test_a_forged_snapshot(scene: Scene, forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody begins with it, though two have confirmed it and the log says so: who starts has the state of the log."""
+    """Two members confirmed it and the log has its mark, but no process uses it: a new process has the state of the
+    log.
+    """
     with monkeypatch.context() as patched:
         patched.setattr(start_finder, "encode_snapshot", lambda *arguments: forge(*encode_snapshot(*arguments)))
         scene.snapshot()
     with closing(open_snapshots(*scene.place)) as topic:
         (stored,) = topic.listed()
-        assert not stored.code, "it looks right until its chunks are read"
+        assert not stored.code, "it looks valid until its chunks are read"
     assert scene.refused("log", "verify", *scene.where) == "snapshot_forged"
     before = scene.picture()
     with closing(KafkaLog(*scene.place)) as log, scene.replica(log, memory=False) as replica:

@@ -163,7 +163,7 @@ def test_readers_see_nothing_of_an_open_transaction(place: Place) -> None:
     place.expect(b"before", b"half", b"whole")
 
 
-def test_who_is_replaced_inside_a_transaction_leaves_nothing_of_it(place: Place) -> None:
+def test_a_producer_replaced_in_a_transaction_leaves_nothing(place: Place) -> None:
     first = place.began()
     second: list[TransactionalProducer[Any, None]] = []
     with pytest.raises(Superseded):
