@@ -1,5 +1,7 @@
-"""The balancer on real processes: a node joins, and a table in tablets with rows spreads onto it. The active balancer
-is killed on the way; the one that stands by takes over. Every row is where the map says in the end.
+"""The balancer on real processes: a node joins, and a table in tablets spreads onto it.
+
+The active balancer is killed during the moves, and its standby continues. In the end each row is on the nodes of the
+tablet map.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ TABLETS = 8
 FACTOR = 2
 ROWS = 600
 STREAMS = 2
-"""Tablets that move at once: so the balancer must plan again and again."""
+"""The maximum of concurrent moves, so low that the balancer must plan repeatedly."""
 SESSION_TIMEOUT_S = 5
-"""Long enough for a busy machine not to take the active balancer for dead."""
+"""Long enough that a busy machine does not expire the active balancer."""
 
 
 class BalancerWorld(NodesWorld):
-    """Nodes, and a table in tablets that has rows."""
+    """Nodes, and a table in tablets with rows."""
 
     def __init__(self, agents: AgentsWorld, folder: Path) -> None:
         super().__init__(agents, folder)
@@ -55,7 +57,7 @@ class BalancerWorld(NodesWorld):
         self.keys: list[bytes] = []
 
     def create(self) -> None:
-        """The table keeps its number of tablets, whatever it holds."""
+        """Create the table with a fixed number of tablets."""
         self.submit(ChangeSettings((("tablet_streams_max", STREAMS),)))
         self.submit(CreateKeyspace("shop", Replication("tablets", FACTOR)))
         options = TabletOptions(TABLETS, min_count=TABLETS, max_count=TABLETS)
@@ -65,7 +67,7 @@ class BalancerWorld(NodesWorld):
         )
 
     def write(self, count: int) -> None:
-        """So many rows more."""
+        """Write this number of further rows."""
         topic = f"{self.agents.cluster}.{MUTATIONS.suffix}"
         for _ in range(count):
             key = b"seat-%d" % len(self.keys)
@@ -84,25 +86,25 @@ class BalancerWorld(NodesWorld):
         return self.agents.state.tablets[TABLE]
 
     def names(self, tablet: int) -> list[str]:
-        """The nodes that have a tablet."""
+        """Return the names of the nodes with the tablet."""
         return [self.agents.state.nodes[one.node].name for one in self.tablets.replicas(tablet)]
 
     def names_of(self, key: bytes) -> list[str]:
-        """The nodes that have a row."""
+        """Return the names of the nodes with the row."""
         return self.names(self.tablets.index_of(token_of(key)))
 
     def held(self) -> dict[str, int]:
-        """Tablets of each node that has some, by name."""
+        """Return the number of tablets by name of each node with tablets."""
         return dict(Counter(name for tablet in self.tablets for name in self.names(tablet.index)))
 
     def rows_are_whole(self) -> bool:
-        """Each node has as many rows as the map gives it."""
+        """Return True if each node has the rows of its tablets."""
         wanted = Counter(name for key in self.keys for name in self.names_of(key))
         found = {name: self.status(name) for name in self.nodes}
         return all(page is not None and page["rows"] == wanted[name] for name, page in found.items())
 
     def check_rows(self) -> None:
-        """Who has a tablet answers each of its rows with what was written; nobody else answers."""
+        """Check that a node serves the written rows of its tablets and rejects reads of other rows."""
         for key in self.keys[::7]:
             for name in self.nodes:
                 member = self.member(name)
@@ -115,12 +117,12 @@ class BalancerWorld(NodesWorld):
                 assert bytes.fromhex(row["cells"]["who"]["value"]) == b"somebody " + key
 
     def run(self, *words: str) -> dict[str, Any]:
-        """What a command prints as JSON."""
+        """Return the JSON output of a command."""
         found: dict[str, Any] = json.loads(self.agents.run(*words, "--json"))
         return found
 
     def plans(self) -> list[tuple[Entry, MigrateTablets]]:
-        """What a balancer has asked for, in order."""
+        """Return the balancers' requests, in order."""
         return [
             (entry, entry.command)
             for entry in self.agents.applied()
@@ -128,7 +130,7 @@ class BalancerWorld(NodesWorld):
         ]
 
     def reported(self) -> dict[str, int]:
-        """The bytes of the table that each node last reported, by name."""
+        """Return the bytes of the table in each node's last report, by name."""
         nodes = self.agents.state.nodes
         newest = {load.node: load for load in map(decode_node_load, self.agents.records(LOAD))}
         return {
@@ -144,7 +146,7 @@ def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[Balan
 
 
 @pytest.mark.soak("tablets move under load; the simulator kills the balancer")
-def test_a_table_spreads_onto_a_new_node_although_the_balancer_is_killed(world: BalancerWorld) -> None:
+def test_a_table_spreads_onto_a_new_node_despite_a_killed_balancer(world: BalancerWorld) -> None:
     active = world.agents.start(ROLE)
     world.agents.spawn(ROLE)
     world.begin_all("n1", "n2")
@@ -175,15 +177,15 @@ def test_a_table_spreads_onto_a_new_node_although_the_balancer_is_killed(world: 
 
     plans = world.plans()
     authors = {entry.submitter for entry, _ in plans}
-    assert len(authors) > 1, "the one that was killed and the one that took over"
+    assert len(authors) > 1, "the killed balancer and its successor"
     moves = [move for _, plan in plans for move in plan.migrations if move.from_ and move.to]
     between = [move for move in moves if move.from_ and move.to and move.from_.node != move.to.node]
-    assert len(between) == 5, "no tablet moves more than it must"
+    assert len(between) == 5, "no tablet moves more than necessary"
     print(f"{len(plans)} plans, {len(moves)} moves, {len(world.keys)} rows; tablets: {world.held()}", flush=True)
 
 
 def explained(world: BalancerWorld) -> None:
-    """The command line says what there is, and why nothing moves any more."""
+    """Check that the command line shows the balance and why no tablet moves."""
 
     def reported() -> bool:
         return set(world.reported()) == set(world.nodes) and all(world.reported().values())

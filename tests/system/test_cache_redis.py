@@ -1,4 +1,4 @@
-"""The cache in a real Redis keeps the promises of a cache."""
+"""The cache in a real Redis passes the conformance suite of all caches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TestRedisCache(CacheConformance):
     def cache(
         self, stack: StackInfo, cluster_name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[RedisCache]:
-        """All of a write at once, and in pieces of three rows."""
+        """Return the cache; it writes all rows at once, or in pieces of three rows."""
         monkeypatch.setattr(redis_cache, "COMMAND_ROWS_MAX", request.param)
         cache = RedisCache(stack.redis_url, cluster_name)
         self._keys = (stack.redis_url, f"{{{cluster_name}}}:*")
@@ -50,7 +50,7 @@ class TestRedisCache(CacheConformance):
         with redis.Redis.from_url(stack.redis_url) as connection:
             assert list(connection.scan_iter(f"{{{cluster_name}}}:staged:*")) == []
             for key in connection.scan_iter(f"{{{cluster_name}}}:*"):
-                assert connection.ttl(key) == -1, "what was put in place does not go by itself"
+                assert connection.ttl(key) == -1, "stored keys do not expire"
 
     def clear(self, cache: CacheStore) -> None:
         url, pattern = self._keys
@@ -101,7 +101,7 @@ class TestRedisCache(CacheConformance):
         assert stored is not None
         assert stored.parts == project(after)
 
-    def test_only_the_cluster_that_is_meant_is_deleted_or_completed(
+    def test_only_the_named_cluster_is_deleted_or_completed(
         self, stack: StackInfo, cluster_name: str, cache: RedisCache
     ) -> None:
         state = history()[-1]
@@ -115,7 +115,7 @@ class TestRedisCache(CacheConformance):
         assert cache.delete(state.cluster_id) == 0
 
     def test_a_redis_without_memory_changes_nothing(self, tmp_path: Path, cluster_name: str) -> None:
-        """One of its own: that of the stack lets nobody configure it."""
+        """This test has its own Redis, because clients cannot configure that of the stack."""
         socket = tmp_path / "s"
         server = subprocess.Popen([find_redis(), "--port", "0", "--unixsocket", str(socket), "--save", ""])
         url = f"unix://{socket}"
@@ -145,14 +145,14 @@ class TestRedisCache(CacheConformance):
         assert (stored.stamp, stored.parts) == (stamp_of(before), project(before))
         assert cache.apply(delta(before, after), AT_ONCE) is WriteOutcome.APPLIED
 
-    def test_pieces_that_got_lost_put_nothing_in_place(
+    def test_lost_pieces_are_never_activated(
         self, stack: StackInfo, cluster_name: str, cache: RedisCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         before, after = history()[0], history()[-1]
         cache.apply(full_projection(before), AT_ONCE)
 
         class Forgetful(RedisCache):
-            """A Redis that evicts a key as soon as it is there."""
+            """A Redis that evicts each new key immediately."""
 
             def _stage(self, staged: Sequence[str], piece: Sequence[tuple[int, str, str]]) -> None:
                 super()._stage(staged, piece)
@@ -175,7 +175,7 @@ class TestRedisCache(CacheConformance):
         cache.apply(full_projection(states[0]), Confirmation("digest", 7, 0))
         stop = threading.Event()
 
-        # Each confirmation comes so late that the one before is of a keeper that is gone, also of another cluster.
+        # Each confirmation is so late that the previous one, also of another cluster, belongs to a dead cache writer.
         clock = itertools.count(FOREIGN_ACTIVE_US, FOREIGN_ACTIVE_US)
         writes = [
             full_projection(another_cluster()),
@@ -190,7 +190,7 @@ class TestRedisCache(CacheConformance):
                 assert set(outcomes) == {WriteOutcome.APPLIED}
             writer.close()
 
-        # A disk that is busy for two seconds is none of this test's business.
+        # A disk that is busy for two seconds must not fail this test.
         reader = RedisCache(stack.redis_url, cluster_name, timeout_s=DEADLINE_S)
         seen: set[Stamp] = set()
         with ThreadPoolExecutor(1) as pool:
@@ -201,7 +201,7 @@ class TestRedisCache(CacheConformance):
                         break
                     if writing.done():
                         writing.result()
-                    assert number < READS_MAX, "the writer goes on"
+                    assert number < READS_MAX, "the writer continues"
                     stored = reader.read()
                     assert stored is not None
                     assert stored.parts == whole[stored.stamp]
@@ -212,7 +212,7 @@ class TestRedisCache(CacheConformance):
         reader.close()
 
 
-def test_a_redis_that_is_not_there_is_said_to_be_unavailable() -> None:
+def test_a_missing_redis_is_reported_as_unavailable() -> None:
     cache = RedisCache("redis://127.0.0.1:1/0", "nobody", timeout_s=0.5)
     with pytest.raises(CacheUnavailable):
         cache.read()

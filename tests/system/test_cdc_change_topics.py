@@ -1,4 +1,4 @@
-"""Readers of the CDC log, and what others write into the change topics that they follow."""
+"""Readers of the CDC log, and foreign records in their change topics."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def read(log: CdcLog) -> int:
         return len(list(reader))
 
 
-def test_what_is_no_change_ends_a_reader_by_name_until_it_is_gone(log: CdcLog) -> None:
-    """Passed over it might stand for a generation, and the reader would go on behind that one's rows."""
+def test_an_invalid_change_ends_a_reader_until_its_removal(log: CdcLog) -> None:
+    """A skipped record might contain a generation, and the reader would miss the rows of that generation."""
     story = Story(log)
     story.play()
     for suffix in ("cdc-generations", "schemas"):
@@ -51,7 +51,7 @@ def test_what_is_no_change_ends_a_reader_by_name_until_it_is_gone(log: CdcLog) -
 
 
 def test_a_change_of_a_later_release_waits_for_its_schema(log: CdcLog) -> None:
-    """Two topics have no order: its schema was written before it, and may be read after it."""
+    """Two topics have no common order: a schema is written before its record but may be read after it."""
     story = Story(log)
     story.play()
     name = "ringlog.changes.GenerationChange"

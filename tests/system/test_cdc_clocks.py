@@ -1,4 +1,4 @@
-"""A clock that was ahead, at a real broker: what it left is named, and taken back as far as nothing was appended."""
+"""A clock was ahead, at a real broker: commands name its effects and revert them as far as no row was appended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ YEAR_US = 365 * 24 * HOUR_US
 
 @pytest.fixture
 def shop(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World]:
-    """A cluster with a validator; its second generation, and a writer's promise, lie a year ahead."""
+    """Return a cluster with a validator; its second generation, and a writer's lease, are a year ahead."""
     with closing(AgentsWorld(stack, cluster_name, tmp_path)) as agents:
         agents.start("validator")
         made = World(stack.bootstrap_servers, cluster_name, agents.client.replica, agents.client.direct)
@@ -39,13 +39,13 @@ def shop(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World]
 
 
 def said(shop: World, *words: str) -> tuple[int, str]:
-    """Exit status and output of a command."""
+    """Return exit status and output of a command."""
     where = ("--bootstrap", shop.bootstrap, "--cluster", shop.cluster)
     result = CliRunner().invoke(app, [*words, *where])
     return result.exit_code, result.output
 
 
-def test_what_a_clock_left_is_named_and_taken_back(shop: World) -> None:
+def test_effects_of_a_fast_clock_are_reverted(shop: World) -> None:
     first, far = shop.state.generations
     admin, mutations = admin_client(shop.bootstrap), topic_name(shop.cluster, "mutations")
     assert newest_append(admin, mutations) is None

@@ -1,6 +1,6 @@
-"""Compound writes and images through the job on Spark: rows as the audit demands them, and replays the same.
+"""Compound writes and images through the job on Spark: the rows match the audit, and replays are identical.
 
-Images over a killed driver: ``test_cdc_kill``.
+``test_cdc_kill`` tests images with a killed driver.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NUMBER = (7).to_bytes(8, "big")
 
 
 def tables(world: World) -> None:
-    """``carts`` with a static column and a map, ``keys`` whose log has only keys, beside ``orders`` and ``quiet``."""
+    """Create ``carts`` with a static column and a map, ``keys`` that logs only keys, ``orders`` and ``quiet``."""
     world.apply(CreateType("shop", "address", (TypeField("street", "text"), TypeField("zip", "int"))))
     kinds = {"customer": "text", "number": "bigint", "amount": "int", "items": MAP, "total": "int", "to": "address"}
     columns = tuple(Column(name, kind, name == "total") for name, kind in kinds.items())
@@ -60,7 +60,7 @@ def address(**fields: str | int) -> Cell:
 
 
 def compound(first: int, second: int) -> list[Mutation]:
-    """Writes of every kind at a time of the first generation, and some that reach into the second."""
+    """Return writes of all kinds in the first generation, and some that extend into the second."""
     cart = {"table": "carts", "cells": ()}
     one = write("ann", 7, first, **cart, operation="UPDATE")
     return [
@@ -88,7 +88,7 @@ def compound(first: int, second: int) -> list[Mutation]:
 
 
 def refused(first: int) -> dict[str, Mutation]:
-    """A write for each reason that only a compound or a typed one can have, one statement of it being wrong."""
+    """Return a write for each rejection reason of compound or typed writes; one of its statements is wrong."""
     one = write("bob", 7, first, table="carts", operation="UPDATE", cells=(Cell("amount", b"\0\0\0\1"),))
     late = MutationStatement("UPDATE", (NUMBER,), one.cells, first - 2 * HOUR_US)
     return {
@@ -105,7 +105,7 @@ def refused(first: int) -> dict[str, Mutation]:
 
 
 def expected(world: World, mutation: Mutation) -> list[tuple[Any, ...]]:
-    """What the log must have of a mutation, in order, without its place."""
+    """Return the expected rows of a mutation, in order, without their partition."""
     shape = shape_of_table(world.state.tables[f"{mutation.keyspace}.{mutation.table}"])
     assert is_compound(mutation, shape)
     pieces = split(mutation, shape)
@@ -113,13 +113,13 @@ def expected(world: World, mutation: Mutation) -> list[tuple[Any, ...]]:
 
 
 def replace_place(row: Any) -> tuple[Any, ...]:
-    """The fields that a piece and its row have in common."""
+    """Return the common fields of a piece and its row."""
     names = "timestamp batch_seq_no end_of_batch operation ttl clustering_key cells deleted deleted_elements"
     return tuple(getattr(row, name) for name in names.split())
 
 
 def written(world: World, mutation: Mutation) -> list[CdcRow]:
-    """The rows of a mutation, by time and sequence: they may lie in several partitions."""
+    """Return the rows of a mutation by time and sequence, from all partitions."""
     found = [row for row in world.rows() if row.mutation_id == mutation.mutation_id]
     return sorted(found, key=lambda row: (row.timestamp, row.batch_seq_no))
 
@@ -153,7 +153,7 @@ def test_compound_writes_and_a_switch(shop: World, spark: SparkSession, tmp_path
     assert sum(line["skipped"] for line in lines(tmp_path, "batch")) == 1  # type: ignore[misc]
     assert len(shop.rows()) == len(plain) + sum(len(expected(shop, mutation)) for mutation in good)
 
-    # Off and on again: what was written in between is nowhere, and a replay changes nothing of it.
+    # Off and on again: writes in between have no images, and a replay does not change that.
     off, on = CdcOptions(False), CdcOptions(True, delta="keys")
     shop.alter(AlterTable("shop", "carts", cdc=off))
     shop.send([replace(good[0], mutation_id=str(uuid.uuid4()), timestamp=now_us())])
@@ -184,13 +184,13 @@ IMAGES = CdcOptions(True, preimage="full", postimage=True)
 
 
 def carts(world: World, options: CdcOptions = IMAGES) -> None:
-    """The table ``carts`` beside ``orders``, which has no images."""
+    """Create the table ``carts``; ``orders`` has no images."""
     columns = tuple(Column(name, kind, name == "total") for name, kind in KINDS.items())
     world.apply(CreateTable("shop", "carts", str(uuid.uuid4()), columns, ("customer",), ("number",), options))
 
 
 def history(chance: Random, count: int) -> list[Mutation]:
-    """Writes of all kinds to few rows, some of them late."""
+    """Return writes of all kinds to few rows, some of them late."""
     found = []
     for _ in range(count):
         number = chance.randrange(3)
@@ -220,7 +220,7 @@ def history(chance: Random, count: int) -> list[Mutation]:
 
 
 def demanded(world: World) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
-    """Position of each write of ``carts`` to the rows that the audit wants of it."""
+    """Return the audit's expected rows of ``carts`` by the position of their write."""
     images, found = Images(), {}
     for item in world.read("mutations"):
         mutation = decode_mutation(item.value)
@@ -236,7 +236,7 @@ def demanded(world: World) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
 
 
 def logged(rows: list[CdcRow]) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
-    """Position of each write to its rows."""
+    """Return the rows by the position of their write."""
     found: dict[tuple[int, int], list[tuple[Any, ...]]] = {}
     for row in sorted(rows, key=lambda row: (row.timestamp, row.batch_seq_no)):
         values = {c.column: elements(MAP, c.value or b"") if c.column == "items" else c.value for c in row.cells}
@@ -250,14 +250,14 @@ def test_images_are_switched_and_lost(shop: World, spark: SparkSession, tmp_path
     carts(shop)
 
     def codes(**options: Any) -> list[int]:
-        """Operations of the rows of one more write."""
+        """Return the operations of the rows of one more write."""
         one = write("ann", 1, table="carts", cells=(Cell("note", b"n"),))
         shop.send([one])
         run_to_idle(shop, tmp_path, spark, **options)
         return sorted(row.operation for row in shop.rows() if row.mutation_id == one.mutation_id)
 
     def switch(options: CdcOptions) -> None:
-        """Other images, which count for what is written from now on."""
+        """Set other image options and wait until they apply to new writes."""
         shop.apply(AlterTable("shop", "carts", cdc=options))
         since = shop.state.table_lives["shop.carts"][-1].versions[-1].since
         until(lambda: now_us() > since, "the options count")
@@ -270,7 +270,7 @@ def test_images_are_switched_and_lost(shop: World, spark: SparkSession, tmp_path
     repeated = [item.value for item in shop.read("cdc")]
     assert (set(repeated), len(repeated)) == (stored, len(stored) + 3)
     shop.apply(AlterTable("shop", "carts", cdc=CdcOptions(True)))
-    assert codes() == [0, 2, 9], "until the settled time the options before count"
+    assert codes() == [0, 2, 9], "the earlier options apply until the validation watermark"
     switch(CdcOptions(True))
     assert codes() == [2]
     switch(IMAGES)
@@ -279,4 +279,4 @@ def test_images_are_switched_and_lost(shop: World, spark: SparkSession, tmp_path
         path.unlink()
     with pytest.raises(CdcError, match="images_lost"):
         codes()
-    assert codes(images_anew=True) == [0, 2, 9]  # the write before it is repeated, into an empty state
+    assert codes(images_anew=True) == [0, 2, 9]  # the previous write is repeated into an empty state

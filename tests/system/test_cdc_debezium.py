@@ -1,4 +1,4 @@
-"""The import on a real broker: each event once, over a kill in the middle of a transaction, and several tables."""
+"""The import on a real broker: each event once, with several tables and a kill inside a transaction."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Killed(Exception):
 
 
 def tables(world: World) -> None:
-    """Two tables, one under another name than in its source."""
+    """Create two tables, one with another name than in its source."""
     for full_name, (columns, key, clustering) in TABLES.items():
         keyspace, _, name = full_name.partition(".")
         world.apply(CreateKeyspace(keyspace, Replication("simple", 1)))
@@ -48,7 +48,7 @@ def tables(world: World) -> None:
 
 
 class DiesBeforeCommit:
-    """A producer whose process dies when it would commit: the transaction stays open."""
+    """A producer whose process dies before the commit: the transaction stays open."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -62,11 +62,11 @@ class DiesBeforeCommit:
 
 
 def committed(world: World) -> list[Mutation]:
-    """The mutations that a reader of committed records sees, by partition and offset."""
+    """Return the committed mutations by partition and offset."""
     return [decode_mutation(item.value() or b"") for item in records(world.bootstrap, f"{world.cluster}.mutations")]
 
 
-def test_every_event_is_one_mutation_whatever_happens_in_between(stack: StackInfo, cluster_name: str) -> None:
+def test_each_event_is_one_mutation_despite_a_kill(stack: StackInfo, cluster_name: str) -> None:
     people, readings = f"{cluster_name}-people", f"{cluster_name}-readings"
     admin = AdminClient({**QUIET, "bootstrap.servers": stack.bootstrap_servers})
     for made in admin.create_topics([NewTopic(people, 1), NewTopic(readings, 2)]).values():
@@ -107,7 +107,7 @@ def test_every_event_is_one_mutation_whatever_happens_in_between(stack: StackInf
             figures = Import(settings, client, lambda _: None).run()
         assert (figures.mutations, figures.refused, figures.tombstones) == (41, 1, 1)
         place = ["--bootstrap", stack.bootstrap_servers, "--cluster", cluster_name, "--group", "one", "--until-end"]
-        # A second run reads nothing again.
+        # A second run reads no event again.
         assert CliRunner().invoke(app, ["cdc", "import-debezium", *options, *place]).exit_code == 0
 
         found = committed(world)

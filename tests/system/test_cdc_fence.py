@@ -1,4 +1,4 @@
-"""A writer that was taken for dead wakes after its fence, with rows in its hands: not one of them gets in."""
+"""A writer was considered dead and continues after its fence with buffered rows: the broker rejects all of them."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ while not refused:
         print("at work", flush=True)
 print(refused[0], flush=True)
 """
-"""A writer at full speed, with rows in its buffer and on its way at any moment, until it is refused."""
+"""A writer at full speed, with buffered rows and rows in transit at any moment, until the broker rejects it."""
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackInfo, str]]:
-    """A broker with an authorizer, and its listener for writers."""
+    """Return a broker with an authorizer, and its listener for writers."""
     folder = tmp_path_factory.mktemp("guarded")
     plain, controller, own_port = choose(3)
     listener = f"{HOST}:{own_port}"
@@ -99,12 +99,12 @@ def shop(guarded: tuple[StackInfo, str], cluster_name: str) -> Iterator[World]:
 
 
 def await_rights(shop: World, listener: str, rights: Rights) -> None:
-    """The controller grants them; the broker hears of it a moment later."""
+    """Wait until the broker has the ACLs, because the controller confirms them earlier."""
     until(lambda: writable_partitions(listener, PROTOCOL, shop.cluster, rights, PARTITIONS) == PARTITIONS, "the rights")
 
 
 def ends_of(shop: World) -> dict[int, int]:
-    """Where each partition of the CDC topic ends."""
+    """Return the end of each partition of the CDC topic."""
     sworn = fence(ClusterContext(shop.bootstrap, shop.cluster, ""), A_WRITER, "", None, PROTOCOL, "only to look")
     return {position.partition: position.offset for position in sworn.positions}
 
@@ -137,7 +137,7 @@ def test_a_stopped_writer_writes_nothing_after_its_fence(guarded: tuple[StackInf
         finally:
             sender.kill()
     ends = {position.partition: position.offset for position in command.positions}
-    assert ends_of(shop) == ends, "what it had in its hands got in"
+    assert ends_of(shop) == ends, "a buffered row was appended"
     closed = shop.state.generations[0]
     assert {position.partition: position.offset for position in closed.positions} == ends
 
@@ -145,7 +145,7 @@ def test_a_stopped_writer_writes_nothing_after_its_fence(guarded: tuple[StackInf
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.soak("the writer that wakes, in this file; the simulator's zombies")
-def test_a_fenced_driver_writes_nothing_any_more(guarded: tuple[StackInfo, str], shop: World, tmp_path: Path) -> None:
+def test_a_fenced_driver_writes_no_rows(guarded: tuple[StackInfo, str], shop: World, tmp_path: Path) -> None:
     listener, context = guarded[1], ClusterContext(shop.bootstrap, shop.cluster, "")
     first = shop.join("n1", TOKENS, now_us() - HOUR_US)
     shop.schema()
@@ -172,21 +172,21 @@ def test_a_fenced_driver_writes_nothing_any_more(guarded: tuple[StackInfo, str],
     found = [decode_cdc_row(item.value) for item in shop.read("cdc")]
     identities = {(row.source_partition, row.source_offset) for row in found}
     assert identities == {(item.partition, item.offset) for item in shop.read("mutations")}
-    # Its checkpoint was lost: what the fenced one had written was looked up, and is not there again.
+    # It lost its checkpoint and found the rows of the fenced driver in the topic, so no row is there twice.
     assert len({(row.source_partition, row.source_offset, row.stream_id, row.time) for row in found}) == 3_000
     assert len(found) == 3_000
     assert shop.letters() == []
 
 
 def is_at_work(checkpoint: Path) -> bool:
-    """A plan is stored and not carried out yet, from the third on; the first one closes a generation."""
+    """Return True if a plan from the third on is stored but not completed; the first plan seals a generation."""
     plans = {path.stem for path in (checkpoint / "plans").glob("*.json")}
     done = {path.stem for path in (checkpoint / "plans").glob("*.done")}
     return any(int(plan) >= 2 for plan in plans - done)
 
 
 def credentials(shop: World, path: Path, listener: str) -> Path:
-    """A file of the writer's new rights."""
+    """Write a file with the writer's new credentials."""
     made = grant(admin_client(shop.bootstrap), shop.cluster, "spark")
     options = {"bootstrap.servers": listener, **made.java_properties(PROTOCOL)}
     path.write_text("".join(f"{name}={value}\n" for name, value in options.items()), encoding="utf-8")
@@ -194,7 +194,7 @@ def credentials(shop: World, path: Path, listener: str) -> Path:
 
 
 def children(pid: int) -> list[int]:
-    """All processes below this one; Spark's Python workers come and go."""
+    """Return all descendants of this process; Spark's Python workers come and go."""
     try:
         own = [int(name) for name in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -208,7 +208,7 @@ def send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def test_the_name_comes_back_under_new_rights_and_only_under_them(guarded: tuple[StackInfo, str], shop: World) -> None:
+def test_the_name_returns_only_with_new_credentials(guarded: tuple[StackInfo, str], shop: World) -> None:
     listener, admin = guarded[1], admin_client(shop.bootstrap)
     old = grant(admin, shop.cluster, "spark")
     await_rights(shop, listener, old)
@@ -220,10 +220,10 @@ def test_the_name_comes_back_under_new_rights_and_only_under_them(guarded: tuple
     assert writable_partitions(listener, PROTOCOL, shop.cluster, denied, PARTITIONS) == ()
     assert principals(admin, shop.cluster, "spark") == (old.principal, new.principal)
     assert principals(admin, shop.cluster, "spark2") == ()
-    assert set(ends_of(shop).values()) == {0}, "trying writes nothing"
+    assert set(ends_of(shop).values()) == {0}, "a check writes no record"
 
 
-def test_nothing_is_fenced_that_could_not_be_made_sure_of(guarded: tuple[StackInfo, str], shop: World) -> None:
+def test_an_uncertain_fence_is_refused(guarded: tuple[StackInfo, str], shop: World) -> None:
     context = ClusterContext(shop.bootstrap, shop.cluster, "")
     shop.apply(RegisterCdcWriter("spark", "one"))
     writer = shop.state.writers["spark"]
@@ -236,8 +236,8 @@ def test_nothing_is_fenced_that_could_not_be_made_sure_of(guarded: tuple[StackIn
     assert sworn.reason == "gone; without the broker: its disk is in my hands"
 
 
-def test_a_cdc_topic_that_is_missing_ends_nowhere(guarded: tuple[StackInfo, str], cluster_name: str) -> None:
-    """Without its ends nobody knows which rows the writer left."""
+def test_a_missing_cdc_topic_has_no_ends(guarded: tuple[StackInfo, str], cluster_name: str) -> None:
+    """Without the ends of the topic, the last rows of the writer are unknown."""
     context = ClusterContext(guarded[0].bootstrap_servers, cluster_name, "")
     with pytest.raises(TopicMissing):
         fence(context, A_WRITER, "gone", None, PROTOCOL, "it is switched off")

@@ -44,7 +44,7 @@ CDC_PARTITIONS = 8
 
 
 def start(world: World | ClusterContext, checkpoint: Path, spark: SparkSession, **changes: object) -> CdcJob:
-    """A job that runs in this process and appends its promises itself."""
+    """Return a job that runs in this process and appends its own leases."""
     from ringlog_cdc.driver.job import CdcJob
 
     values = {"direct": True, "trigger_seconds": 0.1} | changes
@@ -58,7 +58,7 @@ def run_to_idle(world: World, checkpoint: Path, spark: SparkSession, **changes: 
 
 
 def lines(checkpoint: Path, event: str) -> list[dict[str, object]]:
-    """The progress lines of one kind; the last one may not be whole yet."""
+    """Return the progress lines of one kind; the last line may be incomplete."""
     path = checkpoint / "progress.jsonl"
     text = path.read_text() if path.exists() else ""
     found = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
@@ -66,12 +66,14 @@ def lines(checkpoint: Path, event: str) -> list[dict[str, object]]:
 
 
 def identity(row: CdcRow) -> tuple[int, int]:
-    """Where the row's write came from."""
+    """Return the origin of the row's write."""
     return row.source_partition, row.source_offset
 
 
 def check_places(world: World, generations: dict[int, Generation]) -> None:
-    """Every row lies under the stream of its key in its generation, in that stream's partition, in order of its key."""
+    """Check that each row has the stream of its key in its generation, is in that stream's partition, and keeps the
+    key's order.
+    """
     last: dict[tuple[bytes, int], int] = defaultdict(lambda: -1)
     for item, row in zip(world.read("cdc"), world.rows(), strict=True):
         wanted = stream_of(generations[row.generation], token_of(row.partition_key[0]))
@@ -83,7 +85,7 @@ def check_places(world: World, generations: dict[int, Generation]) -> None:
 
 
 def no_mutations() -> list[bytes | None]:
-    """Values that look like mutations more or less, and are none by the strict decoder."""
+    """Return values that resemble mutations but that the strict decoder rejects."""
     claims_gigabytes = header(current()["ringlog.mutations.Mutation"].fingerprint) + b"\x00\x00" + b"\xfe" * 4 + b"\x0f"
     good = encode_mutation(write("k", 1))
     return [
@@ -116,7 +118,7 @@ def test_mutations_become_rows_or_dead_letters_with_a_reason(shop: World, spark:
         "timestamp_too_old": write("k", 1, began - HOUR_US),
         "oversized": write("k", 1, cells=(Cell("note", b"x" * 60_000),)),
     }
-    # Before the first generation there is none, and the rule of old writes does not apply to what never had one.
+    # No generation precedes the first one, and the rule of late writes does not apply to it.
     bad["no_generation"] = bad.pop("timestamp_too_old")
     shop.send(bad.values())
     unreadable = no_mutations()
@@ -174,7 +176,7 @@ def test_operations_keep_fields(shop: World, spark: SparkSession, tmp_path: Path
 
 
 def test_writes_await_a_generation(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
-    """The switch: nothing is routed above the frozen horizon; the generation is committed above it; all goes on."""
+    """No write above the frozen lease is routed; the generation is committed above it; then all writes continue."""
     with founded_shop(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 1_000_000}) as world:
         first = world.state.generations[0]
         with stopping(start(world, tmp_path, spark)) as job:
@@ -217,7 +219,7 @@ def test_writes_await_a_generation(stack: StackInfo, cluster_name: str, spark: S
 
 
 def check_checkpoint_rules(world: World, checkpoint: Path, spark: SparkSession) -> None:
-    """While a job runs: no second one on its checkpoint, nor one of its name on another."""
+    """Check that a running job excludes a second job on its checkpoint, and one with its name on another checkpoint."""
     from ringlog_cdc.driver.job import CdcJob
 
     for folder, code in ((checkpoint, "checkpoint_in_use"), (checkpoint / "other", "checkpoint_lost")):
@@ -229,7 +231,7 @@ def check_checkpoint_rules(world: World, checkpoint: Path, spark: SparkSession) 
 
 
 def forget_last_batch(checkpoint: Path) -> None:
-    """As if the driver had died after the last rows went out, before it noted that."""
+    """Simulate a driver that died after the last rows were acknowledged and before it recorded that."""
     batch = max(int(path.name) for path in (checkpoint / "spark" / "commits").iterdir() if path.name.isdigit())
     (checkpoint / "spark" / "commits" / str(batch)).unlink()
     (checkpoint / "spark" / "commits" / f".{batch}.crc").unlink(missing_ok=True)
@@ -281,7 +283,7 @@ def test_a_job_reads_new_partitions(shop: World, spark: SparkSession, tmp_path: 
         for done in admin.create_partitions([added]).values():
             done.result()
         until(lambda: len(lines(tmp_path, "started")) == 2, "the next job")
-        producer = Producer(connection(shop.bootstrap))  # the other one knows the partitions of before
+        producer = Producer(connection(shop.bootstrap))  # the other driver knows only the previous partitions
         producer.produce(added.topic, encode_mutation(write("b", 2)), partition=PARTITIONS)
         assert producer.flush(30) == 0
         until(lambda: len(shop.rows()) == 2, "a row of the added partition")
@@ -292,13 +294,13 @@ def test_a_job_reads_new_partitions(shop: World, spark: SparkSession, tmp_path: 
 
 
 def check_replay_order(again: list[bytes], rows: list[bytes]) -> None:
-    """A repetition comes after all that it repeats: the first time each row is seen, the order is the original one."""
+    """Check that the first copies of all rows are in the original order, so repetitions follow them."""
     seen: dict[bytes, None] = dict.fromkeys(again)
     assert list(seen) == rows
 
 
 def schema_of(full_name: str) -> Callable[[bytes], object]:
-    """A decoder of bodies by plain fastavro, for readers that know nothing of Ringlog."""
+    """Return a decoder of bodies with plain fastavro, for readers without Ringlog."""
     parsed = fastavro.parse_schema(dict(current()[full_name].json))
     return lambda data: fastavro.schemaless_reader(io.BytesIO(data[10:]), parsed)
 
@@ -319,17 +321,17 @@ SHARE = 60
 
 
 def partition_of(key: str) -> int:
-    """The source partition of a customer."""
+    """Return the source partition of a customer."""
     return mutation_partition(mutation_key("shop", "orders", compose([key.encode()])), PARTITIONS)
 
 
 def plans(checkpoint: Path) -> list[PlanEntry]:
-    """The chain so far."""
+    """Return the plans so far."""
     return [decode(path.read_bytes()) for path in sorted((checkpoint / "plans").glob("[0-9]*.json"))]
 
 
 def ends_of(found: list[Found]) -> dict[int, int]:
-    """Source partition to its end."""
+    """Return the end of each source partition."""
     return dict(Counter(item.partition for item in found))
 
 
@@ -344,7 +346,7 @@ def test_a_hot_key_delays_no_others(shop: World, spark: SparkSession, tmp_path: 
     with stopping(start(shop, tmp_path, spark, max_offsets_per_trigger=SHARE * PARTITIONS)) as job:
         until(lambda: job.runner.last_batch >= needed - 1, "the batches that the others need", job.writer.check)
         check_others_are_through(tmp_path, needed - 1, waiting, hot)
-        # And while the backlog goes on: what comes for the others is in one of the next two batches.
+        # While the backlog is processed, new mutations of other keys are in one of the next two batches.
         shop.send(write(key, 10_000) for key in cold[:SHARE])
         last = job.runner.last_batch
         now = ends_of(shop.read("mutations"))
@@ -354,7 +356,7 @@ def test_a_hot_key_delays_no_others(shop: World, spark: SparkSession, tmp_path: 
 
 
 def check_others_are_through(checkpoint: Path, batch: int, ends: dict[int, int], hot: int) -> None:
-    """After this batch all other partitions were planned to these ends, and the hot one was not."""
+    """Check that this batch plans all other partitions to these ends, and the hot one not."""
     positions = dict([entry for entry in plans(checkpoint) if entry.batch == batch][-1].positions)
     assert {partition: offset for partition, offset in positions.items() if partition != hot} == {
         partition: end for partition, end in ends.items() if partition != hot
@@ -363,7 +365,7 @@ def check_others_are_through(checkpoint: Path, batch: int, ends: dict[int, int],
 
 
 def check_rows(world: World) -> None:
-    """What went out is each source partition's beginning, once."""
+    """Check that the written rows are a prefix of each source partition, once."""
     offsets: dict[int, list[int]] = {}
     for row in world.rows():
         offsets.setdefault(row.source_partition, []).append(row.source_offset)

@@ -1,4 +1,4 @@
-"""The driver of the CDC job dies in the middle of a batch, and is asked to stop in the middle of one."""
+"""The driver of the CDC job is killed or asked to stop inside a batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MARK = "RINGLOG_TEST_MARK"
 
 @contextmanager
 def driver(world: World, checkpoint: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The job as its own process. At the end its JVM is gone, too: that of a killed one works on for a moment."""
+    """Run the job in its own process and wait at the end for its JVM, which survives a killed driver for a moment."""
     command = [sys.executable, "-m", "ringlog_cdc", "run", "--bootstrap", world.bootstrap, "--cluster", world.cluster]
     command += [
         "--checkpoint",
@@ -66,7 +66,7 @@ def driver(world: World, checkpoint: Path, *options: str) -> Iterator[subprocess
 
 
 def started_by(mark: str) -> list[str]:
-    """Names of the processes that have this mark in their environment: a driver, and whatever it started."""
+    """Return the names of the processes with this mark in their environment: a driver and its children."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -78,12 +78,12 @@ def started_by(mark: str) -> list[str]:
 
 
 def alive(process: subprocess.Popen[bytes], checkpoint: Path) -> None:
-    """Raise with what the driver said if it is gone."""
+    """Raise with the driver's output if it has ended."""
     assert process.poll() is None, (checkpoint / "output").read_text()[-3000:]
 
 
 def in_hand(checkpoint: Path) -> str:
-    """The plan that is stored and not carried out yet, from the third on; empty if there is none now."""
+    """Return the plan, from the third on, that is stored but not completed; empty without one."""
     plans = {path.stem for path in (checkpoint / "plans").glob("*.json")}
     done = {path.stem for path in (checkpoint / "plans").glob("*.done")}
     open_ones = sorted(plans - done)
@@ -92,7 +92,7 @@ def in_hand(checkpoint: Path) -> str:
 
 def test_a_killed_driver_leaves_no_hole_and_a_stopped_one_nothing_to_repeat(shop: World, tmp_path: Path) -> None:
     carts(shop)
-    # Every other write is one of a table with images, whose rows depend on all those before them.
+    # Every other write has a table with images, whose rows depend on all previous rows.
     writes = history(Random(1), 1_600)
     plain = [write(f"customer-{number % 97}", number) for number in range(1_400)]
     shop.send([*chain.from_iterable(zip(plain, writes, strict=False)), *writes[len(plain) :]])
@@ -113,29 +113,29 @@ def test_a_killed_driver_leaves_no_hole_and_a_stopped_one_nothing_to_repeat(shop
     copies = Counter((item.partition, item.key, item.value) for item in shop.read("cdc"))
     rows = {place: decode_cdc_row(place[2]) for place in copies}
     mutations = {(item.partition, item.offset) for item in shop.read("mutations")}
-    # One distinct value for each write: whatever was written twice is the same, byte for byte.
+    # There is one distinct value for each write: repeated copies are identical.
     assert {(row.source_partition, row.source_offset) for row in rows.values()} == mutations
     assert len(mutations) == 3_300
     assert sum(row.table == "orders" for row in rows.values()) == 1_700
-    # Nor does a life in between, or a batch that is done again, change an image.
+    # A restart or a repeated batch does not change an image.
     assert logged([row for row in rows.values() if row.table == "carts"]) == demanded(shop)
     assert {row.operation for row in rows.values()} == {0, 1, 2, 3, 4, 5, 7, 9}
     again = [rows[place] for place, times in copies.items() if times > 1]
     assert max(copies.values()) <= 2
     assert len({(row.source_partition, row.source_offset) for row in again}) <= BATCH
-    # The clean stop repeats nothing: what was there then is as often there as it was, the rest once.
+    # The clean stop repeats no row: the copies of earlier rows stay as they are, later rows exist once.
     assert copies == before + Counter(copies.keys() - before.keys())
     assert shop.letters() == []
 
 
 def has_done(checkpoint: Path, parts: int) -> bool:
-    """So many parts are carried out."""
+    """Return True if this number of parts is completed."""
     return len(list((checkpoint / "plans").glob("*.done"))) >= parts
 
 
 @pytest.mark.soak("the test before kills once; the simulator kills at every step")
 def test_a_driver_killed_repeatedly_completes_its_batch(shop: World, tmp_path: Path) -> None:
-    """What one life has finished of a batch the next one does not do again, and each finishes something."""
+    """Each run completes some parts of the batch and does not repeat completed parts."""
     count = 3 * FIRST
     shop.send(write(f"customer-{number % 97}", number) for number in range(count))
     options = ("--max-offsets-per-trigger", str(2 * count))
@@ -153,4 +153,4 @@ def test_a_driver_killed_repeatedly_completes_its_batch(shop: World, tmp_path: P
     assert len(copies) == count
     first = {(item.partition, offset) for item in parts[0].ranges for offset in range(item.start, item.end)}
     rows = Counter((row.source_partition, row.source_offset) for row in shop.rows())
-    assert {rows[place] for place in first} == {1}, "what was carried out was not done again"
+    assert {rows[place] for place in first} == {1}, "no completed part was repeated"

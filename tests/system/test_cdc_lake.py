@@ -1,4 +1,4 @@
-"""The job with a lake: every row is in the topic and in its Delta table, once, whatever is killed or lost between."""
+"""The job with a lake: each row is once in the topic and once in its Delta table, despite kills and losses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def table_in(spark: SparkSession, lake: Path, name: str) -> DataFrame:
 
 
 def rows_in(spark: SparkSession, lake: Path, *names: str) -> Counter[Row]:
-    """Identity and stream of each row of these tables, with how often it is there."""
+    """Return the identity and stream of each row of these tables with its number of copies."""
     found: Counter[Row] = Counter()
     for name in names:
         columns = ("partition", "offset")
@@ -66,7 +66,7 @@ def rows_of_topic(world: World) -> Counter[Row]:
 
 
 def some(begin: int, end: int) -> Iterator[Any]:
-    """Writes to two tables in turn."""
+    """Return writes to two tables in turn."""
     for number in range(begin, end):
         yield write(f"customer-{number % 97}", number, table=("orders", "carts")[number % 2])
 
@@ -97,7 +97,7 @@ def test_kills_leave_rows_once(stack: StackInfo, shop: World, spark: SparkSessio
     mutations = {(item.partition, item.offset) for item in shop.read("mutations")}
     assert {row[:2] for row in after} == mutations
     assert len(after) == 1_510
-    # What was there before the loss is as often there as it was; the rest is there once.
+    # The copies of rows from before the loss are unchanged; later rows exist once.
     assert all(count == before.get(row, 1) for row, count in after.items())
     found = rows_in(spark, lake, "orders", "carts")
     assert found == Counter(after.keys())
@@ -131,14 +131,14 @@ def test_a_lost_lake_stops_a_job(stack: StackInfo, shop: World, spark: SparkSess
             job.stop()
     assert lost.value.code == "lake_lost"
     assert "bring that lake back" in lost.value.hint
-    assert len(shop.rows()) == 40, "the topic has no more than the lake had"
-    assert not lake.exists(), "nothing was begun anew"
+    assert len(shop.rows()) == 40, "the topic has no more rows than the lake had"
+    assert not lake.exists(), "no new lake was created"
     with raises_code(CdcError, "lake_lost"):
         run_to_idle(shop, checkpoint, spark, lake=str(lake))
 
 
 def audited(shop: World, lake: Path, failures: dict[str, int]) -> None:
-    """The audit of the lake finds so many failures."""
+    """Check that the audit of the lake finds this number of failures."""
     report = AuditReport()
     audit_lake(KafkaTopics(shop.bootstrap, shop.cluster), str(lake), report, lambda _: None)
     assert {check.name: check.failures for check in report.checks} == failures, report.as_json()

@@ -1,4 +1,4 @@
-"""A plan part and its two sinks: whichever lacks it gets it, also a lake that comes later."""
+"""A plan part and its two sinks: a sink without the part gets it, also a lake that is added later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEEWAY = {"cdc_leeway_us": 120 * MINUTE_US}
 
 @pytest.fixture
 def shop(stack: StackInfo, cluster_name: str) -> Iterator[World]:
-    """Two generations, both open to writes."""
+    """Return two generations, both open to writes."""
     with founded(stack.bootstrap_servers, cluster_name, LEEWAY) as world:
         world.join("n1", TOKENS, now_us() - 60 * MINUTE_US)
         world.join("n2", (100,), now_us() - 30 * MINUTE_US)
@@ -35,7 +35,7 @@ def shop(stack: StackInfo, cluster_name: str) -> Iterator[World]:
 
 
 class BrokenError(Exception):
-    """What a test lets happen."""
+    """The injected failure of a test."""
 
 
 @pytest.mark.soak("the lake's other tests, and the simulator's kills between a part and its note")
@@ -46,7 +46,7 @@ def test_a_part_is_carried_out_for_the_sink_that_lacks_it(
 
     lake, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
     options: Mapping[str, Any] = {"lake": str(lake)}
-    # The checkpoint begins without a lake, and has a part in hand when it gets one.
+    # The checkpoint begins without a lake, and has an unfinished part when it gets one.
     for begin in (0, 50):
         shop.send(write(f"customer-{n}", n) for n in range(begin, begin + 50))
         run_to_idle(shop, checkpoint, spark)
@@ -60,14 +60,14 @@ def test_a_part_is_carried_out_for_the_sink_that_lacks_it(
         broken.setattr(sink.Lake, "append", fail)
         with pytest.raises(BrokenError):
             run_to_idle(shop, checkpoint, spark, **options)
-    # The topic has the part in hand, once more; the lake has not, but what was carried out before.
+    # The topic gets the unfinished part again; the lake gets it without the earlier parts.
     assert rows_of_topic(shop).total() == 150
     filled = rows_in(spark, lake, "orders")
     assert filled == {row: 1 for row, count in rows_of_topic(shop).items() if count == 1}
     assert filled.total() == 50
     run_to_idle(shop, checkpoint, spark, **options)
     assert rows_in(spark, lake, "orders") == Counter(rows_of_topic(shop).keys())
-    # Both have it, and nobody has noted that: the topic gets it again, byte for byte, the lake does not.
+    # Both have it, but the checkpoint does not record that: the topic gets an identical copy, the lake nothing.
     before = rows_of_topic(shop)
     forget_last_batch(checkpoint)
     run_to_idle(shop, checkpoint, spark, **options)

@@ -1,4 +1,4 @@
-"""Tables of a lake: what a reader of one stream opens; generations and streams that follow the state."""
+"""Tables of a lake: the files that a reader of one stream opens; generations and streams that follow the state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
 
 def with_first(state: ClusterState, epoch: int, **changes: Any) -> ClusterState:
-    """The state with another first generation, at a later epoch."""
+    """Return the state with another first generation, at a later epoch."""
     first, *others = state.generations
     changed: Generation = replace(first, **changes)
     return replace(state, epoch=epoch, generations=(changed, *others))
@@ -68,7 +68,7 @@ def test_generations_and_streams_follow_the_state(spark: SparkSession, tmp_path:
     of_first = table_in(spark, lake, "cdc-streams").where(f"`cdc$generation` = {first}").select("expired").collect()
     assert {row[0] for row in of_first} == {77}
     assert len(of_first) == forgotten.streams
-    # Another driver that has folded less.
+    # This is another driver with an older state.
     keeper().keep(two)
     assert rows("cdc-generations", "cdc$generation", "closed", "expired") == after
     marked = table_in(spark, lake, "cdc-streams").where("expired IS NOT NULL").select("cdc$generation", "expired")
@@ -93,7 +93,7 @@ def test_a_lake_is_of_one_cluster(spark: SparkSession, tmp_path: Path) -> None:
         lake("two", "a").others()
 
 
-def test_a_lake_that_was_lost_is_not_begun_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_lost_lake_is_not_created_again(spark: SparkSession, tmp_path: Path) -> None:
     from ringlog_cdc.errors import CdcError
     from ringlog_cdc.lake.delta import DeltaTables
     from ringlog_cdc.lake.identity import Made, identify
@@ -134,7 +134,7 @@ def test_a_lake_that_was_lost_is_not_begun_anew(spark: SparkSession, tmp_path: P
     mark.unlink()
     add(4, running)
     assert table_in(spark, root, "shop/people_scylla_cdc_log").count() == 1
-    # The table was dropped, and so was its place in the lake; another one has its name.
+    # The table and its directory in the lake were dropped; another table has its name.
     shutil.rmtree(root / "shop")
     add(5, running, "second")
     assert table_in(spark, root, "shop/people_scylla_cdc_log").count() == 1
@@ -168,7 +168,7 @@ def test_a_reader_of_one_generation_and_stream_opens_only_its_files(spark: Spark
     assert len(one.inputFiles()) == 1
     assert {bytes(found["cdc$stream_id"]) for found in one.collect()} == {stream(4)}
     assert one.count() == 400 // 50
-    # As the guide says: small files become one, and the rows stay what they are.
+    # Compaction as in the guide merges small files, and the rows stay the same.
     spark.sql(f"OPTIMIZE delta.`{path}` WHERE `cdc$generation` = {old} ZORDER BY (`cdc$stream_token`)")
     after = spark.read.format("delta").load(path)
     assert len(after.where(f"`cdc$generation` = {old}").inputFiles()) == 1
@@ -176,5 +176,5 @@ def test_a_reader_of_one_generation_and_stream_opens_only_its_files(spark: Spark
 
 
 def stream(number: int) -> bytes:
-    """A stream of some place of the ring."""
+    """Return a stream of some position of the ring."""
     return ((number * 2**57 - 2**62) % 2**64).to_bytes(8, "big") + bytes(8)

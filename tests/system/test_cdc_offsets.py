@@ -1,4 +1,4 @@
-"""What a real broker answers of append times, also before the job has promised anything."""
+"""A real broker's answers to append times, also before the job has a write lease."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ringlog_cdc.topics.source import Offsets
 pytestmark = [pytest.mark.system]
 
 
-def test_times_before_all_records_are_no_signs_to_the_broker(stack: StackInfo, cluster_name: str) -> None:
-    """A driver whose horizon is 0 ended after a minute: the broker was away, and knew no such version."""
+def test_times_before_all_records_are_valid_for_the_broker(stack: StackInfo, cluster_name: str) -> None:
+    """A driver with a lease of 0 once ended after a minute: the client considered the broker unavailable."""
     with founded(stack.bootstrap_servers, cluster_name) as world:
         topic, offsets = f"{cluster_name}.mutations", Offsets(stack.bootstrap_servers)
         world.send([write(f"c{number}", number) for number in range(20)])

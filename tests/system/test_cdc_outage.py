@@ -1,4 +1,4 @@
-"""A broker that is away: whoever asks for offsets waits for it, and the job goes on; in the end it is an error."""
+"""A broker is down: offset requests wait for it, and the job continues; after the deadline they fail."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack for these tests alone: nobody else's broker is killed here."""
+    """Return a stack for these tests only, so that no other test loses its broker."""
     with taking_down(plain_stack(tmp_path_factory.mktemp("away"))) as stack:
         stack.up("quick")
         yield stack
 
 
 def kill_broker(stack: Stack) -> None:
-    """The broker ends at once, and stays away until the stack is brought up again."""
+    """Kill the broker; it stays down until the stack is started again."""
     os.kill(stack.up("quick").broker_pid, signal.SIGKILL)
     until(lambda: not stack.status().broker.running, "the broker to be away")
 
 
 @pytest.mark.soak("the job that goes on when the broker is back; the stop in the middle of a batch")
-def test_offsets_are_waited_for_until_patience_or_the_job_ends(own: Stack, cluster_name: str) -> None:
+def test_offset_requests_wait_until_the_deadline_or_a_stop(own: Stack, cluster_name: str) -> None:
     info = own.up("quick")
     stopping = threading.Event()
     patient = Offsets(info.bootstrap_servers)
@@ -117,7 +117,7 @@ def test_a_stop_does_not_wait_for_a_broker(own: Stack, shop: World, tmp_path: Pa
     stopped = threading.Thread(target=job.stop, daemon=True)
     stopped.start()
     stopped.join(120)
-    assert not stopped.is_alive(), "a stop waits for a broker that is away"
+    assert not stopped.is_alive(), "a stop waits for a dead broker"
     told = [json.loads(line) for line in (job.settings.checkpoint / "progress.jsonl").read_text().splitlines()]
     assert [line["batch"] for line in told if line["event"] == "given_up"] == [job.runner.batch]
     own.up("quick")
@@ -128,7 +128,7 @@ def test_a_stop_does_not_wait_for_a_broker(own: Stack, shop: World, tmp_path: Pa
 
 
 def test_a_topic_lost_in_a_batch_ends_a_job(own: Stack, shop: World, tmp_path: Path, spark: SparkSession) -> None:
-    """A producer would wait for it for ever."""
+    """A producer would wait for the topic forever."""
     job = start(shop, tmp_path, spark)
     perform, sink = job.runner.driver.handlers[WriteRows], job.settings.sink_topic
     admin = admin_client(shop.bootstrap)

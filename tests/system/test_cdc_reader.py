@@ -1,4 +1,4 @@
-"""Consumers of a real CDC topic: two generation switches, repetitions, kills, lost rows, wrong progress."""
+"""Consumers of a real CDC topic: two generation switches, repetitions, kills, lost rows, invalid progress."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def numbers(changes: list[CdcChange]) -> list[int]:
 
 
 def in_order(changes: list[CdcChange]) -> bool:
-    """Generation after generation, and the writes of each key as they were produced."""
+    """Check that generations follow each other and that the writes of each key keep their order."""
     generations = [change.generation for change in changes]
     keys: dict[str, list[int]] = {}
     for change in changes:
@@ -75,7 +75,7 @@ def test_every_write_comes_once_over_two_switches(story: Story, log: CdcLog) -> 
     assert list(row.key) == ["customer", "number"]
 
 
-def test_a_reader_waits_for_the_close_and_for_nothing_else(story: Story, log: CdcLog) -> None:
+def test_a_reader_waits_only_for_the_seal(story: Story, log: CdcLog) -> None:
     story.join(0)
     story.write(story.rows(0, 10))
     story.join(1)
@@ -106,7 +106,7 @@ def test_a_reader_waits_for_the_close_and_for_nothing_else(story: Story, log: Cd
         assert list(reader) == []
 
 
-def test_a_killed_consumer_goes_on_behind_its_last_commit(story: Story, log: CdcLog, tmp_path: Path) -> None:
+def test_a_killed_consumer_continues_after_its_last_commit(story: Story, log: CdcLog, tmp_path: Path) -> None:
     story.play()
     place = tmp_path / "place"
     first, second = tmp_path / "first", tmp_path / "second"
@@ -121,7 +121,7 @@ def test_a_killed_consumer_goes_on_behind_its_last_commit(story: Story, log: Cdc
         assert process.wait(120) == 0
     rest = [int(line.split()[0]) for line in second.read_text().splitlines()]
     done = story.numbers - len(rest)
-    # What was committed is a beginning of what was handed out; the rest comes, all of it, and nothing else.
+    # The committed rows are a prefix of the delivered rows; exactly the other rows follow.
     assert done % COMMIT_EVERY == 0 or done == len(handed)
     assert len(handed) - COMMIT_EVERY <= done <= len(handed)
     assert sorted(handed[:done] + rest) == list(range(story.numbers))
@@ -155,7 +155,7 @@ def test_start_points(story: Story, log: CdcLog) -> None:
         assert list(reader) == []
 
 
-def test_rows_that_are_no_longer_kept_are_an_error_or_counted(story: Story, log: CdcLog) -> None:
+def test_deleted_rows_are_an_error_or_counted(story: Story, log: CdcLog) -> None:
     story.play()
     where = (log.world.bootstrap, log.world.cluster)
     store = MemoryProgress()
@@ -171,7 +171,7 @@ def test_rows_that_are_no_longer_kept_are_an_error_or_counted(story: Story, log:
         assert reader.lost_rows > 0
 
 
-def test_a_place_of_another_reader_is_refused(story: Story, log: CdcLog) -> None:
+def test_a_position_of_another_reader_is_rejected(story: Story, log: CdcLog) -> None:
     story.join(0)
     log.publish()
     where = (log.world.bootstrap, log.world.cluster)
@@ -226,7 +226,7 @@ def test_tail_prints_changes(story: Story, log: CdcLog) -> None:
 
 
 def test_apply_is_killed_and_the_copy_is_whole(story: Story, log: CdcLog, tmp_path: Path) -> None:
-    """Every write has its effect once: deletes among them would take away what came again."""
+    """Each write takes effect once: a repeated delete would remove restored rows."""
     story.play()
     last = {number_of(row): row for row in story.written if row.generation == story.starts[2]}
     gone = sorted(last)[-5:]
@@ -267,7 +267,7 @@ def test_apply_continues_over_unknown_columns_and_new_tables(story: Story, log: 
     before = [replace(row, cells=cells[:1], deleted=()) for row in story.rows(0, 2)]
     world.apply(AlterTable("shop", "orders", (Column("added", "int"),)))
     after = [replace(row, cells=(*cells, Cell("added", b"\0\0\0\1")), deleted=()) for row in story.rows(0, 2)]
-    # The change topics lag behind: whoever wrote these rows follows the log, and so do readers.
+    # The change topics lag: the writer of these rows follows the log, and so do readers.
     late = [replace(row, epoch=odd.epoch) for row in story.rows(0, 2)]
     story.write([*before, *after, *late])
     assert applied(log, path) == {"changes": 6, "undecoded": {}}
@@ -287,7 +287,7 @@ def test_apply_continues_over_unknown_columns_and_new_tables(story: Story, log: 
     assert {number for number, name in ids.items() if name == old} == {0, 1, 2, 3, 8, 9}
 
 
-def test_rows_of_a_table_that_was_dropped_are_read_as_ever(story: Story, log: CdcLog, tmp_path: Path) -> None:
+def test_rows_of_a_dropped_table_are_readable(story: Story, log: CdcLog, tmp_path: Path) -> None:
     story.join(0)
     story.write(story.rows(0, 5))
     log.world.apply(DropTable("shop", "orders"))
@@ -298,7 +298,7 @@ def test_rows_of_a_table_that_was_dropped_are_read_as_ever(story: Story, log: Cd
 
 
 def applied(log: CdcLog, path: Path, *options: str) -> Any:
-    """What ``ringlog cdc apply`` says at the end."""
+    """Return the last summary of ``ringlog cdc apply``."""
     command = [
         sys.executable,
         "-m",
@@ -322,7 +322,7 @@ def number_of(row: CdcRow) -> int:
 
 
 def copied(path: Path) -> list[tuple[object, ...]]:
-    """The rows of the copy as it is now."""
+    """Return the current rows of the copy."""
     if not path.exists():
         return []
     connection = sqlite3.connect(path, timeout=30)
@@ -338,7 +338,7 @@ def copied(path: Path) -> list[tuple[object, ...]]:
 
 
 class Follower:
-    """A consumer in a process of its own, writing what it gets to a file."""
+    """A consumer in its own process that writes its rows to a file."""
 
     def __init__(self, log: CdcLog, place: Path, output: Path, mode: str) -> None:
         self._command = [sys.executable, "-c", FOLLOWER, log.world.bootstrap, log.world.cluster, str(place), mode]
@@ -365,12 +365,12 @@ def environment() -> dict[str, str]:
 
 
 def ringlog(log: CdcLog, *options: str) -> list[str]:
-    """The lines of ``ringlog cdc tail`` up to the end."""
+    """Return the lines of ``ringlog cdc tail`` up to the end."""
     return tailed(log, *options).stdout.splitlines()
 
 
 def tailed(log: CdcLog, *options: str) -> subprocess.CompletedProcess[str]:
-    """The same, with what it says on standard error."""
+    """Return the same lines, and the standard error."""
     command = [sys.executable, "-m", "ringlog.cli", "cdc", "tail", "--until-end", *options]
     command += ["--bootstrap", log.world.bootstrap, "--cluster", log.world.cluster]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)

@@ -1,6 +1,6 @@
-"""The CDC job and what producers and operators do to it: hostile records, old writes, changed topics, lost plans.
+"""The CDC job with hostile records, late writes, changed topics and lost plans.
 
-A checkpoint may be lost, whole or in part, and a second job may come: decisions stay, and nothing is logged twice.
+A checkpoint may be lost in whole or in part, and a second job may start: decisions remain, and no row is logged twice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ZEROS = bytes(8_000_000)
 
 
 def send_compressed(world: World, value: bytes) -> None:
-    """A record that the broker takes because it is small when compressed."""
+    """Send a record that the broker accepts because it is small when compressed."""
     producer = Producer(
         {**QUIET, "bootstrap.servers": world.bootstrap, "message.max.bytes": 2 * len(value), "compression.type": "gzip"}
     )
@@ -50,7 +50,7 @@ def send_compressed(world: World, value: bytes) -> None:
 
 
 def give_up(world: World, values: Iterable[bytes]) -> None:
-    """Records of a transaction that is aborted."""
+    """Send records in a transaction and abort it."""
     producer = Producer({**QUIET, "bootstrap.servers": world.bootstrap, "transactional.id": world.cluster})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -92,17 +92,18 @@ def test_hostile_records_and_topics(shop: World, spark: SparkSession, tmp_path: 
 
 
 def more_partitions(admin: AdminClient, topic: str) -> None:
-    """Twice as many as there were."""
+    """Double the number of partitions."""
     count = 2 * len(admin.list_topics(topic, timeout=60).topics[topic].partitions)
     admin.create_partitions([NewPartitions(topic, count)])[topic].result(30)
     until(lambda: len(admin.list_topics(topic, timeout=60).topics[topic].partitions) == count, "the partitions")
 
 
 @pytest.mark.soak("tests/kernel/generations, and the simulator changes leeways")
-def test_a_wider_leeway_opens_nothing(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_more_lateness_opens_nothing(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     with founded_shop(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 0}) as world:
         second = world.join("n2", MORE_TOKENS, now_us() - HOUR_US // 2)
-        # Every partition has a record after the second generation's start: no clock is asked whether that has passed.
+        # Each partition has a record after the start of the second generation, so no clock decides whether that has
+        # passed.
         count = world.send(write(f"customer-{number}", number, now_us() - 1_000_000) for number in range(100))
         with stopping(start(world, tmp_path, spark)) as job:
             until(
@@ -142,7 +143,7 @@ def test_open_plans_are_carried_out(stack: StackInfo, cluster_name: str, spark: 
 
         job = start(world, tmp_path, spark)
         try:
-            # The generation is prepared when it starts: what was planned goes out, what is new waits.
+            # The generation is prepared when the job starts: planned rows are written, new mutations wait.
             until(lambda: len(world.read("cdc")) == count, "the planned rows", job.writer.check)
             until(lambda: world.state.writers["spark"].horizon < now_us(), "the clock to pass the horizon")
             world.send(write(f"customer-{number % 37}", number) for number in range(100, 150))
@@ -172,7 +173,7 @@ def _raise_failure(runner: object) -> None:
 
 def test_skipped_rows_stay_skipped(shop: World, spark: SparkSession, tmp_path: Path) -> None:
     first, second, other = (tmp_path / name for name in ("first", "second", "other"))
-    # The table keeps no log yet; writes of another one lie between.
+    # The table has no log yet; writes of another table are in between.
     shop.send(write(f"k{number % 7}", number, table=("quiet", "orders")[number % 2]) for number in range(80))
     run_to_idle(shop, first, spark)
     shop.alter(AlterTable("shop", "quiet", (), CdcOptions(enabled=True)))

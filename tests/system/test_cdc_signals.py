@@ -1,4 +1,4 @@
-"""The job is asked to stop while its Spark is still starting: it ends well, and no JVM stays behind."""
+"""The job gets a stop signal while its Spark starts: it ends successfully, and no JVM remains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.system, pytest.mark.spark]
 
 
 def jvms(parent: int) -> list[Path]:
-    """The processes that run Java as children of one."""
+    """Return the child processes that run Java."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -29,7 +29,7 @@ def jvms(parent: int) -> list[Path]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_early_signal_to_the_group_ends_well_and_leaves_no_jvm(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_early_signal_to_the_group_leaves_no_jvm(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "ringlog_cdc", "run", "--bootstrap", "127.0.0.1:1", "--cluster", "none"]
     command += ["--checkpoint", str(tmp_path / "checkpoint"), "--java-options", "-XX:TieredStopAtLevel=1"]
     process = subprocess.Popen(

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
 
 class Sink:
-    """What a query gave, by batch; a batch that is repeated must be the same."""
+    """The rows of a query, by batch; a repeated batch must be identical."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[tuple[int, int]]] = {}
@@ -43,10 +43,10 @@ class Sink:
 
 
 def started(frame: DataFrame, sink: Sink, checkpoint: Path, **trigger: str | bool) -> StreamingQuery:
-    """A query whose source has begun.
+    """Start a query and wait until its source has started.
 
-    Spark gives the Python process of a stream's source ten seconds to answer, however busy the machine is, and no
-    setting changes that: the query then ends before it has read anything. It is started again, as its operator would.
+    Spark gives the Python process of a stream's source a fixed ten seconds to answer, also on a busy machine. Otherwise
+    the query ends before it has read a row. It is restarted here, as an operator would do.
     """
     to_start = frame.writeStream.foreachBatch(sink.take).option("checkpointLocation", str(checkpoint))
     for _ in range(5):
@@ -128,7 +128,7 @@ def test_a_stream_continues_from_its_checkpoint_over_switches(log: CdcLog, spark
 
 
 def run_to_the_end(frame: DataFrame, sink: Sink, checkpoint: Path) -> None:
-    """One run of a query that is started now and then."""
+    """Run a periodic query once."""
     query = started(frame, sink, checkpoint, availableNow=True)
     assert query.awaitTermination(120)
     fine(query)
@@ -153,7 +153,7 @@ def test_available_now_reads_all_of_all_generations(log: CdcLog, spark: SparkSes
 
 
 def remember_another_history(offsets: Path) -> None:
-    """As if the metadata log had been cut and had grown again since the newest of Spark's offsets was written."""
+    """Change the offsets as if the metadata log had been cut and had grown again since Spark wrote the newest one."""
     newest = max((path for path in offsets.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
     text = newest.read_text()
     seen = re.search(r"state_id[^0-9a-f]+([0-9a-f-]{36})", text)
@@ -162,7 +162,7 @@ def remember_another_history(offsets: Path) -> None:
     newest.with_name(f".{newest.name}.crc").unlink()
 
 
-def test_a_table_that_was_made_anew_has_its_own_rows_only(log: CdcLog, spark: SparkSession) -> None:
+def test_a_recreated_table_has_only_its_own_rows(log: CdcLog, spark: SparkSession) -> None:
     story = Story(log)
     story.join(0)
     old, epoch = log.world.state.tables["shop.orders"].id, log.world.state.epoch
@@ -207,7 +207,7 @@ def test_rows_no_longer_kept_end_a_query_or_are_skipped(log: CdcLog, spark: Spar
     where = (spark, log.world.bootstrap, log.world.cluster, "shop.orders")
     with running(read_cdc(*where, stream=True), sink, tmp_path) as query:
         until(lambda: len(sink.numbers) == 20, "the first rows", lambda: fine(query))
-        # A batch that is not committed would be repeated, without what is gone by then.
+        # Spark would repeat an uncommitted batch without the deleted rows.
         until((tmp_path / "commits" / str(max(sink.batches))).exists, "the commit of the batch", lambda: fine(query))
     story.write(story.rows(0, 20))
     drop_all(log)

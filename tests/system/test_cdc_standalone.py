@@ -1,4 +1,4 @@
-"""The CDC job on Spark clusters: standalone, whose executors die, and one that also serves Spark Connect clients."""
+"""The CDC job on Spark standalone clusters: executors die, and Spark Connect clients share a cluster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
 
 
 def printed(*arguments: str) -> str:
-    """What a command of ``ringlog cdc`` prints."""
+    """Return the output of a ``ringlog cdc`` command."""
     environment = driver_environment(Path(sys.executable))
     command = [sys.executable, "-m", "ringlog.cli", "cdc", *arguments]
     return subprocess.check_output(command, env=environment, text=True).strip()
@@ -52,7 +52,7 @@ def printed(*arguments: str) -> str:
 
 @contextmanager
 def job(command: list[str], python: Path, output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver as its own process."""
+    """Run a driver in its own process."""
     with output.open("ab") as file:
         process = subprocess.Popen(
             command, env=driver_environment(python), cwd=output.parent, stdout=file, stderr=subprocess.STDOUT
@@ -73,13 +73,13 @@ def options(world: World, checkpoint: Path) -> list[str]:
 
 
 def open_plans(checkpoint: Path) -> set[str]:
-    """Plans whose rows may not be durable, from the second on."""
+    """Return the plans, from the second on, whose rows may not be durable."""
     names = [{path.stem for path in (checkpoint / "plans").glob(f"*.{end}")} for end in ("json", "done")]
     return {name for name in names[0] - names[1] if int(name) >= 1}
 
 
 def kill_executor_in_batch(cluster: SparkCluster, checkpoint: Path, alive: Callable[[], None]) -> None:
-    """Stop the executor, and kill it if a batch is in hand that cannot be finished now."""
+    """Stop the executor, and kill it if a batch is unfinished."""
     (executor,) = cluster.executors()
     for _ in range(200):
         until(lambda: open_plans(checkpoint), "a batch in hand", alive)
@@ -92,7 +92,7 @@ def kill_executor_in_batch(cluster: SparkCluster, checkpoint: Path, alive: Calla
 
 
 def mutations() -> Iterator[Mutation]:
-    """Each tenth one changes a row of a table whose log has preimages, one of ``KEPT``."""
+    """Return mutations; each tenth one changes one of ``KEPT`` in a table whose log has preimages."""
     for number in range(COUNT):
         if number % 10:
             yield write(f"customer-{number % 97}", number)
@@ -102,7 +102,7 @@ def mutations() -> Iterator[Mutation]:
 
 
 def check_rows(world: World) -> int:
-    """One row for each mutation, each preimage what was there before; returns how many copies of rows there are."""
+    """Check one row per mutation and the correct preimages; return the number of copies."""
     found = world.read("cdc")
     distinct = dict.fromkeys((item.partition, item.key, item.value) for item in found)
     rows = [decode_cdc_row(value) for _, _, value in distinct]
@@ -157,7 +157,7 @@ def test_a_job_survives_its_executor_without_a_hole(world: World, cluster: Spark
         assert driver.wait(240) == 0, failed()
     assert check_rows(world) <= 2 * BATCH
 
-    # The same without spark-submit, and with workers that have the project.
+    # The same without spark-submit, and with workers that have the project installed.
     world.send(write(f"customer-{number % 97}", number) for number in range(COUNT, COUNT + 500))
     command = [sys.executable, "-m", "ringlog_cdc", "run", *arguments, "--master", cluster.url, "--jars", connectors]
     with job(command, Path(sys.executable), output) as driver:

@@ -1,4 +1,4 @@
-"""Two Spark queries write the log of one cluster, each from a topic of its own: a switch, and the close behind it."""
+"""Two Spark queries write the log of one cluster, each from its own topic: a switch, and its sealed generation."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ OTHERS = "others"
 
 
 class OtherSource(JobSettings):
-    """Settings of a job that reads another topic than the cluster's mutations."""
+    """Settings of a job with a source topic other than the cluster's mutations."""
 
     @property
     def source_topic(self) -> str:
-        """A topic of the test's own."""
+        """Return a topic that belongs to this test."""
         return topic_name(self.cluster, OTHERS)
 
 
@@ -47,7 +47,7 @@ class OtherSource(JobSettings):
 def running(
     stack: StackInfo, cluster: str, folder: Path, spark: SparkSession, kind: type[JobSettings], writer: str
 ) -> Iterator[CdcJob]:
-    """A job until the end of the block."""
+    """Run a job until the end of the block."""
     from ringlog_cdc.driver.job import CdcJob
 
     settings = kind(stack.bootstrap_servers, cluster, folder / writer, writer, trigger_seconds=0.1, direct=True)
@@ -56,7 +56,7 @@ def running(
 
 
 def send_others(world: World, first: int, count: int) -> None:
-    """Writes into the other topic."""
+    """Write to the other topic."""
     producer = Producer({**QUIET, "bootstrap.servers": world.bootstrap, "linger.ms": 5})
     for number in range(first, first + count):
         value = encode_mutation(write(f"other-{number % 37}", number))
@@ -65,7 +65,7 @@ def send_others(world: World, first: int, count: int) -> None:
 
 
 def count_of(rows: list[CdcRow], suffix: str) -> int:
-    """How many rows are from that topic."""
+    """Return the number of rows from that topic."""
     return sum(row.source_topic.endswith(f".{suffix}") for row in rows)
 
 
@@ -93,7 +93,7 @@ def test_two_queries_switch_once(stack: StackInfo, cluster_name: str, spark: Spa
                 send_others(world, 100, 100)
                 until(lambda: all(lines(tmp_path / name, "held") for name in ("one", "two")), "both to hold", check)
                 assert len(world.read("cdc")) == 200
-            # The second one is gone when the generation is committed, with its writes still held.
+            # The second query is stopped when the generation is committed, while its writes are held.
             second = world.commit_generation(now_us())
             world.finish(operation)
             world.send(write(f"customer-{number % 37}", number) for number in range(200, 300))
@@ -116,7 +116,7 @@ def test_two_queries_switch_once(stack: StackInfo, cluster_name: str, spark: Spa
 
 
 def horizons(world: World) -> list[int]:
-    """Those of all writers."""
+    """Return the write leases of all writers."""
     return [writer.horizon for writer in world.state.writers.values()]
 
 

@@ -60,12 +60,12 @@ def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def read(world: AgentsWorld, suffix: str) -> list[tuple[str, bytes | None]]:
-    """(key, value) of all committed records of a topic, in order."""
+    """Return (key, value) of all committed records of a topic, in order."""
     return [(key, value) for _, key, value in placed(world, suffix)]
 
 
 def placed(world: AgentsWorld, suffix: str) -> list[tuple[int, str, bytes | None]]:
-    """As ``read``, with offsets."""
+    """Like ``read``, with offsets."""
     consumer = Consumer(reader_config(world.stack.bootstrap_servers, "read_committed"))
     found: list[tuple[int, str, bytes | None]] = []
     try:
@@ -83,7 +83,7 @@ def placed(world: AgentsWorld, suffix: str) -> list[tuple[int, str, bytes | None
 
 
 def compacted(world: AgentsWorld) -> dict[tuple[str, str], Change]:
-    """What compaction would leave of all change topics."""
+    """Return the records of all change topics after compaction."""
     left: dict[tuple[str, str], Change] = {}
     for topic in CHANGE_TOPICS:
         for key, value in read(world, topic):
@@ -106,7 +106,7 @@ def published(world: AgentsWorld) -> list[EpochChange]:
 
 
 def without_epoch(changes: dict[tuple[str, str], Change]) -> dict[tuple[str, str], Any]:
-    """The values but for the epoch at which each was written, which a later state does not repeat."""
+    """Return the values without the epoch of their record, which a later state does not contain."""
     return {key: replace(value, epoch=0) for key, value in changes.items()}
 
 
@@ -115,7 +115,7 @@ def apply(world: AgentsWorld, command: Command) -> None:
 
 
 def begin(world: AgentsWorld) -> None:
-    """A node joins; a keyspace."""
+    """Complete the join of a node and create a keyspace."""
     apply(world, RegisterNode("n1", NODE, "127.0.0.1:1", "dc", "r", 2, 12, "1", (), 1))
     apply(world, Join(NODE, (-(2**62), 5, 2**62), bytes(16)))
     while proposals := propose(known(world.state)):
@@ -124,7 +124,9 @@ def begin(world: AgentsWorld) -> None:
 
 
 def live(world: AgentsWorld) -> None:
-    """A little of everything: what a cluster begins with, tables that come and go, and many epochs without a change."""
+    """Create a varied history: the first entries, tables that are created and dropped, and many epochs without a
+    change.
+    """
     begin(world)
     for number in range(4):
         columns = (Column("k", "text"),)
@@ -136,12 +138,12 @@ def live(world: AgentsWorld) -> None:
 
 
 def reached(world: AgentsWorld, epoch: int) -> bool:
-    """The change topics have this epoch."""
+    """Return True if the change topics have this epoch."""
     return [change.epoch for change in published(world)[-1:]] == [epoch]
 
 
 def check_transactions(world: AgentsWorld) -> None:
-    """Every topic has the records of the log's epochs and no others; no marker stands among those of one epoch."""
+    """Check that each topic has exactly the records of the log's epochs and no marker inside an epoch."""
     expected: dict[str, list[tuple[int, str, bytes | None]]] = {topic: [] for topic in CHANGE_TOPICS}
     state = EMPTY_STATE
     for entry in world.applied():
@@ -158,19 +160,19 @@ def check_transactions(world: AgentsWorld) -> None:
 
 
 def check(world: AgentsWorld) -> None:
-    """The topics hold the log's epochs, each once, and the state of the last one."""
+    """Check that the topics have the log's epochs, each once, and the state of the last one."""
     state = world.client.read_barrier()
     until(lambda: reached(world, state.epoch), "the last epoch")
     epochs = published(world)
     assert [change.epoch for change in epochs] == list(range(1, state.epoch + 1))
     assert [change.state_id for change in epochs] == [entry.state_id for entry in world.applied()]
     wanted = project(state)
-    # A transaction ends in one topic after the other: that of the epochs may be ahead of the rest for a moment.
+    # A transaction ends in one topic after the other, so the topic of epochs may be briefly ahead of others.
     until(lambda: without_epoch(compacted(world)) == without_epoch(wanted), "the last epoch in every topic")
     assert compacted(world)[EPOCHS, HEAD] == wanted[EPOCHS, HEAD]
 
 
-def test_a_publisher_that_is_killed_in_the_middle_leaves_no_gap_and_no_repetition(world: AgentsWorld) -> None:
+def test_a_killed_publisher_leaves_no_gap_and_no_duplicates(world: AgentsWorld) -> None:
     first = world.start("publisher")
     writer = threading.Thread(target=live, args=(world,))
     writer.start()
@@ -187,7 +189,7 @@ def test_a_publisher_that_is_killed_in_the_middle_leaves_no_gap_and_no_repetitio
 
 
 @pytest.mark.soak("the one that is killed; the simulator's zombies")
-def test_a_publisher_that_slept_through_its_replacement_publishes_nothing_more(world: AgentsWorld) -> None:
+def test_a_replaced_publisher_publishes_nothing(world: AgentsWorld) -> None:
     first = world.start("publisher")
     until(lambda: reached(world, world.state.epoch), "the first epochs")
     first.send(signal.SIGSTOP)
@@ -204,14 +206,14 @@ def test_a_publisher_that_slept_through_its_replacement_publishes_nothing_more(w
 
 
 def make_again(world: AgentsWorld, topics: list[str]) -> None:
-    """Delete topics and make them anew."""
+    """Delete topics and create them again."""
     admin = admin_client(world.stack.bootstrap_servers)
     for name, future in admin.delete_topics(topics).items():
         assert future.result(DEADLINE_S) is None, name
     made: set[str] = set()
 
     def made_again() -> bool:
-        """A broker may still know of a topic that is being deleted."""
+        """Create the topic; a broker may still know the deleted one."""
         made.update(create_topics(admin, world.cluster))
         return made >= set(topics)
 
@@ -219,8 +221,8 @@ def make_again(world: AgentsWorld, topics: list[str]) -> None:
 
 
 @pytest.mark.soak("what change topics lack is written in several transactions")
-def test_a_change_topic_that_was_made_again_gets_what_it_lacks(world: AgentsWorld) -> None:
-    """Also where a publisher has written to it before it was started again: what is there then is not all."""
+def test_a_recreated_change_topic_is_completed(world: AgentsWorld) -> None:
+    """A publisher that wrote to the new topic before its restart left it incomplete, so the restart completes it."""
     first = world.start("publisher")
     begin(world)
     check(world)
@@ -253,8 +255,8 @@ def test_a_publisher_halts_when_the_topics_are_ahead_of_the_log(world: AgentsWor
     assert len(published(world)) == 1
 
 
-def test_a_publisher_whose_topic_refuses_a_record_for_its_size_halts_and_says_so(world: AgentsWorld) -> None:
-    """It is not started again and again, adding a term each time; when the topic takes the record it goes on."""
+def test_a_publisher_halts_with_a_reason_at_a_record_above_the_limit(world: AgentsWorld) -> None:
+    """The publisher is not restarted, because each restart adds a term; it continues when the topic accepts."""
     admin = admin_client(world.stack.bootstrap_servers)
     topic = topic_name(world.cluster, SCHEMA)
     begin(world)
@@ -292,7 +294,7 @@ def test_several_transactions_fill_topics(world: AgentsWorld, tmp_path: Path, mo
     assert [later - sooner for sooner, later in itertools.pairwise(offsets)] == [1, 2], "a marker after every two"
 
 
-def test_the_next_publisher_restores_what_others_wrote(world: AgentsWorld) -> None:
+def test_the_next_publisher_reverts_foreign_records(world: AgentsWorld) -> None:
     """Another process writes a new key, a tombstone, and another value."""
     publisher = world.start("publisher")
     begin(world)
@@ -316,7 +318,7 @@ def test_the_next_publisher_restores_what_others_wrote(world: AgentsWorld) -> No
     check(world)
 
 
-def test_a_later_version_of_a_schema_is_published_once_and_only_if_it_fits(world: AgentsWorld) -> None:
+def test_a_later_schema_is_published_once_and_only_if_compatible(world: AgentsWorld) -> None:
     servers, topic = world.stack.bootstrap_servers, topic_name(world.cluster, SCHEMAS.suffix)
     there = held(servers, topic, bytes)
     fits = next_version(NODE_CHANGE)

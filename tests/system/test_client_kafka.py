@@ -1,4 +1,4 @@
-"""Clients on a real broker: founding at once, answers of a validator, direct authors in between, a killed broker."""
+"""Clients on a real broker: concurrent creation, answers of a validator, direct authors in between, a killed broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEADLINE_S = 120.0
 
 
 def truly(state: ClusterState, answers: list[Submitted]) -> None:
-    """Every answer is what the history says: applied once at that epoch, or not at all."""
+    """Check each answer against the history: applied once at that epoch, or not at all."""
     epochs = []
     for answer in answers:
         made = find_request(state, answer.request_id)
@@ -48,7 +48,7 @@ def truly(state: ClusterState, answers: list[Submitted]) -> None:
     assert len(set(epochs)) == len(epochs)
 
 
-def test_of_three_founders_at_once_exactly_one_founds(stack: StackInfo, cluster_name: str) -> None:
+def test_one_of_three_founders_creates_the_cluster(stack: StackInfo, cluster_name: str) -> None:
     foundings: list[ClusterCreation] = []
 
     def work(name: str) -> None:
@@ -60,7 +60,7 @@ def test_of_three_founders_at_once_exactly_one_founds(stack: StackInfo, cluster_
     assert not create_cluster(stack.bootstrap_servers, cluster_name).here
 
 
-def test_nodes_that_meet_found_one_cluster_that_both_know(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+def test_nodes_that_meet_create_one_cluster(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
     stopping = threading.Event()
 
@@ -117,7 +117,7 @@ def test_answers_through_a_validator_with_direct_authors_in_between(stack: Stack
 
 
 def test_submissions_outlive_a_killed_broker(tmp_path: Path, cluster_name: str) -> None:
-    """SIGKILL of the broker with submissions in flight: after it is back, each is applied exactly once."""
+    """SIGKILL hits the broker with submissions in flight; after its restart, each is applied exactly once."""
     with taking_down(plain_stack(tmp_path / "stack")) as own:
         info = own.up("quick")
         create_cluster(info.bootstrap_servers, cluster_name)

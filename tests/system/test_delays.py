@@ -1,4 +1,4 @@
-"""A live stack that is held back on purpose: one node does not hear of a stage, and the join says whom it waits for."""
+"""A live stack with injected delays: one node does not receive a stage, and the join names that node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 @pytest.fixture
 def delays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderDelays:
-    """Rules that every process started from here on obeys."""
+    """Return the rules that all processes started later obey."""
     folder = tmp_path / "delays"
     monkeypatch.setenv("RINGLOG_DELAYS", str(folder))
     return FolderDelays(folder)
@@ -40,7 +40,7 @@ def world(stack: StackInfo, cluster_name: str, tmp_path: Path, delays: FolderDel
 
 
 def ringlog(world: World, *words: str) -> Any:
-    """What a command prints with ``--json``."""
+    """Return the ``--json`` output of a command."""
     environment = {"RINGLOG_BOOTSTRAP_SERVERS": world.agents.stack.bootstrap_servers}
     answer = CliRunner().invoke(app, [*words, "--json"], env=environment | {"RINGLOG_CLUSTER": world.agents.cluster})
     assert answer.exit_code == 0, answer.output
@@ -54,7 +54,7 @@ def test_a_live_stack_is_held_back_entry_by_entry(world: World, delays: FolderDe
 
 
 def a_commit_that_is_held_arrives_when_it_is_released(world: World, delays: FolderDelays) -> None:
-    """The validator's answer waits with it; nothing is lost and nothing happens twice."""
+    """The validator's answer waits with its commit; no entry is lost or applied twice."""
     rule = ringlog(world, "sim", "hold", "--commit", "--to", "validator", "--kind", "CreateKeyspace")["name"]
     future = world.agents.client.submit_future(CreateKeyspace("late", Replication("simple", 1)), timeout_s=DEADLINE_S)
     held = delays.await_held(rule, "validator", timeout_s=DEADLINE_S)
@@ -70,13 +70,13 @@ def a_commit_that_is_held_arrives_when_it_is_released(world: World, delays: Fold
 
 
 def a_join_waits_for_the_node_that_does_not_hear_of_its_stage(world: World, delays: FolderDelays) -> None:
-    """The display names the node, the others go on under the new stage, and the release ends it."""
+    """The display names the node, the others continue in the new stage, and the release ends the wait."""
     rule = ringlog(world, "sim", "hold", "--stage", WRITE_BOTH_READ_NEW, "--to", "node-n1")["name"]
 
     world.begin("n2")
     held = delays.await_held(rule, "node-n1", timeout_s=DEADLINE_S)
     assert held.kind == "AdvanceOperation"
-    # n1 may have read the stage before the state that this test follows has folded it, and the other way about.
+    # n1 and this test's replica read the stage in either order.
     operation = until(lambda: in_stage(world.join(), WRITE_BOTH_READ_NEW), "the join's stage, here")
     assert world.member("n2") is not None
 
@@ -93,7 +93,7 @@ def a_join_waits_for_the_node_that_does_not_hear_of_its_stage(world: World, dela
         (found,) = [each for each in ringlog(world, "operation", "list") if each["id"] == operation.id]
         return found
 
-    # A node acknowledges a moment after its status page has shown what it has read.
+    # A node's acknowledgement follows its status page after a moment.
     until(lambda: shown()["waits_for_nodes"] == ["n1"], "n1 to be the only one that is waited for")
     assert (shown()["stage"], shown()["node"]) == (WRITE_BOTH_READ_NEW, "n2")
     (seen,) = ringlog(world, "sim", "rules")["held"]

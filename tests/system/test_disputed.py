@@ -1,4 +1,4 @@
-"""A coordinator and a node whose memory has failed stand alone, and are quarantined; the others go on."""
+"""A coordinator and a node with a memory error disagree with the others and are quarantined; the others continue."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ else:
     from ringlog.agents.worker import run
     run(sys.argv[1])
 """
-"""A process in which one bit of a state is another one, when a snapshot of it is taken."""
+"""A process with one flipped bit in the state of its next snapshot."""
 
 
-def test_who_stands_alone_halts_and_stays_down(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+def test_a_disagreeing_process_halts_for_good(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     with opened(NodesWorld, stack, tmp_path, cluster_name) as world:
         agents = world.agents
         world.begin_all("n1", "n2")
@@ -72,7 +72,7 @@ def test_who_stands_alone_halts_and_stays_down(stack: StackInfo, cluster_name: s
         assert {one["confirmed"] for one in kept.values()} == {confirmed.digest}
         assert confirmed.digest not in {one["digest"] for one in kept.values()}
 
-        # The others go on, and so does who is started again.
+        # The others continue, and so does a restarted one.
         assert all(agents.alive(role) for role in ("validator", "publisher", "keeper"))
         agents.start("coordinator")
         world.nodes["n1"].restart()
