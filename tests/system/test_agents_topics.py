@@ -71,7 +71,7 @@ def supervise(world: AgentsWorld, tmp_path: Path) -> Iterator[Callable[[str], Su
 
 
 @pytest.mark.soak("tests/log/test_identity.py, for the replica that all agents have")
-def test_agents_halt_on_a_recreated_metadata(world: AgentsWorld, supervise: Callable[[str], Supervised]) -> None:
+def test_agents_halt_on_a_recreated_log(world: AgentsWorld, supervise: Callable[[str], Supervised]) -> None:
     acting = supervise("acting")
     for role in ROLES:
         world.await_term(role, 1)

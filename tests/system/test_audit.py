@@ -290,7 +290,7 @@ def test_unpublished_topics_end_the_audit(own_world: World) -> None:
         own_world.audited()
 
 
-def test_a_missing_broker_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_broker_ends_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "ANSWER_S", 1.0)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

@@ -90,7 +90,7 @@ def in_hand(checkpoint: Path) -> str:
     return open_ones[0] if open_ones and int(open_ones[0]) >= 2 else ""
 
 
-def test_a_killed_driver_leaves_no_hole_and_a_stopped_one_nothing_to_repeat(shop: World, tmp_path: Path) -> None:
+def test_a_killed_driver_leaves_no_gap_and_a_stopped_one_no_repeats(shop: World, tmp_path: Path) -> None:
     carts(shop)
     # Every other write has a table with images, whose rows depend on all previous rows.
     writes = history(Random(1), 1_600)

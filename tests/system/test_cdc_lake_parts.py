@@ -39,7 +39,7 @@ class BrokenError(Exception):
 
 
 @pytest.mark.soak("the lake's other tests, and the simulator's kills between a part and its note")
-def test_a_part_is_carried_out_for_the_sink_that_lacks_it(
+def test_a_part_is_written_to_the_sink_that_lacks_it(
     stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ringlog_cdc.lake import sink

@@ -60,7 +60,7 @@ def story(log: CdcLog) -> Story:
     return Story(log)
 
 
-def test_every_write_comes_once_over_two_switches(story: Story, log: CdcLog) -> None:
+def test_each_write_arrives_once_over_two_switches(story: Story, log: CdcLog) -> None:
     story.play()
     with CdcReader(log.world.bootstrap, log.world.cluster, tables=["shop.orders"], until_end=True) as reader:
         changes = list(reader)

@@ -123,7 +123,7 @@ def test_more_lateness_opens_nothing(stack: StackInfo, cluster_name: str, spark:
         assert len({row.source_offset for row in world.rows() if row.partition_key == (b"late",)}) == 0
 
 
-def test_open_plans_are_carried_out(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_open_plans_are_completed(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     from ringlog_cdc.driver.batch import BatchRunner
 
     def dies(*_: object) -> None:

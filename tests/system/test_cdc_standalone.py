@@ -122,7 +122,7 @@ def check_rows(world: World) -> int:
 
 
 @pytest.mark.soak("test_cdc_kill.py kills the driver in a batch, test_cdc_job.py has the same rows")
-def test_a_job_survives_its_executor_without_a_hole(world: World, cluster: SparkCluster, tmp_path: Path) -> None:
+def test_a_job_survives_its_executor_without_gaps(world: World, cluster: SparkCluster, tmp_path: Path) -> None:
     checkpoint, output = tmp_path / "checkpoint", tmp_path / "output"
     python = worker_python(tmp_path)
     launcher = Path(printed("launcher"))
@@ -170,7 +170,7 @@ CONNECTED = 300
 
 
 @pytest.mark.soak("test_cdc_source.py reads the same by a session of its own")
-def test_connect_clients_read_what_a_submitted_job_writes(shop: World, tmp_path: Path) -> None:
+def test_connect_clients_read_the_rows_of_a_job(shop: World, tmp_path: Path) -> None:
     (port,) = choose(1)
     output, launcher = tmp_path / "output", ROOT / "streaming/ringlog_cdc/launcher/ringlog_cdc_run.py"
     CdcLog(shop).publish()

@@ -60,7 +60,7 @@ def test_one_of_three_founders_creates_the_cluster(stack: StackInfo, cluster_nam
     assert not create_cluster(stack.bootstrap_servers, cluster_name).here
 
 
-def test_nodes_that_meet_create_one_cluster(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+def test_nodes_with_seeds_create_one_cluster(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
     stopping = threading.Event()
 

@@ -47,7 +47,7 @@ def ringlog(world: World, *words: str) -> Any:
     return json.loads(answer.stdout)
 
 
-def test_a_live_stack_is_held_back_entry_by_entry(world: World, delays: FolderDelays) -> None:
+def test_a_live_stack_is_delayed_entry_by_entry(world: World, delays: FolderDelays) -> None:
     world.begin_all("n1")
     a_commit_that_is_held_arrives_when_it_is_released(world, delays)
     a_join_waits_for_the_node_that_does_not_hear_of_its_stage(world, delays)

@@ -1,9 +1,8 @@
-"""All of Ringlog on a Kafka where nobody does anything without logging in, by the command line, as an operator would.
+"""All of Ringlog on a Kafka with mandatory authentication, over the command line, like an operator.
 
-What is given once, when the cluster is founded, holds for every later command, the agents, a node and the Spark job.
-Nothing that any of them prints, logs or is started with holds the password. Clients may also log in by tokens: those of
-a function of the user's, and those of an identity provider. The broker has Kafka's own validator of tokens that nobody
-signed; the provider is a server of this test's.
+Later commands, the agents, a node and the Spark job use the options from the creation of the cluster. No output, log or
+argument of these processes contains the password. Clients may also log in with tokens of a user's function or of an
+identity provider. The broker has Kafka's own validator of unsigned tokens; the test runs the provider.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from ringlog.wire.records import encode_mutation, mutation_key, mutation_partiti
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 TOO_LARGE = 2 * RECORD_BYTES_MAX + 64 * 1024
-"""Bytes of a record that no topic takes: who is refused for its size had the right to write."""
+"""A record size above the limit of all topics: a client that is rejected for the size has permission to write."""
 TABLE = {
     "command": "CreateTable",
     "keyspace": "shop",
@@ -58,7 +57,7 @@ TABLE = {
 }
 
 
-def test_nobody_does_anything_without_logging_in(guarded: Guarded, user: User) -> None:
+def test_anonymous_clients_are_rejected(guarded: Guarded, user: User) -> None:
     anonymous = AdminClient({**QUIET, "bootstrap.servers": guarded.stack.bootstrap_servers})
     with pytest.raises(KafkaException):
         anonymous.create_topics([NewTopic(f"{PREFIX}open", 1, 1)])[f"{PREFIX}open"].result()
@@ -87,7 +86,7 @@ def test_a_login_without_the_right_to_delete_deletes_no_cluster(guarded: Guarded
     user.run(*words, *where[:3], str(guarded.logins[BrokerUser.node]), status=1)
     assert "no_right_to_delete: this login may not delete" in user.told
     deleted = json.loads(user.run(*words, "--json"))
-    assert len(deleted["topics"]) == len(TOPICS), "nothing was deleted before"
+    assert len(deleted["topics"]) == len(TOPICS), "no topic was deleted"
 
 
 @pytest.mark.soak("the wrong password that is named as the reason")
@@ -102,7 +101,7 @@ def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(guarded: Guard
 
 
 def _without_password(guarded: Guarded, user: User, folder: Path) -> Path:
-    """The file of the listener with TLS, whose password a variable has."""
+    """Return the options file of the TLS listener with the password in a variable."""
     found = folder / "without.properties"
     lines = guarded.tls_login.read_text().splitlines()
     kept = [line for line in lines if not line.startswith(("sasl.password", "ssl.ca"))]
@@ -112,7 +111,7 @@ def _without_password(guarded: Guarded, user: User, folder: Path) -> Path:
 
 
 def test_a_password_may_come_from_a_variable(guarded: Guarded, user: User, tmp_path: Path) -> None:
-    """The commands have it by librdkafka, the agent by aiokafka."""
+    """Commands log in by librdkafka, the agent by aiokafka."""
     name, file = f"{PREFIX}{uuid.uuid4().hex[:8]}", _without_password(guarded, user, tmp_path)
     user.run("cluster", "create", name, "--kafka-config", str(file))
     user.begin("agent", "validator")
@@ -126,7 +125,7 @@ def test_a_password_may_come_from_a_variable(guarded: Guarded, user: User, tmp_p
 
 
 @pytest.mark.soak("the test before it, with what Java is given in tests/runtime/test_kafka_config.py")
-def test_everything_works_for_who_logs_in_over_tls(guarded: Guarded, user: User, tmp_path: Path) -> None:
+def test_everything_works_with_a_login_over_tls(guarded: Guarded, user: User, tmp_path: Path) -> None:
     name, file = f"{PREFIX}{uuid.uuid4().hex[:8]}", _without_password(guarded, user, tmp_path)
     user.run("cluster", "create", name, "--kafka-config", str(file))
     _settle(user, tmp_path)
@@ -142,10 +141,10 @@ def test_everything_works_for_who_logs_in_over_tls(guarded: Guarded, user: User,
     _check_secrecy(guarded, user, tmp_path)
 
 
-def test_each_kind_of_client_logs_in_and_may_do_what_is_its_own(guarded: Guarded, user: User, tmp_path: Path) -> None:
-    """The commands and the node by librdkafka, the agents by aiokafka; of Java one client, as Spark has it.
+def test_each_kind_of_client_has_its_own_acls(guarded: Guarded, user: User, tmp_path: Path) -> None:
+    """Commands and the node log in by librdkafka, the agents by aiokafka, and one Java client as in Spark.
 
-    Each kind has a user of its own, with the rights that ``cluster acls`` gives and no others.
+    Each kind has its own user with exactly the ACLs that ``cluster acls`` creates.
     """
     name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
     user.run("cluster", "create", name, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
@@ -179,14 +178,14 @@ def test_each_kind_of_client_logs_in_and_may_do_what_is_its_own(guarded: Guarded
 
 
 def _check_thieves(guarded: Guarded, cluster: str) -> None:
-    """Who has stolen the credentials of a kind writes to the topics of that kind, and to no other."""
+    """Check that stolen credentials of a kind permit writes only to the topics of that kind."""
     for kind in (BrokerUser.client, BrokerUser.node, BrokerUser.cdc_writer):
         security = read_kafka_config(guarded.logins[kind]).security
         taken = set()
         for spec in TOPICS:
             ended = _tried(f"{cluster}.{spec.suffix}", connection(guarded.users, security))
             if ended != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                assert ended == KafkaError.MSG_SIZE_TOO_LARGE, "nothing is written by this test"
+                assert ended == KafkaError.MSG_SIZE_TOO_LARGE, "this test writes no record"
                 taken.add(spec.suffix)
         assert taken == set(NEEDS[kind].writes)
         assert not taken & {"metadata", "results"}
@@ -195,7 +194,7 @@ def _check_thieves(guarded: Guarded, cluster: str) -> None:
 
 
 def _tried(topic: str, login: dict[str, str]) -> int:
-    """What becomes of a record that no topic takes."""
+    """Return the error code of a record that exceeds the limit of all topics."""
     ended: list[KafkaError] = []
     producer = Producer(login | {"log_level": 2, "message.max.bytes": 2 * TOO_LARGE})
     producer.produce(topic, bytes(TOO_LARGE), on_delivery=lambda error, _: ended.append(error))
@@ -204,7 +203,7 @@ def _tried(topic: str, login: dict[str, str]) -> int:
 
 
 def _settle(user: User, folder: Path) -> None:
-    """Agents, a node that has joined, a table."""
+    """Start agents, join a node and create a table."""
     user.begin("agents")
     user.join_node("--data", str(folder / "node"))
     _schema(user)
@@ -216,7 +215,7 @@ def _schema(user: User) -> None:
 
 
 def _check_secrecy(guarded: Guarded, user: User, folder: Path) -> None:
-    """No password was printed, logged or given to a process, and nobody else reads what is kept."""
+    """Check that no output, log or argument contains a password, and that stored files are private."""
     printed = user.told + user.logs() + user.command_lines()
     assert [word for word in guarded.secrets if word in printed] == []
     kept = [*(folder / "ringlog").rglob("*"), *(folder / "node").rglob("*")]
@@ -249,14 +248,14 @@ def token():
 
 
 def made(ends: float) -> str:
-    """A token that nobody signed, for Ringlog's user."""
+    """Return an unsigned token for Ringlog's user."""
     claims = {"sub": "ringlog", "iat": time.time(), "exp": ends, "scope": "kafka", "jti": uuid.uuid4().hex}
     parts = (base64.urlsafe_b64encode(json.dumps(one).encode()).decode() for one in ({"alg": "none"}, claims))
     return ".".join(part.rstrip("=") for part in parts) + "."
 
 
 class Provider(BaseHTTPRequestHandler):
-    """Gives a token to who shows the client's id and secret, and notes who asked and whether it was given."""
+    """Grants a token for the client's id and secret, and records each request and its outcome."""
 
     asked: list[tuple[str, bool]]
 
@@ -275,12 +274,12 @@ class Provider(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def provider() -> Iterator[tuple[str, list[tuple[str, bool]]]]:
-    """Its address, and who asked."""
+    """Return its address, and the recorded requests."""
     asked: list[tuple[str, bool]] = []
     handler = type("Noting", (Provider,), {"asked": asked})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -290,7 +289,7 @@ def provider() -> Iterator[tuple[str, list[tuple[str, bool]]]]:
 
 
 def _lives(user: User, guarded: Guarded, file: Path) -> None:
-    """Commands by librdkafka, an agent by aiokafka, too."""
+    """Run commands by librdkafka and an agent by aiokafka."""
     name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
     user.run("cluster", "create", name, "--bootstrap", guarded.tokens, "--kafka-config", str(file))
     user.begin("agent", "validator")
@@ -310,7 +309,7 @@ def test_tokens_of_a_function(guarded: Guarded, user: User, tmp_path: Path) -> N
 
 
 def test_tokens_of_an_identity_provider(guarded: Guarded, user: User, tmp_path: Path) -> None:
-    """Its secret is in a variable; Java's client asks with what it is given of it."""
+    """Its secret is in a variable; the Java client uses the options that Ringlog derives from it."""
     with provider() as (address, asked):
         lines = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER", "sasl.oauthbearer.scope=kafka"]
         lines += [f"sasl.oauthbearer.client.id={CLIENT}", f"sasl.oauthbearer.token.endpoint.url={address}"]
@@ -318,7 +317,7 @@ def test_tokens_of_an_identity_provider(guarded: Guarded, user: User, tmp_path: 
         file.write_text("\n".join(lines))
         user.set(SECRET_VARIABLE, SECRET)
         _lives(user, guarded, file)
-        assert any(who.startswith("Python") for who, _ in asked), "the agent asked for aiokafka"
+        assert any(who.startswith("Python") for who, _ in asked), "the agent requested it for aiokafka"
         assert SECRET not in user.told + user.logs() + user.command_lines()
         _check_java(guarded, file, tmp_path)
         assert any(who.startswith("Java") for who, _ in asked)
@@ -326,7 +325,9 @@ def test_tokens_of_an_identity_provider(guarded: Guarded, user: User, tmp_path: 
 
 
 def _check_java(guarded: Guarded, file: Path, folder: Path) -> None:
-    """It is given a token; Java itself takes none that nobody signed, and this broker no other: so far it goes here."""
+    """Check that Java gets a token. Java rejects unsigned tokens, and this broker has no others, so the test ends
+    there.
+    """
     java, properties = find_java(), folder / "java.properties"
     assert java is not None
     security = read_kafka_config(file, [(SECRET_VARIABLE, SECRET)]).security

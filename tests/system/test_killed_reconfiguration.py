@@ -1,7 +1,7 @@
-"""Coordinator, validator and the node that becomes a member are ended by SIGKILL at each step of a reconfiguration.
+"""SIGKILL ends coordinator, validator and the new member at each step of a reconfiguration.
 
-The metadata service has one member, and its place goes from one node to the other, again and again: each exchange has
-four steps (joining, member, leaving, gone), and each of them is an entry that the coordinator asks for.
+The CMS has one member, and its place alternates between two nodes. Each exchange has four steps (joining, member,
+leaving, gone), and the coordinator requests each step as an entry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 DEADLINE_S = 120.0
 BEFORE, AFTER = (0, 1, 1, 1), (0, 0, 0, 0)
-"""After how many steps of its own each process dies that comes next: before each of the four, or right after it."""
+"""The number of own steps before each successive process dies: before each of the four steps, or right after it."""
 ASKS = "ringlog.agents.roles.controller", "ControllerThread", "_submit"
 VALIDATOR = """
 import os, signal, sys
@@ -54,7 +54,7 @@ def step(self, records):
 KafkaLog.append_async = step
 run(role)
 """
-"""A validator that dies before, or right after, a step of the service is in the log."""
+"""A validator that dies before, or right after, the append of a CMS step."""
 NODE = """
 import importlib, os, signal, sys
 from ringlog.cli.main import main
@@ -80,17 +80,17 @@ setattr(found, name, step)
 member_copy.open_copy = open_copy
 main()
 """
-"""A node that dies before a step on its way to be a member."""
+"""A node that dies before a step of its promotion to member."""
 MEMBER_STEPS = (
-    ("ringlog.node.log.log_copy", "", "write_frames"),  # there is a file for the copy
+    ("ringlog.node.log.log_copy", "", "write_frames"),  # the file of the copy exists
     ("ringlog.node.log.log_copy", "CopyFile", "append"),  # entries are in it
-    ("ringlog.node.identity", "NodeFolder", "keep"),  # the epoch that is about to be acknowledged is on the disk
-    ("ringlog.node.reports.acks", "Acks", "_publish"),  # what makes it a member
+    ("ringlog.node.identity", "NodeFolder", "keep"),  # the epoch of the next acknowledgement is on the disk
+    ("ringlog.node.reports.acks", "Acks", "_publish"),  # the step that makes it a member
 )
 
 
 class World(NodesWorld):
-    """Two nodes, of which one is the member."""
+    """A member and another node."""
 
     def __init__(self, agents: AgentsWorld, folder: Path) -> None:
         super().__init__(agents, folder)
@@ -105,7 +105,7 @@ class World(NodesWorld):
         return "n2" if self.chosen == "n1" else "n1"
 
     def exchange(self) -> None:
-        """Ask for the other one in the member's place."""
+        """Request the other node as member."""
         self.submit(ReconfigureService(excluded=(self.ids[self.chosen],)))
         self.chosen, self.exchanges = self.other, self.exchanges + 1
 
@@ -136,7 +136,7 @@ class World(NodesWorld):
         return agent
 
     def history(self) -> tuple[list[tuple[str, str]], dict[int, ClusterState]]:
-        """(node, stage) of each step that was applied, in order; and all states."""
+        """Return (node, stage) of each applied step, in order; and all states."""
         state, steps, states = EMPTY_STATE, list[tuple[str, str]](), dict[int, ClusterState]()
         for data in self.agents.records(METADATA, committed=False):
             entry = decode_entry(data)
@@ -150,7 +150,7 @@ class World(NodesWorld):
 
 
 @pytest.mark.soak("tests/kernel/commands/test_service.py, which takes each step from each state; a release runs this")
-def test_a_service_is_reconfigured_whoever_dies_when(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+def test_a_service_is_reconfigured_despite_kills(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     with opened(World, stack, tmp_path, cluster_name) as world:
         agents = world.agents
         world.exchanged("validator", lambda left: world.start_validator("before", left), BEFORE)
@@ -174,7 +174,7 @@ def test_a_service_is_reconfigured_whoever_dies_when(stack: StackInfo, cluster_n
             expected += [(after, JOINING), (after, MEMBER), (before, LEAVING), (before, GONE)]
         assert steps == expected, "each step once, in its order"
         first = min(epoch for epoch, state in states.items() if read_group(state))
-        assert all(read_group(state) for epoch, state in states.items() if epoch >= first), "never without a reader"
+        assert all(read_group(state) for epoch, state in states.items() if epoch >= first), "always with a reader"
 
         assert world.nodes[world.chosen].terminate() == 0
         held = read_copy_state(tmp_path / f"{cluster_name}.{agents.state.cluster_id}" / world.chosen / COPY)

@@ -1,4 +1,4 @@
-"""Keeper and publisher are ended by SIGKILL before each durable step of a snapshot and of a truncation."""
+"""SIGKILL ends cache writer and publisher before each durable step of a snapshot and of a truncation."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SNAPSHOT: tuple[tuple[str, str, str, str, int], ...] = (
     ("keeper", *TOPIC, "_put", 0),  # the first chunk
     ("keeper", *TOPIC, "_put", 1),  # the head
     ("publisher", *TOPIC, "confirm", 0),
-    ("publisher", *SUBMITS, 0),  # that it is confirmed
+    ("publisher", *SUBMITS, 0),  # the confirmation in the log
     ("keeper", "ringlog.log.archive.archive", "Archive", "add", 0),
-    ("keeper", *SUBMITS, 0),  # that it is archived
+    ("keeper", *SUBMITS, 0),  # the archiving in the log
 )
-"""Role, and the function before whose call it dies, after so many."""
+"""Role, the function before whose call the process dies, and the number of earlier calls."""
 
 
 @pytest.mark.soak("tests/sim, profile truncation, which kills agents between any two steps; a release runs this")

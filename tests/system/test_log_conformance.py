@@ -1,4 +1,4 @@
-"""What every log must do: memory, Kafka, the delayable log around each, and the simulator's broker."""
+"""The conformance suite of all logs: memory, Kafka, the delayable log around each, and the simulator's broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS = ["simulated", *TOPICS]
 
 @pytest.fixture(params=KINDS)
 def make_log(request: pytest.FixtureRequest) -> Iterator[MakeLog]:
-    """Opens the same log, again and again: another connection each time, but in memory the same object."""
+    """Opens the same log repeatedly: a new connection each time, but the same object in memory."""
     opened: list[MetadataLog] = []
     memory = MemoryLog()
     broker, lock = SimBroker(SimWorld(1), {SIMULATED_METADATA: 1}), threading.Lock()
@@ -47,7 +47,7 @@ def make_log(request: pytest.FixtureRequest) -> Iterator[MakeLog]:
         info: StackInfo = request.getfixturevalue("stack")
         name = f"t{uuid.uuid4().hex[:10]}"
         create_topics(admin_client(info.bootstrap_servers), name, specs=[METADATA])
-    # A rule that fits nothing here makes every record go the long way.
+    # A rule that matches no record sends each record through the delaying code.
     control = MemoryDelays([Rule(where, HOLD, where, match=Match(kind="Noop")) for where in PLACES])
 
     def make() -> MetadataLog:
@@ -65,7 +65,7 @@ def make_log(request: pytest.FixtureRequest) -> Iterator[MakeLog]:
 
 
 def read(tail: LogTail, end: int) -> list[LogRecord]:
-    """Everything up to the position ``end``."""
+    """Return all records up to the position ``end``."""
     records: list[LogRecord] = []
     deadline = time.monotonic() + DEADLINE_S
     while tail.position < end:
@@ -85,13 +85,13 @@ def test_records_come_back_in_order_with_their_offsets(make_log: MakeLog) -> Non
     tail.close()
 
 
-def test_an_append_of_nothing_is_nothing(make_log: MakeLog) -> None:
+def test_an_empty_append_adds_nothing(make_log: MakeLog) -> None:
     log = make_log()
     log.append([])
     assert log.end_offset() == 0
 
 
-def test_a_tail_begins_where_it_is_told(make_log: MakeLog) -> None:
+def test_a_tail_begins_at_its_position(make_log: MakeLog) -> None:
     log = make_log()
     log.append([bytes([number]) for number in range(10)])
     tail = log.tail(7)
@@ -103,7 +103,7 @@ def test_a_tail_begins_where_it_is_told(make_log: MakeLog) -> None:
     tail.close()
 
 
-def test_a_poll_gives_no_more_than_asked_for(make_log: MakeLog) -> None:
+def test_a_poll_respects_its_limit(make_log: MakeLog) -> None:
     log = make_log()
     log.append([b"%d" % number for number in range(50)])
     tail = log.tail(0)
@@ -138,7 +138,7 @@ def test_all_readers_see_the_same_order_of_all_writers(make_log: MakeLog) -> Non
         tail.close()
 
 
-def test_a_waiting_reader_hears_of_an_append(make_log: MakeLog) -> None:
+def test_a_waiting_reader_gets_an_append(make_log: MakeLog) -> None:
     log = make_log()
     tail = log.tail(0)
     got: list[LogRecord] = []
@@ -150,7 +150,8 @@ def test_a_waiting_reader_hears_of_an_append(make_log: MakeLog) -> None:
     tail.close()
 
 
-@pytest.mark.parametrize("make_log", TOPICS, indirect=True)  # the simulated broker loses nothing that anybody has read
+# the simulated broker never loses a record that a reader has seen
+@pytest.mark.parametrize("make_log", TOPICS, indirect=True)
 def test_a_position_beyond_the_end_is_an_error(make_log: MakeLog) -> None:
     log = make_log()
     log.append([b"a"])
@@ -166,7 +167,7 @@ def test_a_position_beyond_the_end_is_an_error(make_log: MakeLog) -> None:
     tail.close()
 
 
-@pytest.mark.parametrize("make_log", TOPICS, indirect=True)  # the simulated broker makes no topic twice
+@pytest.mark.parametrize("make_log", TOPICS, indirect=True)  # the simulated broker never recreates a topic
 def test_the_identity_is_the_topics_own(make_log: MakeLog) -> None:
     assert make_log().identity() == make_log().identity()
     assert make_log().kafka_id() == make_log().kafka_id() != ""

@@ -1,4 +1,4 @@
-"""The log on a real broker: gaps, transactions, a topic that is replaced or cut, a broker that stops answering."""
+"""The log on a real broker: gaps, transactions, a replaced or truncated topic, a broker that stops responding."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_positions_pass_control_records_and_aborted_ones(stack: StackInfo, clust
 
 
 def test_a_replica_reads_past_a_gap_at_the_end(stack: StackInfo, log: KafkaLog) -> None:
-    """A stray transaction on the metadata topic leaves control records: barriers pass them, and so does a commit."""
+    """A stray transaction on the metadata topic leaves control records: barriers and a commit pass them."""
     with LogReplica(log) as replica:
         found(log, replica, "c")
         producer = Producer({**QUIET, "bootstrap.servers": stack.bootstrap_servers, "transactional.id": log.name})
@@ -93,7 +93,7 @@ def test_a_replica_reads_past_a_gap_at_the_end(stack: StackInfo, log: KafkaLog) 
             assert digest(second.read_barrier()) == digest(replica.read_barrier())
 
 
-def test_a_rival_in_the_middle_of_a_batch(log: KafkaLog) -> None:
+def test_a_competing_author_inside_a_batch(log: KafkaLog) -> None:
     with LogReplica(log) as replica:
         found(log, replica, "c")
         state = replica.state
@@ -109,7 +109,7 @@ def test_a_rival_in_the_middle_of_a_batch(log: KafkaLog) -> None:
 
 
 def test_a_new_topic_halts(stack: StackInfo, log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "MISSING_S", DEADLINE_S)  # it is away for as long as the broker takes
+    monkeypatch.setattr(replicas, "MISSING_S", DEADLINE_S)  # the topic is away for as long as the broker takes
     admin = admin_client(stack.bootstrap_servers)
     record = tmp_path / "metadata.json"
     with LogReplica(log, watch_s=0.2, record=record) as replica:
@@ -122,21 +122,21 @@ def test_a_new_topic_halts(stack: StackInfo, log: KafkaLog, tmp_path: Path, monk
         until(lambda: identity_of(log) not in (first, ""), "the broker to hear of it")
         with pytest.raises(ReplicaHalted) as caught:
             replica.wait_for(lambda _: None, DEADLINE_S, "the halt")
-        assert caught.value.code in ("log_replaced", "log_truncated"), "whichever is noticed first"
+        assert caught.value.code in ("log_replaced", "log_truncated"), "whichever error is first"
         assert replica.state.epoch == 1
     with pytest.raises(LogReplaced):
         LogReplica(log, record=record).start()
 
 
 def identity_of(log: KafkaLog) -> str:
-    """The id of the topic under the name; empty while the broker knows of none."""
+    """Return the id of the topic with the name; empty while the broker knows none."""
     try:
         return log.identity()
     except TopicMissing:
         return ""
 
 
-def test_a_log_that_lost_its_beginning_is_refused(stack: StackInfo, log: KafkaLog) -> None:
+def test_a_log_without_its_beginning_is_refused(stack: StackInfo, log: KafkaLog) -> None:
     log.append([b"1", b"2", b"3"])
     admin = admin_client(stack.bootstrap_servers)
     for future in admin.delete_records([TopicPartition(topic_name(log.name.split(".")[0], "metadata"), 0, 2)]).values():
@@ -168,8 +168,8 @@ def test_a_running_replica_halts_when_the_log_loses_its_beginning(stack: StackIn
         assert replica.state.epoch == 4
 
 
-def test_a_log_that_lost_its_end_in_a_power_cut_and_has_grown_again_halts(tmp_path: Path, cluster_name: str) -> None:
-    """What the page cache had and the disk had not is gone, and others write before the reader comes back."""
+def test_a_log_that_lost_its_end_and_grew_again_halts(tmp_path: Path, cluster_name: str) -> None:
+    """Records in the page cache are lost, and other clients append before the reader returns."""
     own, record = plain_stack(tmp_path / "stack"), tmp_path / "metadata.json"
     try:
         info = own.up("quick")
@@ -199,7 +199,7 @@ def test_a_log_that_lost_its_end_in_a_power_cut_and_has_grown_again_halts(tmp_pa
                     commit(log, first, EntryChain(first.state.epoch, _three(first))).commit_outcomes
                     == (CommitOutcome.APPLIED,) * 3
                 )
-            assert first.state.epoch > 13, "and it is longer than it was"
+            assert first.state.epoch > 13, "and it is longer than before"
         with LogReplica(log, record=record) as replica, raises_code(ReplicaHalted, "log_forked", match="epoch 13 was"):
             replica.wait_for(lambda state: state.epoch > 13, DEADLINE_S, "the halt")
         log.close()
@@ -208,7 +208,7 @@ def test_a_log_that_lost_its_end_in_a_power_cut_and_has_grown_again_halts(tmp_pa
 
 
 def batches_of(segment: bytes) -> list[bytes]:
-    """The record batches of a segment file: an offset of eight bytes, the length of what follows the next four."""
+    """Return the record batches of a segment file: eight bytes of offset, four bytes of length, and the content."""
     found, at = [], 0
     while at + 12 <= len(segment) and (size := int.from_bytes(segment[at + 8 : at + 12], "big")):
         found.append(segment[at : at + 12 + size])
@@ -216,8 +216,8 @@ def batches_of(segment: bytes) -> list[bytes]:
     return found
 
 
-def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_path: Path, cluster_name: str) -> None:
-    """The broker is stopped in the middle: the answer is lost, the entry may be in the log. It is applied once."""
+def test_a_stopped_broker_leaves_outcomes_open_until_it_returns(tmp_path: Path, cluster_name: str) -> None:
+    """The broker stops during a request: the answer is lost, the entry may be in the log. It is applied once."""
     with taking_down(plain_stack(tmp_path / "stack")) as own:
         info = own.up("quick")
         create_topics(admin_client(info.bootstrap_servers), cluster_name, specs=[METADATA])
@@ -240,7 +240,7 @@ def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_pa
             assert replica.halted is None
             given_up = EntryChain(replica.state.epoch, _three(replica))
             assert settle(log, replica, AUTHOR, given_up).commit_outcomes == (CommitOutcome.LOST,) * 3
-            # Whoever gave up comes back with them, and with more patience.
+            # The caller submits them again with a longer deadline.
             late = KafkaLog(info.bootstrap_servers, cluster_name, delivery_timeout_s=DEADLINE_S)
             late.append([encoded.data for encoded in given_up.entries])
             late.close()
@@ -262,8 +262,8 @@ def _after(replica: LogReplica, encoded: EncodedEntry) -> ClusterState:
     return fold(replica.state, encoded.entry).state
 
 
-def test_a_producer_goes_on_after_a_fatal_error(stack: StackInfo, cluster_name: str) -> None:
-    """A client that must not leave gaps is broken for good by one record that the broker refuses."""
+def test_a_producer_survives_a_fatal_error(stack: StackInfo, cluster_name: str) -> None:
+    """One record that the broker rejects permanently breaks a client that must not leave gaps."""
     small = TopicSpec("small", 1, {"max.message.bytes": "1000"})
     create_topics(admin_client(stack.bootstrap_servers), cluster_name, specs=[small])
     topic = topic_name(cluster_name, "small")

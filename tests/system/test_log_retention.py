@@ -1,4 +1,4 @@
-"""Rows of the CDC log are kept for as long as their tables promise: the topic's retention is raised, never lowered."""
+"""CDC rows are retained for the period of their tables: the topic's retention is increased and never decreased."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def status(world: World) -> Any:
     return json.loads(shown(world, "--json"))["retention"]
 
 
-def test_the_topic_keeps_rows_for_as_long_as_their_tables_promise(world: World) -> None:
+def test_the_topic_retains_rows_for_the_period_of_their_tables(world: World) -> None:
     lines: list[dict[str, Any]] = []
     admin, topic = admin_client(world.bootstrap), topic_name(world.cluster, "cdc")
     keeper = RetentionKeeper(admin, topic, lambda event, **fields: lines.append({"event": event, **fields}))
@@ -64,7 +64,7 @@ def test_the_topic_keeps_rows_for_as_long_as_their_tables_promise(world: World) 
     lives(world, 60)
     keeper.keep(world.state)
     has(8 * DAY * 1_000)
-    assert status(world)["promised_seconds"] == 8 * DAY, "rows of before live on as long as they were promised"
+    assert status(world)["promised_seconds"] == 8 * DAY, "earlier rows keep their period"
     lives(world, 0)
     keeper.keep(world.state)
     has(-1)
@@ -74,7 +74,7 @@ def test_the_topic_keeps_rows_for_as_long_as_their_tables_promise(world: World) 
     ]
 
 
-def test_a_bound_on_bytes_counts_and_a_topic_that_cannot_be_changed_is_told(world: World) -> None:
+def test_a_limit_on_bytes_counts_and_a_fixed_topic_is_reported(world: World) -> None:
     admin, topic = admin_client(world.bootstrap), topic_name(world.cluster, "cdc")
     assert not Retention(WEEK_MS, 1_000_000).covers(DAY)
     assert not Retention(WEEK_MS, -1).covers(None)

@@ -1,4 +1,4 @@
-"""Topics with settings under which entries could be lost are refused, with the command that mends them."""
+"""Topics with settings that can lose entries are refused, with the command that fixes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def admin(stack: StackInfo) -> AdminClient:
     return admin_client(stack.bootstrap_servers)
 
 
-def test_all_topics_are_made_once_and_as_wanted(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
+def test_all_topics_are_created_once_as_specified(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
     made = create_topics(admin, cluster_name)
     assert set(made) == {topic_name(cluster_name, spec.suffix) for spec in TOPICS}
     assert create_topics(admin, cluster_name) == ()
@@ -75,8 +75,10 @@ def test_a_wrong_setting(stack: StackInfo, admin: AdminClient, cluster_name: str
     verify_topics(admin, cluster_name, stack.bootstrap_servers, [METADATA])
 
 
-def test_any_time_of_an_author_is_taken(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
-    """By default Kafka refuses what lies an hour ahead: requests, results, acknowledgements, changes, rows."""
+def test_any_author_time_is_accepted(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
+    """By default Kafka rejects timestamps an hour ahead. The limit concerns requests, results, acknowledgements,
+    changes and rows.
+    """
     create_topics(admin, cluster_name)
     producer = Producer(producer_config(stack.bootstrap_servers, "ahead", DEADLINE_S))
     now_ms = int(time.time() * 1_000)
@@ -95,7 +97,7 @@ def test_any_time_of_an_author_is_taken(stack: StackInfo, admin: AdminClient, cl
     assert len(told) == 3 * len(TOPICS)
 
 
-def test_a_limit_on_times_that_is_lower_is_raised_by_who_tends_the_cluster_and_told_by_others(
+def test_a_lower_limit_on_times_is_raised_by_operators_and_reported_by_others(
     stack: StackInfo, admin: AdminClient, cluster_name: str
 ) -> None:
     create_topics(admin, cluster_name, specs=[ACKS, MUTATIONS])
@@ -117,10 +119,10 @@ def test_topics_read_whole_are_compacted_soon(stack: StackInfo, admin: AdminClie
     alter(admin, name, "max.compaction.lag.ms", "60000")
     until(lambda: settings_of(admin, name)["segment.ms"] != "600000", "the broker to show the setting")
     verify_topics(admin, cluster_name, stack.bootstrap_servers, [ACKS, MUTATIONS])
-    assert settings_of(admin, name)["segment.ms"] == "604800000", "only who tends the cluster changes it"
+    assert settings_of(admin, name)["segment.ms"] == "604800000", "only an operator's command changes it"
     verify_topics(admin, cluster_name, stack.bootstrap_servers, [ACKS, MUTATIONS], tend=True)
     until(lambda: settings_of(admin, name)["segment.ms"] == "600000", "the broker to show the lowered setting")
-    assert settings_of(admin, name)["max.compaction.lag.ms"] == "60000", "what is less stays"
+    assert settings_of(admin, name)["max.compaction.lag.ms"] == "60000", "a smaller value remains"
 
 
 def settings_of(admin: AdminClient, name: str) -> dict[str, str]:
@@ -137,7 +139,7 @@ def _is_sound(admin: AdminClient, cluster: str, stack: StackInfo) -> bool:
     return True
 
 
-def test_copies_that_no_broker_can_hold_are_refused(stack: StackInfo, cluster_name: str) -> None:
+def test_more_copies_than_brokers_are_refused(stack: StackInfo, cluster_name: str) -> None:
     with pytest.raises(CopiesUndecided, match="3 copies of each record need 3 brokers, and one broker is up"):
         create_cluster(stack.bootstrap_servers, cluster_name, replication=3)
     with pytest.raises(CopiesUndecided, match="one broker is up, and 1 more is known of"):
@@ -145,7 +147,7 @@ def test_copies_that_no_broker_can_hold_are_refused(stack: StackInfo, cluster_na
     founding = create_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name, replication=1)
     assert (founding.here, founding.copies) == (True, 1)
     again = create_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name)
-    assert (again.here, again.copies) == (False, 1), "a cluster that is there has said it"
+    assert (again.here, again.copies) == (False, 1), "an existing cluster has reported it"
 
 
 def test_more_than_one_partition_is_refused(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
@@ -166,10 +168,10 @@ def _is_assigned(reading: tail.MutationsTail) -> bool:
     return True
 
 
-def test_a_running_node_reads_partitions_that_are_added_to_the_mutations(
+def test_a_running_node_reads_new_partitions_of_the_mutations(
     stack: StackInfo, admin: AdminClient, cluster_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Producers use them at once, so nodes that begin later read them, too. Agents take the topic as it is."""
+    """Producers use new partitions immediately, and later nodes read them, too. Agents accept the topic as it is."""
     monkeypatch.setattr(tail, "COUNT_S", 0.0)
     topic = topic_name(cluster_name, "mutations")
     create_topics(admin, cluster_name, specs=[MUTATIONS])
@@ -198,7 +200,7 @@ def test_a_running_node_reads_partitions_that_are_added_to_the_mutations(
         reading.close()
 
 
-def test_too_few_partitions_can_be_mended(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
+def test_too_few_partitions_can_be_fixed(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
     topic = topic_name(cluster_name, "mutations")
     create_topics(admin, cluster_name, specs=[replace(MUTATIONS, partitions=1)])
     with pytest.raises(TopicMisconfigured, match=f"--topic {topic} --partitions 4"):

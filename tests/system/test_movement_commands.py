@@ -1,4 +1,4 @@
-"""The commands for range movements against real agents and real nodes: what they print, and their exit status."""
+"""Output and exit status of the commands for range movements, with real agents and real nodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def test_a_day_of_an_operator(world: World) -> None:
     assert (altered["outcome"], altered["stage"], altered["ended"]["keyspace"]) == ("applied", "finished", "ks")
     assert "dc1=3" in done("keyspace", "list")
     world.await_rows()
-    # Back to fewer at once: those that stay learn what a quorum knew. (Four spaces: what a long stage waits for.)
+    # The factor returns to fewer replicas: the remaining ones catch up to a quorum. (Four spaces precede the reason of
+    # a wait.)
     shown = done("keyspace", "alter", "ks", "--factor", "1")
     stages = [line.split(",")[0].strip() for line in shown.splitlines()[1:] if not line.startswith("    ")]
     assert stages == ["requested", "prepared", "write_both_read_old", "write_both_read_new", "finished"]
@@ -51,7 +52,7 @@ def test_a_day_of_an_operator(world: World) -> None:
     world.nodes.pop("n4").kill()
     world.await_rows()
 
-    # A node dies: the operation that needs it waits, says for whom, and may be called off.
+    # A node dies: the operation waits, names the dead node, and may be cancelled.
     refused = run("node", "remove", "n3")
     assert (refused.exit_code, refused.stderr.split(":")[0]) == (1, "wrong_node_state")
     world.nodes["n3"].kill()
@@ -76,10 +77,10 @@ def test_a_day_of_an_operator(world: World) -> None:
     world.nodes.pop("n3")
     world.await_rows()
     world.check_answers()
-    rows_are_there_for_who_names_their_position(world)
+    rows_are_readable_at_their_position(world)
 
 
-def rows_are_there_for_who_names_their_position(world: World) -> None:
+def rows_are_readable_at_their_position(world: World) -> None:
     columns = (Column("k", "text"), Column("n", "int"), Column("v", "text"))
     table = CreateTable("ks", "seats", str(uuid.uuid4()), columns, ("k",), ("n",), CdcOptions(enabled=False))
     world.agents.client.submit(table)

@@ -1,8 +1,8 @@
-"""Nodes as real processes: a fourth one joins under load, a source is killed while it streams, nodes are restarted.
+"""Nodes as real processes: a fourth one joins under load, a source is killed while it streams, nodes restart.
 
 Writes are of every kind: several statements and timestamps, collections, static columns, deletes of rows, ranges and
-partitions. At the end every node answers, for exactly the partitions that a plain look at the placement gives it, what
-a brute-force model makes of the writes.
+partitions. At the end a brute-force model applies the writes. Each node answers like the model, for exactly the
+partitions that the placement assigns to it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ KEYS = 150
 
 
 class World(NodesWorld):
-    """Agents, nodes and a table; ``written`` is what the producer sent."""
+    """Agents, nodes and a table; ``written``: the mutations of the producer."""
 
     def __init__(self, agents: AgentsWorld, folder: Path) -> None:
         super().__init__(agents, folder)
@@ -83,7 +83,7 @@ class World(NodesWorld):
             made = replace(mutation_of(statements), partition_key=(key,), mutation_id=str(uuid.uuid4()))
             self.written.append(made)
             place = mutation_key("ks", "t", key)
-            # Every tenth record travels under a key that is not its own: what it says of itself counts.
+            # Every tenth record has a foreign record key: the key inside the mutation counts.
             kafka_key = place if number % 10 else mutation_key("ks", "t", b"k0")
             self._producer.produce(
                 topic, encode_mutation(made), key=kafka_key, partition=mutation_partition(place, MUTATIONS.partitions)
@@ -95,11 +95,11 @@ class World(NodesWorld):
         return nodes_of(group_at(placement, token_of(key)).read)
 
     def rows_per_node(self) -> dict[str, int]:
-        """Node id to the number of rows that the placement gives it."""
+        """Return node id to the number of rows in its placement."""
         return dict(Counter(node for m in self.written for node in self.replicas(m.partition_key[0] or b"")))
 
     def await_rows(self) -> None:
-        """Every node holds as many rows as the plain model gives it."""
+        """Wait until each node has as many rows as the model."""
         epoch = self.agents.client.read_barrier().epoch
         wanted = self.rows_per_node()
 
@@ -116,7 +116,7 @@ class World(NodesWorld):
         until(settled, f"the rows {wanted}: {[self.status(name) for name in self.nodes]}", 240)
 
     def check_answers(self) -> None:
-        """Read replicas answer what the model sees, where all time to live is over; others answer nothing."""
+        """Check that replicas answer like the model after all expirations, and that other nodes answer nothing."""
         now = 60 * SECOND
         for key, statements in self.statements.items():
             for name in self.nodes:
@@ -130,7 +130,7 @@ class World(NodesWorld):
 
 
 def known_epochs_in(answer: dict[str, Any]) -> tuple[SeenRow, ...]:
-    """The rows of a node's answer."""
+    """Return the rows of a node's answer."""
 
     def values(cells: dict[str, Any]) -> dict[str, bytes]:
         return {name: bytes.fromhex(cell["value"]) for name, cell in cells.items()}
@@ -143,7 +143,7 @@ def known_epochs_in(answer: dict[str, Any]) -> tuple[SeenRow, ...]:
 
 @pytest.fixture(scope="module")
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One for both tests: its processes take longer to start than the second test to run."""
+    """Both tests share one world: its start takes longer than the second test."""
     with opened(World, stack, tmp_path_factory.mktemp("nodes")) as made:
         yield made
 
@@ -155,7 +155,7 @@ def test_a_join_under_load_with_a_killed_source_and_restarts(world: World) -> No
     world.write(ROWS // 2)
     world.await_rows()
 
-    # Without a publisher the join stands still just before streaming, so that its source can be killed then.
+    # Without a publisher the join stops just before streaming, so that its source can be killed then.
     world.agents.running("publisher").stop()
     joiner = world.begin("n4")
     operation = until(world.join, "the join").id
@@ -165,7 +165,7 @@ def test_a_join_under_load_with_a_killed_source_and_restarts(world: World) -> No
     world.write(ROWS // 4)
     world.agents.start("publisher")
     until(lambda: "stream waits" in (world.folder / "n4.log").read_text(), "the joiner to miss its source")
-    # With a barrier: what the joiner has read need not be in the state that this test follows.
+    # The barrier is needed: the joining node may be ahead of this test's replica.
     assert world.agents.client.read_barrier().operations[operation].stage == WRITE_BOTH_READ_OLD
     world.nodes[source].restart()
     world.write(ROWS // 4)
@@ -176,7 +176,7 @@ def test_a_join_under_load_with_a_killed_source_and_restarts(world: World) -> No
     report = world.agents.state.operations[operation].reports
     assert [each.rows > 0 for each in report] == [True]
 
-    # Restarted nodes, one of them killed, hold the same rows, and acknowledge nothing below what they did.
+    # Restarted nodes, one of them killed, have the same rows and never acknowledge less than before.
     acknowledged = {
         name: json.loads(next(world.folder.glob(f"**/{name}/acknowledged.json")).read_text())["epoch"]
         for name in world.nodes
@@ -193,7 +193,7 @@ def test_a_join_under_load_with_a_killed_source_and_restarts(world: World) -> No
         assert int(str(found["epoch"])) >= acknowledged[name]
 
 
-def test_a_member_of_the_service_has_the_log_in_its_folder(world: World) -> None:
+def test_a_member_has_the_log_in_its_folder(world: World) -> None:
     if "n1" not in world.nodes:
         world.begin("n1")
     world.await_normal("n1")
@@ -206,7 +206,7 @@ def test_a_member_of_the_service_has_the_log_in_its_folder(world: World) -> None
         pass
     ended = end_of(copy_of_member(path.parent))
     service = world.agents.state.service[node]
-    assert ended.at.state.epoch >= service.since - 1, "who acknowledges that it joins has the entry"
+    assert ended.at.state.epoch >= service.since - 1, "a joining member has the entry when it acknowledges"
     state = world.agents.state
     assert state_id_at(state, ended.at.state.epoch) == ended.at.state.state_id
     status = world.status("n1")
@@ -216,7 +216,7 @@ def test_a_member_of_the_service_has_the_log_in_its_folder(world: World) -> None
         reply = unpack(EntriesReply, channel.unary_unary(f"/{SERVICE}/Entries")(pack(asked), timeout=60))
     shown = decode_entry(reply.entries[0])
     assert isinstance(shown, Entry)
-    assert shown.state_id == state_id_at(state, service.since), "it shows a peer that is behind what it has"
+    assert shown.state_id == state_id_at(state, service.since), "it serves its records to a peer that lags"
 
     health, found = world.shown("n1")
     assert (health["state"], health["why"]) == ("ready", "")

@@ -1,6 +1,7 @@
 """A real Prometheus with the rules of ``compose/watch`` scrapes real agents and a node, and its alerts follow them.
 
-What is changed of the operator's files are addresses and times: scraped and judged each second, and no alert waits.
+The test changes only addresses and times of the operator's files: it scrapes and evaluates each second, and no alert
+waits.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROLES = "validator", "coordinator", "publisher"
 
 
 class Prometheus:
-    """The server, on a port of its own, with what it is to scrape: job to ports."""
+    """The server, on its own port, with its scrape targets: job to ports."""
 
     def __init__(self, folder: Path, jobs: dict[str, list[int]]) -> None:
         (port,) = choose(1)
@@ -52,7 +53,7 @@ class Prometheus:
         self._log.close()
 
     def asked(self, path: str, **parameters: str) -> Any:
-        """None while it is not up."""
+        """Return the answer; None while the server is not up."""
         try:
             answer = httpx.get(f"{self._url}/{path}", params=parameters, timeout=30)
         except httpx.HTTPError:
@@ -64,7 +65,7 @@ class Prometheus:
         return {one["metric"].get(label, ""): float(one["value"][1]) for one in found["result"]}
 
     def firing(self) -> set[tuple[str, str]]:
-        """(alert, role or node)."""
+        """Return (alert, role or node)."""
         found = self.asked("alerts") or {"alerts": []}
         labels = [one["labels"] for one in found["alerts"] if one["state"] == "firing"]
         return {(one["alertname"], one.get("role", one.get("node", ""))) for one in labels}
@@ -77,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_alerts_follow_what_runs(stack: StackInfo, cluster_name: str, folder: Path) -> None:
+def test_alerts_follow_processes(stack: StackInfo, cluster_name: str, folder: Path) -> None:
     ports = dict(zip(ROLES, choose(len(ROLES)), strict=True))
     agents = AgentsWorld(stack, cluster_name, folder)
     for role, port in ports.items():

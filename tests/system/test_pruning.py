@@ -1,4 +1,4 @@
-"""What the coordinator learns of a real broker before it prunes, and what one look proposes."""
+"""The coordinator's readings of a real broker before it prunes, and the proposals of one round."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DELETED = 3
 
 @pytest.fixture
 def mutations(stack: StackInfo, cluster_name: str) -> AdminClient:
-    """Five records in one partition; the first three are deleted."""
+    """Create five records in one partition; the first three are deleted."""
     admin = admin_client(stack.bootstrap_servers)
     create_topics(admin, cluster_name, specs=(MUTATIONS, LOAD))
     topic = topic_name(cluster_name, MUTATIONS.suffix)
@@ -50,7 +50,7 @@ def report(stack: StackInfo, cluster: str, node: str, judged: dict[int, int]) ->
     producer.close()
 
 
-def test_one_look_prunes_what_all_validated(stack: StackInfo, cluster_name: str, mutations: AdminClient) -> None:
+def test_one_round_prunes_validated_versions(stack: StackInfo, cluster_name: str, mutations: AdminClient) -> None:
     found = topic_beginning(stack.bootstrap_servers, cluster_name)
     assert found.since is not None
     assert found == TopicBeginning(dict.fromkeys(range(MUTATIONS.partitions), 0) | {0: DELETED}, found.since)
@@ -62,7 +62,7 @@ def test_one_look_prunes_what_all_validated(stack: StackInfo, cluster_name: str,
     report(stack, cluster_name, NODES[0], {0: 5})
     report(stack, cluster_name, NODES[1], {0: DELETED - 1})
     pruning.prune()
-    assert asked == [], "one member has not validated a record that is gone"
+    assert asked == [], "one member has not validated a deleted record"
     report(stack, cluster_name, NODES[1], {0: DELETED})
     assert evidence(stack.bootstrap_servers, cluster_name) == (found, {NODES[0]: {0: 5}, NODES[1]: {0: DELETED}})
     pruning.prune()
@@ -79,12 +79,12 @@ def test_the_time_of_an_empty_topic_is_that_of_the_newest_report(stack: StackInf
     assert abs(since - began) < SLACK_US, "the broker is on this machine"
 
 
-def test_a_broker_that_is_away_is_no_empty_topic() -> None:
+def test_a_dead_broker_is_not_an_empty_topic() -> None:
     with pytest.raises(LogUnavailable):
         topic_beginning("127.0.0.1:1", "none")
 
 
-def test_a_topic_that_is_missing_is_no_empty_topic(stack: StackInfo, cluster_name: str) -> None:
-    """Otherwise every version would be pruned without evidence."""
+def test_a_missing_topic_is_not_an_empty_topic(stack: StackInfo, cluster_name: str) -> None:
+    """Otherwise each version would be pruned without evidence."""
     with pytest.raises(LogUnavailable, match="mutations"):
         topic_beginning(stack.bootstrap_servers, cluster_name)

@@ -67,7 +67,7 @@ def line_pattern(shown: str) -> str:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Return whether the output is as shown. A line ``…`` stands for any number of lines."""
+    """Return whether the output is as shown. A line ``…`` matches any number of lines."""
     lines = [r"(?:.*\n)*" if line.strip() == "…" else line_pattern(line) + r"\s*\n" for line in shown.splitlines()]
     return re.fullmatch("".join(lines), printed) is not None
 

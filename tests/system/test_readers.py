@@ -1,8 +1,9 @@
-"""Everybody who reads the metadata log begins with a snapshot, and says what he says who was there all the time.
+"""All readers of the metadata log start from a snapshot and return the same as a reader that saw the whole log.
 
-One cluster on a real broker, with agents, the CDC job and an archive. Tables are altered, a snapshot is taken, the log
-truncated; then each reader is started anew beside the one that lived through it. ``orders`` is altered when verdicts
-are settled, so the state keeps the version before; of ``early`` only the log has it.
+One cluster on a real broker has agents, the CDC job and an archive. The test alters tables, takes a snapshot and
+truncates the log. Then it starts each reader again and compares it with one from before. The validation watermark has
+advanced before ``orders`` is altered, so the state keeps its previous version. Only the log has the previous version of
+``early``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ WRITES = 60
 
 
 class Readers:
-    """The cluster; what is written is numbered."""
+    """The cluster; its writes are numbered."""
 
     def __init__(self, stack: StackInfo, cluster: str, folder: Path, opened: ExitStack) -> None:
         self.stack, self.cluster, self.folder = stack, cluster, folder
@@ -67,14 +68,14 @@ class Readers:
         self.numbers = 0
 
     def written(self, table: str = "orders") -> None:
-        """Some writes, until there is a row for each."""
+        """Send some writes and wait for a row of each."""
         first, self.numbers = self.numbers, self.numbers + WRITES
         numbers = range(first, self.numbers)
         self.world.send(write(f"customer-{number % 7}", number, table=table) for number in numbers)
         until(lambda: len(self.world.rows()) == self.numbers, "a row for each write")
 
     def typed(self, *words: str, status: int = 0) -> list[Any]:
-        """The lines of JSON that the program prints."""
+        """Return the output lines of JSON."""
         where = ("--bootstrap", self.place[0], "--cluster", self.place[1], "--json")
         ended = CliRunner().invoke(app, [*words, *where])
         assert ended.exit_code == status, (words, ended.output)
@@ -85,14 +86,14 @@ class Readers:
         return sorted(found, key=lambda line: (line["partition"], line["offset"]))
 
     def applied(self, name: str) -> list[Any]:
-        """The rows of a copy of the table that is begun now."""
+        """Return the rows of a new copy of the table."""
         path = self.folder / name
         self.typed("cdc", "apply", "--to", str(path), "--table", "shop.orders", "--until-end")
         with closing(sqlite3.connect(path)) as connection:
             return sorted(connection.execute('SELECT customer, number, amount FROM "shop.orders"').fetchall())
 
     def queried(self, spark: SparkSession, table: str, start: str = "earliest") -> list[Any]:
-        """What a batch query has of a table."""
+        """Return the rows of a batch query of a table."""
         columns = ("number", "customer", "amount", "`cdc$generation`", "`cdc$timestamp`")
         return sorted(read_cdc(spark, *self.place, table, start=start).select(*columns).collect())
 
@@ -112,7 +113,7 @@ def readers(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[Rea
         yield made
 
 
-def test_a_late_reader_says_what_an_early_one_says(readers: Readers, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_late_reader_matches_an_early_one(readers: Readers, spark: SparkSession, tmp_path: Path) -> None:
     place, checkpoint = readers.place, tmp_path / "checkpoint"
     with MetadataWatch(*place) as watch, closing(CdcReader(*place, tables=["shop.orders"])) as lived:
         with stopping(start(readers.world, checkpoint, spark)):
@@ -148,12 +149,12 @@ def test_a_late_reader_says_what_an_early_one_says(readers: Readers, spark: Spar
 
 
 def changes(reader: CdcReader) -> list[CdcChange]:
-    """All of ``orders``, by where they lie: each reader takes partitions by turns of its own."""
+    """Return all changes of ``orders`` in topic order, because each reader interleaves partitions differently."""
     return sorted(islice(reader, 3 * WRITES), key=lambda change: change.place)
 
 
 def with_the_log_whole(readers: Readers, head: StoredSnapshot, spark: SparkSession) -> None:
-    """The older entries are there still: who needs none of them begins behind them, others look back."""
+    """The older entries still exist: some readers start behind them, others read them."""
     with closing(CdcReader(*readers.place, start="now")) as reader:
         assert reader._schema.table_versions.began == head.epoch
     (now,) = readers.typed("log", "at", str(head.epoch))
@@ -166,7 +167,7 @@ def with_the_log_whole(readers: Readers, head: StoredSnapshot, spark: SparkSessi
 
 
 def let_go(readers: Readers, head: StoredSnapshot) -> None:
-    """The log begins with the snapshot's entry, and all agents anew."""
+    """Truncate the log to the snapshot's entry and restart all agents."""
     readers.typed("log", "truncate", "--below", str(head.epoch))
     until_found(lambda: readers.begin_offset() == head.position - 1, "the broker to delete")
     for role in ROLES:
@@ -176,7 +177,7 @@ def let_go(readers: Readers, head: StoredSnapshot) -> None:
 
 
 def what_is_kept_is_read(readers: Readers, spark: SparkSession) -> None:
-    """The snapshot has the versions of a table that was altered: its early rows are read by them."""
+    """The snapshot has the versions of an altered table, which decode its early rows."""
     assert len(readers.tail("shop.early")) == WRITES
     assert [row[0] for row in readers.queried(spark, "shop.early")] == list(range(WRITES))
     readers.typed("audit", status=1)

@@ -1,4 +1,6 @@
-"""A log that is lost in some way on a real broker: readers see it, at their start and while they run; it comes back."""
+"""A log is lost or damaged on a real broker: readers detect it at their start and while they run, and a recovery
+restores it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ from ringlog.stack import StackInfo
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 DEADLINE_S = 60.0
 STEPS_LEAST = 8
-"""Durable ones of a recovery from a snapshot on: room, topics, notes, batches, records of the snapshot, beginning."""
+"""The minimum number of durable steps in a recovery from a snapshot: room, topics, notes, batches, snapshot records,
+start.
+"""
 KILLED = """
 import os, signal, sys
 from ringlog.cli.metadata import recover
@@ -77,13 +81,13 @@ while os.WIFSIGNALED(status):
 print(killed)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-"""Recovers in a process that is killed before its first durable step, in one that is killed before its second, and so
-on, until one comes to its end.
+"""Recovery processes that are killed before their first durable step, before their second, and so on, until one
+finishes.
 """
 
 
 class World:
-    """A cluster without processes, a member's copy of its log, and an archive."""
+    """A cluster without processes, a log replica's copy of its log, and an archive."""
 
     def __init__(self, stack: StackInfo, cluster: str, folder: Path) -> None:
         self.place = stack.bootstrap_servers, cluster
@@ -100,7 +104,7 @@ class World:
         return LogReplica(log, record=record, start_finder=start_point_finder(*self.place), watch_s=0.2)
 
     def apply(self, *commands: Command) -> ClusterState:
-        """Gives the state before them."""
+        """Apply a command; return the state before it."""
         with closing(KafkaLog(*self.place)) as log, self.replica(log) as replica:
             before = replica.read_barrier(DEADLINE_S)
             author = DirectAuthor(log, replica, "tester")
@@ -109,7 +113,7 @@ class World:
             return before
 
     def snapshot(self) -> None:
-        """One that the log says is confirmed."""
+        """Take a snapshot that the log confirms."""
         taken = self.apply(TakeSnapshot(), Noop()).epoch + 1
         with closing(KafkaLog(*self.place)) as log, closing(open_snapshots(*self.place)) as topic:
             with closing(log.tail(0)) as tail:
@@ -121,7 +125,7 @@ class World:
         self.apply(ConfirmSnapshot(*said, ("keeper", "publisher")))
 
     def keep(self) -> None:
-        """Member and archive have what the log has now."""
+        """Store the current log in replica and archive."""
         with closing(KafkaLog(*self.place)) as log, closing(log.tail(log.begin_offset())) as tail:
             with closing(open_copy(self.member / COPY, log, start_point_finder(*self.place))) as copy:
                 while tail.position < log.end_offset():
@@ -161,7 +165,7 @@ class World:
             log.append(records)
 
     def broken(self) -> None:
-        """One record in the middle is none any more."""
+        """Damage one record in the middle."""
         with closing(KafkaLog(*self.place)) as log, closing(log.tail(0)) as tail:
             records = list[bytes]()
             while tail.position < log.end_offset():
@@ -171,8 +175,9 @@ class World:
 
 
 def seen(world: World, damage: Callable[[], object], running: str, at_start: str) -> None:
-    """The damage halts who runs, and refuses who starts, with these codes: a topic that is
-    made again is seen as shorter first, or as another one.
+    """Check that the damage halts running readers and stops new ones with these codes.
+
+    A recreated topic appears first as a shorter one, or as another one.
     """
     with closing(KafkaLog(*world.place)) as log, world.replica(log) as replica:
         replica.read_barrier(DEADLINE_S)
@@ -191,7 +196,7 @@ def seen(world: World, damage: Callable[[], object], running: str, at_start: str
     assert refused.value.code == at_start
 
 
-def test_each_loss_is_seen_and_the_log_comes_back(
+def test_each_loss_is_detected_and_recovered(
     stack: StackInfo, cluster_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(stack, cluster_name, tmp_path)
@@ -204,7 +209,7 @@ def test_each_loss_is_seen_and_the_log_comes_back(
         (world.member, world.deleted, "topic_missing", "topic_missing"),
         (world.member, world.made_again, "log_replaced log_truncated", "log_replaced"),
     ):
-        # A topic that is made again is away for as long as the broker takes.
+        # A recreated topic is away for as long as the broker takes.
         monkeypatch.setattr(replicas, "MISSING_S", 0.5 if running == "topic_missing" else DEADLINE_S)
         seen(world, damage, running, at_start)
         view = world.recover(folder, *(["--replace"] if at_start == "log_gap" else []))
@@ -219,11 +224,11 @@ def test_each_loss_is_seen_and_the_log_comes_back(
             epoch += 3
         world.keep()
     with closing(KafkaLog(*world.place)) as log:
-        assert log.begin_offset() == allowed_begin(after) > 0, "the last one was rebuilt from a snapshot on"
+        assert log.begin_offset() == allowed_begin(after) > 0, "the last log was rebuilt from a snapshot"
 
 
-def test_a_log_with_its_first_entry_begins_an_archive(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
-    """It has after a recovery from an archive, and not from a copy that begins with a snapshot."""
+def test_a_log_with_its_first_entry_starts_an_archive(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+    """The log has its first entry after a recovery from an archive, but not from a copy that starts with a snapshot."""
     world = World(stack, cluster_name, tmp_path)
 
     def archived(to: Path) -> Result:
@@ -245,7 +250,7 @@ def test_a_log_with_its_first_entry_begins_an_archive(stack: StackInfo, cluster_
 
 
 def test_a_killed_recovery_is_finished_by_the_same_command(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
-    """One process after the other, each killed a step later than the one before it: topics, note, entries, snapshot."""
+    """Successive processes are each killed one step later: topics, note, entries, snapshot."""
     world = World(stack, cluster_name, tmp_path)
     world.snapshot()
     world.keep()

@@ -1,5 +1,6 @@
-"""Registers on real nodes under load while a node joins, another leaves, one moves and the factor changes; somebody is
-killed on the way. All movements, with kills at every stage, are in ``tests/faults/test_registers_stages.py``.
+"""Registers on real nodes under load, with kills, while a node joins, another leaves, one moves and the factor changes.
+
+``tests/faults/test_registers_stages.py`` tests all movements, with kills in each stage.
 """
 
 from __future__ import annotations

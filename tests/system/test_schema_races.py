@@ -1,4 +1,4 @@
-"""Schema changes of several authors at once, on a real broker: CEP-21's three races, and ``ringlog ddl`` itself."""
+"""Concurrent schema changes of several authors on a real broker: CEP-21's three races, and ``ringlog ddl`` itself."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def other(world: AgentsWorld) -> Iterator[Client]:
-    """Another author, with a replica of its own, which may be behind."""
+    """Return another author with its own replica, which may lag."""
     with Client(world.stack.bootstrap_servers, world.cluster, "other") as client:
         yield client
 
 
 def asked(client: Client, cql: str) -> Future[Submitted]:
-    """As ``ringlog ddl`` asks, on the schema that this author has seen."""
+    """Submit a statement like ``ringlog ddl``, on the schema that this author knows."""
     command = from_json(client.replica.state, batch_json(read_ddl(cql, "")), SystemDraw())
     assert not isinstance(command, InvalidCommand), command
     return client.submit_future(command, timeout_s=DEADLINE_S)
@@ -64,14 +64,14 @@ def done(client: Client, cql: str) -> None:
 
 
 def raced(authors: Sequence[Client], texts: Sequence[str]) -> list[AppliedResult | RejectedResult]:
-    """Their answers; both ask at once."""
+    """Submit both statements at once; return the answers."""
     under_way = [asked(author, text) for author, text in zip(authors, texts, strict=True)]
     found = [future.result(DEADLINE_S) for future in under_way]
     assert all(isinstance(one, AppliedResult | RejectedResult) for one in found), found
     return [one for one in found if isinstance(one, AppliedResult | RejectedResult)]
 
 
-def test_of_two_tables_of_one_name_one_is_made_and_the_other_author_hears_which(world: AgentsWorld) -> None:
+def test_one_of_two_tables_of_a_name_is_created_and_the_other_is_named(world: AgentsWorld) -> None:
     done(world.client, KEYSPACE.format("shop"))
     words = [sys.executable, "-m", "ringlog.cli", "ddl", "--json"]
     authors = [subprocess.Popen(words, env=world.environment, **PIPES) for _ in range(2)]
@@ -95,10 +95,10 @@ def test_of_two_tables_of_one_name_one_is_made_and_the_other_author_hears_which(
     assert [one.name for one in table.columns] == ["k", column]
 
 
-def test_no_race_leaves_a_name_without_its_thing(world: AgentsWorld, other: Client) -> None:
-    """A type is dropped while a table takes it, a table while it gets an index, a keyspace while it gets a table.
+def test_no_race_leaves_a_dangling_name(world: AgentsWorld, other: Client) -> None:
+    """A type is dropped while a table uses it, a table while it gets an index, a keyspace while it gets a table.
 
-    Half of the time by one author, whose requests come in the order in which they were made.
+    In half of the cases one author sends both requests, in order.
     """
     seen = set()
     for number, turn in zip(range(ROUNDS), itertools.cycle((1, -1)), strict=False):
@@ -121,7 +121,7 @@ def test_no_race_leaves_a_name_without_its_thing(world: AgentsWorld, other: Clie
     assert {first for name, first, _ in seen if name == "type"} == {AppliedResult, RejectedResult}
 
 
-def test_what_is_no_cql_changes_nothing(world: AgentsWorld, tmp_path: Path) -> None:
+def test_invalid_cql_changes_nothing(world: AgentsWorld, tmp_path: Path) -> None:
     before = world.client.read_barrier().epoch
     script = tmp_path / "schema.cql"
     script.write_text(KEYSPACE.format("fine") + "\nCREATE TABLE fine.t (k text PRIMARY KEY, v nosuch);")

@@ -1,10 +1,10 @@
-"""Nodes and agents on machines of their own, over TLS: nodes find each other, stream, answer an operator elsewhere.
+"""Nodes and agents on separate machines, over TLS: nodes find each other, stream, and answer a remote operator.
 
-A machine that loses the broker alone goes on with its peers. Rows of a table are written and read all the while, from a
-third machine, and each of them has its row in the CDC log.
+A machine without a connection to the broker continues with its peers. A third machine reads and writes rows of a table
+throughout, and each row is in the CDC log.
 
-The machines are network namespaces: a node's 127.0.0.1 is its own, and a cable that is pulled out loses packets without
-a word. The broker is on none of them; each reaches it by a door on its 127.0.0.1.
+The machines are network namespaces: each has its own 127.0.0.1, and an unplugged cable loses packets silently. The
+broker is on none of them; each machine reaches it over a proxy on its 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OPERATOR = 3
 
 
 class World(NodesWorld):
-    """Two nodes and an operator, on three machines; the validator is beside one node, other agents beside the other."""
+    """Two nodes and an operator on three machines; the validator is with one node, other agents with the other."""
 
     def __init__(self, stack: StackInfo, cluster: str, folder: Path, machines: Machines) -> None:
         beside = {"validator": 1}
@@ -74,7 +74,7 @@ class World(NodesWorld):
         assert isinstance(self.agents.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)
 
     def status(self, name: str) -> dict[str, Any]:
-        """What a node tells the operator, over TLS and with a token."""
+        """Return the node's status for the operator, over TLS and with a token."""
         member = self.member(name)
         assert member is not None
         _, trust = read_trust(self._trust / "ops.properties")
@@ -87,28 +87,28 @@ class World(NodesWorld):
         return found
 
     def data(self, *words: str) -> tuple[int, str]:
-        """(exit status, what is said) of the operator's ``ringlog data``."""
+        """Return (exit status, output) of the operator's ``ringlog data``."""
         return self.ringlog(OPERATOR, "data", *words)
 
     def submit_table(self, name: str) -> None:
-        """Of ``ks``, with a CDC log: key ``k`` and ``n``, value ``v``."""
+        """Create a table of ``ks`` with a CDC log: key ``k`` and ``n``, value ``v``."""
         columns = (Column("k", "text"), Column("n", "int"), Column("v", "int"))
         command = CreateTable("ks", name, str(uuid.uuid4()), columns, ("k",), ("n",), CdcOptions(enabled=True))
         assert isinstance(self.agents.client.submit(command), AppliedResult)
 
     def put(self, number: int) -> str:
-        """Write a row of ``ks.t`` from the operator's machine; the position at which it can be read."""
+        """Write a row of ``ks.t`` from the operator's machine; return its position."""
         status, said = self.data("put", "ks.t", "k", str(number), "--set", f"v={number}", "--json")
         assert status == 0, said
         return str(json.loads(said)["position"])
 
     def rows(self, *words: str) -> list[int]:
-        """The rows of that partition that the operator reads; none: too few nodes answer."""
+        """Return the rows of a partition, read by the operator; none if too few nodes answer."""
         status, said = self.data("rows", "ks.t", "k", "--json", *words)
         return [] if status else [row["v"] for row in json.loads(said)["rows"]]
 
     def ringlog(self, number: int, *words: str) -> tuple[int, str]:
-        """As ``data``, of any command on a machine."""
+        """Like ``data``, for any command on a machine."""
         ended = subprocess.run(
             [*self._machines.on(number), sys.executable, "-m", "ringlog.cli", *words],
             env=self.agents.environment | {TRUST_VARIABLE: str(self._trust / "ops.properties")},
@@ -116,7 +116,7 @@ class World(NodesWorld):
             text=True,
             check=False,
         )
-        # What a command that succeeds says on standard error is beside its answer.
+        # A successful command writes notices to standard error, separate from its answer.
         said = ended.stdout if ended.returncode == 0 else ended.stdout or ended.stderr
         return ended.returncode, said.strip()
 
@@ -143,7 +143,7 @@ def world(stack: StackInfo, cluster_name: str, tmp_path: Path, machines: Machine
         yield made
 
 
-def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(
+def test_nodes_on_two_machines_serve_a_third_one_without_a_cable(
     world: World, machines: Machines, stack: StackInfo, spark: SparkSession, tmp_path: Path
 ) -> None:
     world.join_from(1, "--listen", machines.address(1))
@@ -163,7 +163,7 @@ def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(
     assert (status, said.split(":")[0]) == (1, "request_timed_out")
     status, said = world.data("write", "ks", "k", "alone", "--level", "ONE")
     assert (status, said.rpartition(", ")[2]) == (0, "on n1")
-    apart = world.put(2)  # by the broker, which the other machine still reaches
+    apart = world.put(2)  # over the broker, which the other machine still reaches
     assert world.rows("--at", apart, "--level", "ALL", "--timeout", "3") == []
     assert world.rows("--at", apart) == [1, 2]
 
@@ -171,7 +171,7 @@ def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(
     until(lambda: world.data("read", "ks", "k", "--level", "ALL") == (0, "alone"), "both to answer again")
     assert world.rows("--at", apart, "--level", "ALL") == [1, 2]
 
-    # The second machine loses the broker and nothing else: its node serves, and asks the other one what there is.
+    # Only the second machine loses the broker: its node serves and requests new entries from the other node.
     world.doors[2].shape(Shape(cut_up=True, cut_down=True))
     epoch = world.status("n2")["epoch"]
     answer = world.agents.client.submit(Noop(), timeout_s=DEADLINE_S)
@@ -191,13 +191,13 @@ def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(
     assert world.rows("--at", alone, "--level", "ALL") == [1, 2, 3]
 
     def changes() -> list[object]:
-        """What the operator's machine reads of the CDC log by now."""
+        """Return the CDC changes that the operator's machine can read now."""
         status, said = world.ringlog(OPERATOR, "cdc", "tail", "--until-end", "--json")
         assert status == 0, said
         return [change["rows"][0]["values"] for change in map(json.loads, said.splitlines())]
 
-    # The rows are of the generation that the second node's join began: who reads enters it when the first is closed,
-    # and that is for a running job to say.
+    # The rows belong to the generation of the second node's join. Readers enter it after the first is sealed, which
+    # needs a running job.
     place = ClusterContext(stack.bootstrap_servers, world.agents.cluster, "")
     with stopping(start(place, tmp_path / "checkpoint", spark)):
         until(lambda: changes() == [{"v": 1}, {"v": 2}, {"v": 3}], "all rows in the CDC log")

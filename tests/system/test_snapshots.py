@@ -1,4 +1,4 @@
-"""Snapshots on a real broker: real agents store one and confirm it, and begin with it when they come again."""
+"""Snapshots on a real broker: agents store and confirm a snapshot, and start from it after a restart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def are_at_work(status: StatusReader) -> bool:
 
 
 def taken(world: AgentsWorld, topic: SnapshotTopic) -> ListedSnapshot:
-    """A new snapshot, once it is confirmed."""
+    """Return a new snapshot, once it is confirmed."""
     answer = world.client.submit(TakeSnapshot(), timeout_s=DEADLINE_S)
     assert isinstance(answer, AppliedResult)
     epoch = answer.epoch
@@ -36,8 +36,8 @@ def taken(world: AgentsWorld, topic: SnapshotTopic) -> ListedSnapshot:
     return found[0]
 
 
-def test_the_coordinator_asks_by_the_size_of_the_log(world: AgentsWorld) -> None:
-    """Two agents are enough: what nobody stores is a mark all the same."""
+def test_the_size_of_the_log_causes_a_snapshot(world: AgentsWorld) -> None:
+    """Two agents suffice, because the coordinator records a mark even if no agent stores the snapshot."""
     for role in ("coordinator", "validator"):
         world.spawn(role)
     size = 2_000
@@ -52,14 +52,14 @@ def test_the_coordinator_asks_by_the_size_of_the_log(world: AgentsWorld) -> None
 
 
 def _fill(world: AgentsWorld, before: int, size: int) -> None:
-    """Let the log grow until a mark is behind that epoch; with entries of that size it must come by itself."""
+    """Append entries until a mark is after that epoch; entries of that size must cause it automatically."""
     while last_snapshot(world.state) == before:
         assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
         if world.client.replica.recent.since_mark > size:
             world.client.replica.wait_for(lambda state: last_snapshot(state) > before, DEADLINE_S, "a mark")
 
 
-def test_agents_store_confirm_and_begin_with_snapshots(world: AgentsWorld) -> None:
+def test_agents_store_confirm_and_load_snapshots(world: AgentsWorld) -> None:
     place = world.stack.bootstrap_servers, world.cluster
     agents = {role: world.spawn(role) for role in ROLES}
     with closing(open_snapshots(*place)) as topic:

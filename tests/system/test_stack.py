@@ -1,4 +1,6 @@
-"""The stack with its real processes: killed in every way, it comes back with its data, and it leaves nothing behind."""
+"""The stack with its real processes: after each kind of kill it returns with its data, and it leaves no
+process behind.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A data folder for these tests alone: nobody else's broker is killed here."""
+    """Return a data folder for these tests only, so that no other test loses its broker."""
     path = tmp_path_factory.mktemp("killed")
     started = up_in_a_process_that_ends(path)
     put_data(Stack(path).up())
@@ -44,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def up_in_a_process_that_ends(path: Path) -> StackInfo:
-    """What ``ringlog stack up`` does: another process starts the stack and is gone."""
+    """Start the stack in another process that ends, like ``ringlog stack up``."""
     program = "import sys; from ringlog.stack.cli import app; app(['up', '--json', *sys.argv[1:]])"
     answer = subprocess.run(
         [sys.executable, "-c", program, "--data", str(path), "--profile", "quick"],
@@ -57,12 +59,12 @@ def up_in_a_process_that_ends(path: Path) -> StackInfo:
 
 
 def client_options(info: StackInfo) -> dict[str, Any]:
-    """What a client of this stack begins with."""
+    """Return the basic client options for this stack."""
     return connection(info.bootstrap_servers, read_kafka_config(Path(info.kafka_config)).security)
 
 
 def put_data(info: StackInfo) -> None:
-    """A record in a topic and a key in Redis, both answered."""
+    """Write a record to a topic and a key to Redis, both acknowledged."""
     admin = AdminClient(client_options(info))
     admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result()
     producer = Producer({**client_options(info), "acks": "all"})
@@ -78,7 +80,7 @@ def assert_data_kept(info: StackInfo) -> None:
     found: list[bytes | None] = []
 
     def read() -> bool:
-        """A broker that has just come back may say first that it does not know the topic yet."""
+        """Read; a restarted broker may report an unknown topic at first."""
         found.extend(one.value() for one in consumer.consume(1, 1) if one.error() is None)
         return bool(found)
 
@@ -117,14 +119,14 @@ def test_two_ups_at_once_make_one_stack(folder: Path) -> None:
     ],
     ids=["broker", "redis", "supervisor"],
 )
-def test_up_repairs_what_was_killed(folder: Path, killed: Callable[[StackInfo], int], replaced: set[str]) -> None:
+def test_up_restarts_killed_processes(folder: Path, killed: Callable[[StackInfo], int], replaced: set[str]) -> None:
     before = Stack(folder).up()
     os.kill(killed(before), signal.SIGKILL)
 
     after = Stack(folder).up()
 
     changed = {name for name in StackInfo.__slots__ if getattr(before, name) != getattr(after, name)}
-    assert changed == replaced, "only what died is started again, at the same addresses"
+    assert changed == replaced, "only dead processes are restarted, at the same addresses"
     assert_data_kept(after)
 
 
@@ -132,7 +134,7 @@ def test_a_supervisor_that_cannot_write_keeps_its_children_and_writes_later(fold
     info = Stack(folder).up()
     layout = StackLayout(folder)
     layout.state.unlink()
-    layout.state.mkdir()  # nothing can take its place now, as if the disk were full
+    layout.state.mkdir()  # no file can replace it now, as on a full disk
     os.kill(info.redis_pid, signal.SIGKILL)
     assert wait_until(lambda: "the state is not written" in layout.log("supervisor").read_text(), 60)
     assert start_tick(info.broker_pid) is not None
@@ -178,7 +180,7 @@ def test_down_leaves_no_process_and_keeps_the_data(folder: Path) -> None:
     assert_data_kept(Stack(folder).up())
 
 
-def test_a_port_that_somebody_took_is_replaced_and_the_data_stay(folder: Path) -> None:
+def test_an_occupied_port_is_replaced_and_the_data_stay(folder: Path) -> None:
     before = Stack(folder).up()
     Stack(folder).down()
     host, port = before.bootstrap_servers.split(":")
@@ -190,7 +192,7 @@ def test_a_port_that_somebody_took_is_replaced_and_the_data_stay(folder: Path) -
 
 
 def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
-    """Redis runs by then, and the broker cannot be begun: a line of its settings is none."""
+    """Redis runs already, and the broker cannot start because one line of its settings is invalid."""
     layout = StackLayout(tmp_path)
     layout.own_properties.write_text("nonsense\n")
     try:
@@ -205,7 +207,7 @@ def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
         Stack(tmp_path).down()
 
 
-def test_a_repair_that_fails_ends_what_it_has_started_and_nothing_else(folder: Path) -> None:
+def test_a_failed_repair_ends_only_its_own_processes(folder: Path) -> None:
     before = Stack(folder).up()
     layout = StackLayout(folder)
     layout.own_properties.write_text("nonsense\n")
@@ -229,7 +231,7 @@ def test_a_repair_that_fails_ends_what_it_has_started_and_nothing_else(folder: P
     assert_data_kept(Stack(folder).up())
 
 
-def test_reset_deletes_the_data_and_starts_afresh(tmp_path: Path) -> None:
+def test_reset_deletes_the_data_and_restarts(tmp_path: Path) -> None:
     stack = Stack(tmp_path)
     info = stack.up("quick")
     try:
@@ -245,7 +247,7 @@ def test_reset_deletes_the_data_and_starts_afresh(tmp_path: Path) -> None:
         stack.down()
 
 
-def test_nobody_else_reaches_the_data(folder: Path) -> None:
+def test_other_users_cannot_read_the_data(folder: Path) -> None:
     info = Stack(folder).up()
     assert info.redis_url.startswith("unix:///")
     with redis.Redis.from_url(info.redis_url) as client:
@@ -257,7 +259,7 @@ def test_nobody_else_reaches_the_data(folder: Path) -> None:
     assert [str(path) for path in kept if stat.S_IMODE(path.lstat().st_mode) & 0o077] == []
 
 
-def test_what_was_open_is_closed_at_the_next_start(folder: Path) -> None:
+def test_open_files_are_closed_to_others_at_the_next_start(folder: Path) -> None:
     for path in (folder, folder / "logs", folder / "redis", folder / "broker"):
         path.chmod(0o755)
     Stack(folder).down()
@@ -266,12 +268,12 @@ def test_what_was_open_is_closed_at_the_next_start(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [f"{name} x y" for name in COMMANDS_OFF] + ["CONFIG GET dir", "SAVE", "SHUTDOWN"])
-def test_redis_does_nothing_beyond_its_data(stack: StackInfo, command: str) -> None:
+def test_redis_only_serves_its_data(stack: StackInfo, command: str) -> None:
     with redis.Redis.from_url(stack.redis_url) as client, pytest.raises(redis.ResponseError, match="unknown command"):
         client.execute_command(*command.split())
 
 
-def test_a_path_too_long_for_a_socket_gets_one_elsewhere_and_nobody_can_be_there_before(tmp_path: Path) -> None:
+def test_a_path_too_long_for_a_socket_gets_a_private_one_elsewhere(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 120)
     layout = StackLayout(deep)
     outside = layout.redis_socket.parent
@@ -305,11 +307,11 @@ def test_a_broker_is_found_with_its_own_redis(folder: Path, tmp_path: Path, monk
     assert addresses() == ()
 
 
-def test_broker_settings_are_the_promised_ones(stack: StackInfo, cluster_name: str) -> None:
+def test_broker_settings_are_as_documented(stack: StackInfo, cluster_name: str) -> None:
     admin = AdminClient({**QUIET, "bootstrap.servers": stack.bootstrap_servers})
     assert cluster_name not in admin.list_topics(topic=cluster_name, timeout=60).topics or (
         admin.list_topics(topic=cluster_name, timeout=60).topics[cluster_name].error is not None
-    ), "asking for a topic does not create it"
+    ), "a request for a topic does not create it"
     topic = f"{cluster_name}.big"
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     errors: list[object] = []

@@ -1,4 +1,4 @@
-"""The log-in at the stack's broker, with its real processes: nobody gets in without the password of its folder."""
+"""The login at the stack's broker, with its real processes: clients need the password of its folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.system
 
 PASSWORD = re.compile("[0-9a-f]{64}")
 WAIT_S = 3.0
-"""A client that is refused asks again and again; one that is let in has its answer within milliseconds."""
+"""A rejected client retries until this deadline; an accepted client has its answer within milliseconds."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def log_in_of(info: StackInfo) -> Security:
 
 
 def passwords(folder: Path) -> set[str]:
-    """All that are in the folder's files for the broker and its clients."""
+    """Return all passwords in the folder's files for the broker and its clients."""
     where = StackLayout(folder)
     return set(PASSWORD.findall(where.client_properties.read_text() + where.server_properties.read_text()))
 
@@ -62,7 +62,7 @@ def is_let_in(bootstrap: str, security: Security) -> bool:
     return True
 
 
-def test_only_a_client_with_the_file_is_let_in(info: StackInfo) -> None:
+def test_only_a_client_with_the_file_logs_in(info: StackInfo) -> None:
     ours = log_in_of(info)
     assert (ours.protocol, ours.mechanism) == ("SASL_PLAINTEXT", "SCRAM-SHA-256")
     assert is_let_in(info.bootstrap_servers, ours)
@@ -73,7 +73,7 @@ def test_only_a_client_with_the_file_is_let_in(info: StackInfo) -> None:
 
 
 def described(folder: Path, where: str, config: Path | None) -> subprocess.CompletedProcess[str]:
-    """Ask for the topics, or the quorum, with Kafka's own tools, at a broker or at a controller."""
+    """Query the topics, or the quorum, with Kafka's own tools, at a broker or at a controller."""
     java = find_java()
     assert java is not None
     tool = ["kafka.admin.ConfigCommand", where, f"{HOST}:{port_of(folder, where)}", "--describe", "--all"]
@@ -90,17 +90,17 @@ def port_of(folder: Path, where: str) -> int:
 
 
 def options_file(path: Path, *lines: str) -> Path:
-    """With time-outs, so that a refused client of Java ends."""
+    """Write options with timeouts, so that a rejected Java client ends."""
     path.write_text("".join(f"{line}\n" for line in (*lines, "default.api.timeout.ms=5000", "request.timeout.ms=4000")))
     return path
 
 
-def test_kafkas_own_tools_take_the_file(folder: Path, info: StackInfo) -> None:
+def test_kafkas_own_tools_use_the_file(folder: Path, info: StackInfo) -> None:
     told = described(folder, "--bootstrap-server", Path(info.kafka_config))
     assert (told.returncode, "log.cleaner" in told.stdout) == (0, True), told.stderr
 
 
-def test_the_controller_lets_in_the_broker_alone(folder: Path, info: StackInfo, tmp_path: Path) -> None:
+def test_the_controller_accepts_only_the_broker(folder: Path, info: StackInfo, tmp_path: Path) -> None:
     lines = StackLayout(folder).server_properties.read_text().splitlines()
     jaas = next(line for line in lines if line.startswith("listener.name.controller.plain.sasl.jaas.config="))
     plain = "security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN"
@@ -114,7 +114,7 @@ def test_the_controller_lets_in_the_broker_alone(folder: Path, info: StackInfo, 
         assert "log.cleaner" not in refused.stdout
 
 
-def test_the_passwords_are_in_two_closed_files_and_nowhere_else(folder: Path, info: StackInfo) -> None:
+def test_only_two_private_files_contain_the_passwords(folder: Path, info: StackInfo) -> None:
     where, words = StackLayout(folder), passwords(folder)
     assert len(words) == 2
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -127,7 +127,7 @@ def test_the_passwords_are_in_two_closed_files_and_nowhere_else(folder: Path, in
     assert not any(word in repr(log_in_of(info)) for word in words)
 
 
-def test_the_clients_password_stays_and_the_brokers_is_of_one_start(folder: Path, info: StackInfo) -> None:
+def test_the_clients_password_stays_and_the_brokers_changes(folder: Path, info: StackInfo) -> None:
     before, ours = passwords(folder), log_in_of(info)
     Stack(folder).down()
     again = Stack(folder).up()
@@ -139,8 +139,8 @@ def test_the_clients_password_stays_and_the_brokers_is_of_one_start(folder: Path
     assert is_let_in(after.bootstrap_servers, ours)
 
 
-def test_a_process_on_the_port_is_asked_nothing(folder: Path, info: StackInfo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would get the password of the broker, which connects with PLAIN, and could leave the port to the broker."""
+def test_a_process_on_the_port_gets_nothing(folder: Path, info: StackInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process would get the password of the broker, which logs in with PLAIN, and could then release the port."""
     Stack(folder).down()
     start = Stack._spawn_supervisor
     with socket.socket() as thief:
@@ -160,7 +160,7 @@ def test_a_process_on_the_port_is_asked_nothing(folder: Path, info: StackInfo, m
     assert is_let_in(after.bootstrap_servers, log_in_of(after))
 
 
-def test_a_password_that_was_deleted_is_replaced_while_the_broker_runs(folder: Path, info: StackInfo) -> None:
+def test_a_deleted_password_is_replaced_while_the_broker_runs(folder: Path, info: StackInfo) -> None:
     before = log_in_of(info)
     Path(info.kafka_config).unlink()
     after = Stack(folder).up()
@@ -170,7 +170,7 @@ def test_a_password_that_was_deleted_is_replaced_while_the_broker_runs(folder: P
 
 
 def test_a_stack_without_log_in_gets_one_at_its_next_start_and_keeps_its_topics(tmp_path: Path) -> None:
-    """Its listeners are those that stacks had before there was a log-in."""
+    """Its listeners are those of stacks from before the login existed."""
     stack, where = Stack(tmp_path), StackLayout(tmp_path)
     port, controller = choose(2)
     write_settings(where, StackSettings(new_cluster_id(), port, controller, profile="quick", request=0))
@@ -188,7 +188,7 @@ def test_a_stack_without_log_in_gets_one_at_its_next_start_and_keeps_its_topics(
         admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result()
         where.own_properties.unlink()
         where.client_properties.unlink()
-        assert stack.up() == first, "a broker that runs has the settings that it was started with"
+        assert stack.up() == first, "a running broker has its settings from the start"
         stack.down()
         after = stack.up()
         assert after.kafka_config == str(where.client_properties)
@@ -200,7 +200,7 @@ def test_a_stack_without_log_in_gets_one_at_its_next_start_and_keeps_its_topics(
 
 
 @pytest.mark.slow
-def test_commands_and_processes_log_in_without_being_told(user: User, tmp_path: Path) -> None:
+def test_commands_and_processes_log_in_by_default(user: User, tmp_path: Path) -> None:
     user.run("stack", "up", "--profile", "quick")
     try:
         user.run("cluster", "create", "shop")

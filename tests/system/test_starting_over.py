@@ -1,4 +1,4 @@
-"""One machine, two stacks, and a cluster that is founded again under the name of one that was deleted."""
+"""One machine with two stacks, and a cluster that is created again with the name of a deleted one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def user(home: Path) -> Iterator[User]:
-    """One user for all tests of this file: what one of them leaves the next one finds."""
+    """Return one user for all tests of this file, so a test finds the leftovers of the previous one."""
     somebody = User(home)
     try:
         yield somebody
@@ -41,7 +41,7 @@ def found(user: User, *options: str) -> str:
 
 
 @pytest.mark.soak("test_stack.py resets; tests/cli/test_contexts.py and tests/log/test_identity.py start over")
-def test_after_a_reset_everything_works_again_under_the_same_name(user: User, home: Path) -> None:
+def test_after_a_reset_the_same_name_works_again(user: User, home: Path) -> None:
     broker = up(user, "one")["bootstrap_servers"]
     first = found(user, "--bootstrap", broker)
     user.begin("agents")
@@ -69,7 +69,7 @@ def test_clusters_of_one_name_on_two_stacks_are_kept_apart(user: User) -> None:
     known = {c["cluster_id"]: c for c in json.loads(user.run("cluster", "list", "--json"))}
     assert [known[name]["redis"] for name in (first, second)] == [one["redis_url"], two["redis_url"]]
     user.run("node", "list", "--bootstrap", one["bootstrap_servers"])
-    assert json.loads(user.run("cluster", "current", "--json"))["cluster_id"] == second, "looking is not using"
+    assert json.loads(user.run("cluster", "current", "--json"))["cluster_id"] == second, "a read is not a use"
     user.run("cluster", "use", "shop", status=1)
     user.run("cluster", "use", first)
     shown = json.loads(user.run("status", "--json"))

@@ -1,5 +1,7 @@
-"""Registers of a table in tablets on real nodes under load: tablets move between nodes and shards, are repaired, cut
-and merged; who gets one is killed meanwhile. Kills in each stage are in ``tests/faults/test_tablets_stages.py``.
+"""Registers of a table in tablets on real nodes under load: tablets move, are repaired, split and merged.
+
+Tablets move between nodes and shards while a receiving node is killed. ``tests/faults/test_tablets_stages.py`` has
+kills in each stage.
 """
 
 from __future__ import annotations
@@ -41,18 +43,18 @@ PANELS = (
     "bytes of each node, divided by its shards",
     "migrating tablets",
 )
-"""Of a picture of the balance."""
+"""The panels of a balance chart."""
 FILLING = 300
 
 
 @pytest.fixture(scope="module")
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TabletsCluster]:
-    """One for both tests: its processes take longer to start than the second test to run."""
+    """Both tests share one world: its start takes longer than the second test."""
     with opened(TabletsCluster, stack, tmp_path_factory.mktemp("nodes")) as made:
         yield made
 
 
-def test_tablets_move_are_cut_and_merged_under_load_and_nothing_is_lost(world: TabletsCluster) -> None:
+def test_tablets_move_split_and_merge_under_load_without_loss(world: TabletsCluster) -> None:
     world.found("n1", "n2", "n3", "n4", filling=FILLING)
     with world.load() as load:
         until(lambda: load.total() > OPERATIONS, "the load to begin")
@@ -85,7 +87,7 @@ ZONE, PARTITIONS = "stock", 8
 ROWS, ROWS_FILLED = "store.parts", 40
 
 
-def test_a_zone_moves_although_its_rebalancer_dies_and_waits_for_one_who_sleeps(world: TabletsCluster) -> None:
+def test_a_zone_moves_despite_a_dead_rebalancer_and_waits_for_a_node(world: TabletsCluster) -> None:
     names = ("n1", "n2", "n3")
     for name in set(names) - set(world.nodes):
         world.begin(name)
@@ -102,10 +104,10 @@ def test_a_zone_moves_although_its_rebalancer_dies_and_waits_for_one_who_sleeps(
     world.agents.start(ROLE)
     replica.wait_for(lambda state: sizes(state) == [3] * PARTITIONS, DEADLINE_S, "all to have three")
     steps = switches(world, began)
-    assert Counter(number for number, _ in steps) == dict.fromkeys(range(PARTITIONS), 1), "none is lost, none is double"
-    assert len({author for _, author in steps}) > 1, "the one that was killed and the one that came after it"
+    assert Counter(number for number, _ in steps) == dict.fromkeys(range(PARTITIONS), 1), "no step lost or duplicated"
+    assert len({author for _, author in steps}) > 1, "the killed rebalancer and its successor"
 
-    # One partition is to stay on a node that sleeps: only that node can say that it goes on alone.
+    # One partition stays on a stopped node: only that node can acknowledge that it continues alone.
     state = world.agents.state
     alone = targets(state, replace(state.zones[ZONE], replicas=1, quorum=1), [None] * PARTITIONS, range(PARTITIONS))
     (sleeper,) = alone[0].nodes if alone[0] is not None else ()
@@ -134,11 +136,11 @@ def test_a_zone_moves_although_its_rebalancer_dies_and_waits_for_one_who_sleeps(
 
 
 def rows_follow_their_partitions(world: TabletsCluster) -> None:
-    """The zone places a keyspace; then all of its partitions go to one node."""
+    """A zone places a keyspace; then all of its partitions move to one node."""
     world.place_table(ROWS, ZONE)
     world.fill(ROWS_FILLED)
     first = world.id_of("n1")
-    assert any(first not in on for on in placed(world.agents.state)), "somebody else has rows"
+    assert any(first not in on for on in placed(world.agents.state)), "another node has rows"
     world.submit(AlterZone(ZONE, filter='$[?(@.name == "n1")]', nodes=(first,)))
     world.agents.client.replica.wait_for(
         lambda state: (
@@ -152,18 +154,18 @@ def rows_follow_their_partitions(world: TabletsCluster) -> None:
 
 
 def placed(state: ClusterState) -> list[set[str]]:
-    """The nodes that have each tablet of ``ROWS``, by number."""
+    """Return the nodes of each tablet of ``ROWS``, by number."""
     return [{one.node for one in tablet.replicas} for tablet in state.tablets[ROWS]]
 
 
 def sizes(state: ClusterState) -> list[int]:
-    """How many replicas each partition of the zone has, by number."""
+    """Return the number of replicas of each partition of the zone, by number."""
     zone = state.zones.get(ZONE)
     return [] if zone is None else [len(one.stable.nodes) for one in partitions_of(state, zone) if one.stable]
 
 
 def switches(world: TabletsCluster, after: int) -> list[tuple[int, str]]:
-    """(partition, author) of each step that was recorded above an epoch, in order."""
+    """Return (partition, author) of each step above an epoch, in order."""
     return [
         (entry.command.partition, entry.submitter)
         for entry in world.agents.applied()[after:]

@@ -1,9 +1,9 @@
-"""Three brokers on machines of their own: one is killed, one is cut off, two are gone; nothing acknowledged is lost.
+"""Three brokers on separate machines: one is killed, one is cut off, two are down; no acknowledged entry is lost.
 
-Beside the first broker are validator and publisher, beside the second one a coordinator and a validator that stands by,
-and the test's client is on a fourth machine.
-Every topic has three copies, of which two acknowledge a record. Whatever takes the leader of the log away, another
-broker is elected and commits go on; without two brokers they stop, and come back with the second one.
+Validator and publisher are with the first broker, a coordinator and a standby validator with the second one, and the
+test's client is on a fourth machine. Each topic has three copies; two of them acknowledge a record. After each loss of
+the log's leader another broker is elected and commits continue. Without two brokers they stop, and they continue with
+the second one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MORE = 5
 
 
 class Commits:
-    """Asks for one epoch after the other, each under one id until it is answered; keeps what it was told."""
+    """Requests one epoch after the other, each with one id until its answer; keeps the answers."""
 
     def __init__(self, client: Client) -> None:
         self.told: list[AppliedResult] = []
@@ -52,7 +52,7 @@ class Commits:
             self.told.append(answer)
 
     def go_on(self, what: str) -> None:
-        """Wait until more are committed."""
+        """Wait for further commits."""
         least = len(self.told) + MORE
         until(lambda: len(self.told) >= least, f"commits to go on {what}")
 
@@ -63,7 +63,7 @@ class Commits:
 
 
 class World:
-    """All of it."""
+    """The machines, brokers, agents and the client."""
 
     def __init__(self, cluster: str, folder: Path, machines: Machines, open_: ExitStack) -> None:
         self.machines, self.cluster = machines, cluster
@@ -76,7 +76,7 @@ class World:
         place |= {"validator": 1, "publisher": 1, "coordinator": 2}
         self.agents.start_all(*place)
         place["validator"] = 2
-        self.agents.spawn("validator")  # stands by
+        self.agents.spawn("validator")  # the standby
         self.commits = Commits(self.agents.client)
 
     def await_copies(self, *in_sync: int) -> Copies:
@@ -99,7 +99,7 @@ def world(cluster_name: str, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.soak("tests/system/test_several_machines.py and tests/faults, with one broker; a release runs this")
-def test_one_is_killed_one_is_cut_off_two_are_gone(world: World) -> None:
+def test_one_is_killed_one_is_cut_off_two_are_down(world: World) -> None:
     world.commits.go_on("at first")
     killed = world.await_copies(*NUMBERS).leader
     world.brokers.kill(killed)

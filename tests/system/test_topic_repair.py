@@ -1,4 +1,4 @@
-"""A cluster that lost its log is not buried by a new one, and its other topics can be repaired."""
+"""A new cluster never replaces one that lost its log, and the other topics of a cluster can be repaired."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def put(place: tuple[str, str], spec: TopicSpec) -> None:
     topic.close()
 
 
-def test_a_cluster_that_lost_its_log_is_not_buried(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
+def test_a_cluster_without_its_log_is_not_replaced(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
     place = stack.bootstrap_servers, cluster_name
     first = create_cluster(*place)
     put(place, ACKS)
-    assert create_cluster(*place).cluster_id == first.cluster_id, "a cluster with its log is there as before"
+    assert create_cluster(*place).cluster_id == first.cluster_id, "the cluster with its log is unchanged"
     lose(admin, cluster_name, METADATA.suffix)
     for _ in range(2):
         with pytest.raises(LeftoversFound, match=rf"{cluster_name}.acks.*ringlog recover"):
             create_cluster(*place)
-    assert METADATA not in existing_topics(admin, cluster_name), "nothing was made"
+    assert METADATA not in existing_topics(admin, cluster_name), "no topic was created"
     with pytest.raises(TopicMissing, match="ringlog recover"):
         repaired(*place)
     again = create_cluster(*place, ignore_remains=True)
@@ -82,22 +82,22 @@ def test_a_deletion_is_repeated_and_never_deletes_another_cluster_of_the_name(
     assert ["not_confirmed" in user.told, "another_cluster" in user.told] == [True, True]
 
 
-def test_a_founding_that_was_interrupted_continues_beside_agents(stack: StackInfo, cluster_name: str) -> None:
-    """Agents show their status as soon as the topics are there."""
+def test_an_interrupted_creation_continues_with_agents(stack: StackInfo, cluster_name: str) -> None:
+    """Agents serve their status as soon as the topics exist."""
     place = stack.bootstrap_servers, cluster_name
     create_cluster_topics(*place, replication=None)
     put(place, AGENTS)
     assert create_cluster(*place).here
 
 
-def test_a_cluster_that_is_known_is_not_buried_either(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
+def test_a_known_cluster_is_not_replaced_either(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
     place = stack.bootstrap_servers, cluster_name
     first = create_cluster(*place, stored_id="of one that is no more", ignore_remains=True)
     assert create_cluster(*place, stored_id=first.cluster_id).cluster_id == first.cluster_id
     lose(admin, cluster_name, METADATA.suffix)
     with pytest.raises(LeftoversFound, match=f"knows it by the id {first.cluster_id}"):
         create_cluster(*place, stored_id=first.cluster_id)
-    assert create_cluster(*place).here, "topics without records are those of a founding that was broken off"
+    assert create_cluster(*place).here, "topics without records belong to an interrupted creation"
 
 
 def test_missing_topics_and_settings_are_repaired(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:

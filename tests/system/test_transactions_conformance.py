@@ -1,4 +1,6 @@
-"""What every producer of transactions must do: on Kafka, and on the simulator's broker; all tests share one broker."""
+"""The conformance suite of transactional producers: on Kafka, and on the simulator's broker; all tests share one
+broker.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ DEADLINE_S = 60.0
 
 @dataclass(frozen=True)
 class Place:
-    """A topic. ``producer``: one more under that id; ``record``: of a value; ``committed``: the values that readers
-    see now; ``settle``: waits until they see that number of them.
+    """A topic.
+
+    ``producer``: returns another producer with that id. ``record``: returns a record of a value. ``committed``: returns
+    the readable values. ``settle``: waits until readers see that number of values.
     """
 
     producer: Callable[[str], TransactionalProducer[Any, None]]
@@ -37,23 +41,23 @@ class Place:
     settle: Callable[[int], object]
 
     def began(self, name: str = "role") -> TransactionalProducer[Any, None]:
-        """A producer that has taken its id."""
+        """Return an initialised producer."""
         producer = self.producer(name)
         producer.initialise()
         return producer
 
     def records(self, *values: bytes) -> list[Any]:
-        """A record of each value."""
+        """Return a record of each value."""
         return [self.record(value) for value in values]
 
     def expect(self, *values: bytes) -> None:
-        """A broker may answer a commit before its marker is in the partition, and readers see the records only then."""
+        """Wait for the values: a broker may confirm a commit before its marker is in the partition."""
         self.settle(len(values))
         assert self.committed() == list(values)
 
 
 class Performed:
-    """A simulated producer whose steps are performed at once, on a host of its own."""
+    """A simulated producer on its own host whose steps run immediately."""
 
     def __init__(self, broker: SimBroker, name: str, number: int) -> None:
         self._world = broker.world
@@ -110,7 +114,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 class Interrupted:
-    """Records between which something happens, each time when they are walked."""
+    """Records with an action in between, each time they are iterated."""
 
     def __init__(self, records: list[Any], act: Callable[[], object]) -> None:
         self._records = records
@@ -122,7 +126,7 @@ class Interrupted:
             self._act()
 
 
-def test_transactions_are_there_in_their_order_and_each_in_its_own(place: Place) -> None:
+def test_transactions_keep_their_order(place: Place) -> None:
     producer = place.began()
     producer.commit(place.records(b"a", b"b"))
     producer.commit(place.records())
@@ -130,7 +134,7 @@ def test_transactions_are_there_in_their_order_and_each_in_its_own(place: Place)
     place.expect(b"a", b"b", b"c")
 
 
-def test_who_takes_the_id_shuts_out_for_ever_the_one_that_had_it(place: Place) -> None:
+def test_a_new_owner_of_the_id_fences_the_previous_one(place: Place) -> None:
     first = place.began()
     first.commit(place.records(b"before"))
     second = place.began()
@@ -145,7 +149,7 @@ def test_who_takes_the_id_shuts_out_for_ever_the_one_that_had_it(place: Place) -
     place.expect(b"before", b"after", b"last")
 
 
-def test_another_id_shuts_nobody_out(place: Place) -> None:
+def test_another_id_fences_no_producer(place: Place) -> None:
     one, other = place.began("one"), place.began("other")
     one.commit(place.records(b"1"))
     other.commit(place.records(b"2"))
@@ -172,7 +176,7 @@ def test_a_producer_replaced_in_a_transaction_leaves_nothing(place: Place) -> No
     place.expect(b"after")
 
 
-def test_records_that_cannot_all_be_had_leave_nothing(place: Place) -> None:
+def test_failing_records_leave_nothing(place: Place) -> None:
     def fail() -> None:
         raise LookupError("meanwhile")
 
@@ -184,8 +188,8 @@ def test_records_that_cannot_all_be_had_leave_nothing(place: Place) -> None:
 
 
 @pytest.mark.parametrize("way", ["there", "back"])
-def test_without_an_answer_the_whole_may_be_there_or_nothing(way: str) -> None:
-    """Only here: on Kafka nothing that is cheap loses an answer; ``tests/faults`` kill brokers and agents."""
+def test_without_an_answer_all_or_nothing_is_there(way: str) -> None:
+    """Only the simulator loses an answer cheaply; on Kafka, ``tests/faults`` kill brokers and agents."""
     broker, place = on_sim_broker()
     first = place.began()
     links = [broker.world.link(*(("h0", "broker") if way == "there" else ("broker", "h0")))]

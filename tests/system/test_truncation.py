@@ -1,4 +1,4 @@
-"""Truncation on a real broker: its records go, and everybody who begins behind them has the state of all of them."""
+"""Truncation on a real broker: its records are deleted, and later readers have the state of all of them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from ringlog.wire.records import StoredSnapshot
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 ROLES = ("coordinator", "keeper", "publisher", "validator")
 SESSION_TIMEOUT_S = 6
-"""Long enough for a busy machine not to replace an agent, whose term is an entry, while states are compared."""
+"""Long enough that a busy machine does not replace an agent, whose term is an entry, while states are compared."""
 
 
 class Asleep(KafkaLog):
-    """A log whose readers read nothing before it is woken."""
+    """A log whose readers read nothing before ``woken``."""
 
     def __init__(self, bootstrap_servers: str, cluster: str) -> None:
         super().__init__(bootstrap_servers, cluster)
@@ -52,7 +52,7 @@ class Asleep(KafkaLog):
 
 
 class World:
-    """A cluster with all agents that a truncation concerns, an archive, and a node that is in the directory."""
+    """A cluster with all agents that a truncation concerns, an archive, and a registered node."""
 
     def __init__(self, stack: StackInfo, cluster: str, folder: Path) -> None:
         self.agents = AgentsWorld(stack, cluster, folder, SESSION_TIMEOUT_S)
@@ -82,7 +82,7 @@ class World:
         assert isinstance(client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
 
     def snapshot(self) -> StoredSnapshot:
-        """A new one, which the log knows to be confirmed and archived."""
+        """Return a new snapshot that the log records as confirmed and archived."""
         return known_snapshot(self.agents)
 
     def begin_offset(self) -> int:
@@ -90,7 +90,7 @@ class World:
             return log.begin_offset()
 
     def typed(self, *words: str, status: int = 0) -> list[Any]:
-        """The lines of JSON that the program prints."""
+        """Return the output lines of JSON."""
         where = ("--bootstrap", self.place[0], "--cluster", self.place[1], "--json")
         ended = CliRunner().invoke(app, [*words, *where])
         assert ended.exit_code == status, (words, ended.output)
@@ -98,7 +98,7 @@ class World:
 
 
 def known_snapshot(agents: AgentsWorld) -> StoredSnapshot:
-    """A new one, which the log knows to be confirmed and archived."""
+    """Return a new snapshot that the log records as confirmed and archived."""
     with closing(open_snapshots(agents.stack.bootstrap_servers, agents.cluster)) as topic:
         head = taken(agents, topic).head
 
@@ -120,7 +120,7 @@ def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World
 
 @pytest.fixture
 def asleep(world: World) -> Iterator[Callable[[], tuple[Asleep, LogReplica]]]:
-    """Makes replicas that stand before the first entry, until they are woken."""
+    """Create replicas that are before the first entry until they are woken."""
     with ExitStack() as stack:
 
         def make() -> tuple[Asleep, LogReplica]:
@@ -165,7 +165,7 @@ def test_a_broker_deletes_and_states_agree(world: World, asleep: Callable[[], tu
 
 
 def at_one_epoch(*readers: Client | MetadataWatch | LogReplica) -> list[ClusterState]:
-    """Their states, once nobody has written between the first barrier and the last one."""
+    """Return their states at one epoch: no entry was written between the first barrier and the last one."""
 
     def states() -> list[ClusterState]:
         found = [one.read_barrier(DEADLINE_S) for one in readers]
@@ -175,7 +175,7 @@ def at_one_epoch(*readers: Client | MetadataWatch | LogReplica) -> list[ClusterS
 
 
 def _past(world: World, head: StoredSnapshot, later: StoredSnapshot, state: ClusterState) -> None:
-    """The program tells the same of the past, with the archive from the first entry on."""
+    """Check that commands return the same history, with the archive from the first entry on."""
     (verified,), (here,) = world.typed("log", "verify", *world.archive), world.typed("log", "verify")
     assert (verified["from_epoch"], here["from_epoch"]) == (0, head.epoch)
     assert verified["digest"] == here["digest"] == digest(state)
@@ -197,7 +197,7 @@ def _cached(cache: RedisCache) -> tuple[int, str]:
 
 
 def _deleted_by_another(world: World, later: StoredSnapshot) -> None:
-    """Records go that no entry lets go: who runs halts, and so does who begins."""
+    """Records are deleted without an entry: running readers halt, and new readers fail."""
     allowed = allowed_begin(world.agents.state)
     with closing(KafkaLog(*world.place)) as log:
 

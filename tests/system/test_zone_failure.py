@@ -1,4 +1,6 @@
-"""The disk of a real node fails while a step of a zone brings it in: the step is cancelled, and its cause is shown."""
+"""The disk of a real node fails during a zone step that adds the node: the step is cancelled, and its cause
+is shown.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ ZONE = "stock"
 
 
 def test_a_step_to_a_node_whose_disk_fails_is_cancelled_and_its_cause_is_shown(registers: RegistersCluster) -> None:
-    """Nobody records the step before: the rebalancer comes when the node is gone. Its files may not grow any more, as
-    on a disk that is full.
+    """The earlier step is not recorded, because the rebalancer starts after the node's end. A file size limit imitates
+    a full disk.
     """
     registers.begin_all("n1", "n2")
     first, comes = registers.id_of("n1"), registers.id_of("n2")
@@ -46,9 +48,7 @@ def test_a_step_to_a_node_whose_disk_fails_is_cancelled_and_its_cause_is_shown(r
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
     until(lambda: gone_on(registers), "the node to end", DEADLINE_S)
     assert "rows_damaged" in (registers.folder / "n2.log").read_text()
-    assert (world_says(registers, FAILED), world_says(registers, HAS)) == ({comes}, {first}), (
-        "its last word is another one"
-    )
+    assert (world_says(registers, FAILED), world_says(registers, HAS)) == ({comes}, {first}), "its last report differs"
 
     registers.agents.start(ROLE)
     replica = registers.agents.client.replica
@@ -73,13 +73,13 @@ def of_zone(state: ClusterState) -> ZonePartition:
 
 
 def world_says(registers: RegistersCluster, word: str) -> set[str]:
-    """Who says a word of the step that is pending, as of the newest acknowledgements."""
+    """Return the nodes with this report on the pending step, from the newest acknowledgements."""
     acks = read_acks(registers.agents.stack.bootstrap_servers, registers.agents.cluster)
     state = registers.agents.client.read_barrier()
     return set(session_reports(state, acks).get(session(of_zone(state), word), {}))
 
 
 def gone_on(registers: RegistersCluster) -> bool:
-    """One epoch more; True once the node has ended."""
+    """Append one more epoch; return True once the node has ended."""
     registers.submit(Noop())
     return registers.nodes["n2"].is_dead()

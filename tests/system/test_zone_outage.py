@@ -1,4 +1,4 @@
-"""Two of three real nodes are lost, and the highly available zone that places a keyspace goes on with the third one."""
+"""Two of three real nodes are lost, and a highly available zone with a keyspace continues on the third one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ZONE, TABLE, PARTITIONS, REGISTERS = "stock", "store.parts", 4, 60
 NAMES = ("n1", "n2", "n3")
 
 
-def test_an_available_zone_serves_from_survivors_and_takes_the_others_back(registers: RegistersCluster) -> None:
+def test_an_available_zone_serves_from_survivors_and_restores_others(registers: RegistersCluster) -> None:
     registers.begin_all(*NAMES)
     registers.agents.start(ROLE)
     ids = {name: registers.id_of(name) for name in NAMES}
@@ -45,7 +45,7 @@ def test_an_available_zone_serves_from_survivors_and_takes_the_others_back(regis
 
 
 def rests_on(registers: RegistersCluster, nodes: set[str]) -> None:
-    """All partitions, and their tablets, are on these nodes, and nothing moves."""
+    """Wait until all partitions and their tablets are on these nodes and none moves."""
 
     def is_so(state: ClusterState) -> bool | None:
         partitions = partitions_of(state, state.zones[ZONE])
@@ -59,12 +59,12 @@ def rests_on(registers: RegistersCluster, nodes: set[str]) -> None:
 
 
 def serves(registers: RegistersCluster) -> None:
-    """Each register is read at a quorum, and has what was written."""
+    """Check that a quorum read of each register returns its written value."""
     with Coordinator(registers.agents.client.replica, "dc1") as coordinator:
         registers.check_filling(coordinator, REGISTERS, 1)
 
 
 def shown(registers: RegistersCluster) -> list[dict[str, object]]:
-    """The partitions of the zone, as the command line has them."""
+    """Return the partitions of the zone from the command line."""
     rows: list[dict[str, object]] = json.loads(registers.agents.run("zone", "show", ZONE, "--json"))["partitions"]
     return rows

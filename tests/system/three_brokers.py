@@ -1,6 +1,6 @@
-"""Three brokers, each on a machine of its own: brokers and controllers at once, as a small company runs them.
+"""Three brokers on separate machines, each a broker and a controller, like a small production cluster.
 
-They are reached from their network only. ``Machines.inside`` has the test's own clients there.
+They are reachable only from their network. ``Machines.inside`` moves the test's own clients there.
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ QUICK = {
     "replica.fetch.wait.max.ms": "200",
     "controlled.shutdown.enable": "false",
 }
-"""On top of the settings of the stack's own broker."""
+"""Settings in addition to those of the stack's own broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The number of the broker that leads the metadata topic (0: none); the brokers that are in sync in every partition
-    of all topics.
-    """
+    """The broker that leads the metadata topic (0: none), and the brokers that are in sync in all partitions."""
 
     leader: int
     in_sync: tuple[int, ...]
@@ -68,14 +66,14 @@ class ThreeBrokers:
             self.start(number)
 
     def start(self, number: int) -> None:
-        """Returns at once."""
+        """Start the broker and return immediately."""
         layout = self._layouts[number]
         with (layout.root / "log").open("ab") as log:
             command = [*self._machines.on(number), *broker.run_command(layout)]
             self._processes[number] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     def kill(self, *numbers: int) -> None:
-        """SIGKILL, all of them before the first is waited for."""
+        """Send SIGKILL to all brokers before waiting for the first one."""
         for number in numbers:
             self._processes[number].kill()
         for number in numbers:
@@ -85,12 +83,12 @@ class ThreeBrokers:
         self.kill(*self._processes)
 
     def are_up(self) -> bool:
-        """All of them, as they tell it."""
+        """Return True if all brokers report each other."""
         found = self._metadata()
         return found is not None and len(found.brokers) == len(NUMBERS)
 
     def copies(self, cluster: str) -> Copies | None:
-        """As one broker tells it; None: nobody answers."""
+        """Return the copies according to one broker; None without an answer."""
         name = topic_name(cluster, METADATA.suffix)
         found = self._metadata()
         if found is None or name not in found.topics or 0 not in found.topics[name].partitions:

@@ -1,4 +1,4 @@
-"""Settings of topics, changed by hand as an operator does."""
+"""Manual changes of topic settings, like an operator's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DEADLINE_S = 30.0
 
 
 def alter(admin: AdminClient, topic: str, name: str, value: str) -> None:
-    """Set one setting of a topic; returns when the broker has heard what the controller answers at once."""
+    """Set one setting of a topic and wait until the broker has it, because the controller answers earlier."""
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)

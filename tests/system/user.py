@@ -1,4 +1,4 @@
-"""Somebody at a shell of their own, who knows the commands and nothing else."""
+"""A user at a shell who knows only the commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADMITTED = re.compile(r"join admitted +epoch=(\d+)")
 
 
 class User:
-    """Somebody at a shell of their own, and everything that was printed there."""
+    """A user at a shell, and all output there."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -28,15 +28,15 @@ class User:
         self.told = ""
 
     def set(self, name: str, value: str) -> None:
-        """A variable of the shell, from now on."""
+        """Set a variable of the shell."""
         self._environment[name] = value
 
     def variable(self, name: str) -> str:
-        """What a variable of the shell has."""
+        """Return a variable of the shell."""
         return self._environment.get(name, "")
 
     def run(self, *words: str, status: int = 0) -> str:
-        """A command that ends; returns its standard output."""
+        """Run a command to its end; return its standard output."""
         ended = subprocess.run(
             [sys.executable, "-m", "ringlog.cli", *words],
             env=self._environment,
@@ -50,7 +50,7 @@ class User:
         return ended.stdout
 
     def begin(self, *words: str) -> None:
-        """A command that goes on."""
+        """Start a command that continues to run."""
         with (self._home / f"{words[0]}.log").open("ab") as log:
             command = [sys.executable, "-m", "ringlog.cli", *words]
             self._running.append(
@@ -58,7 +58,7 @@ class User:
             )
 
     def join_node(self, *options: str) -> None:
-        """Start the node n1 and return when it is normal. Nothing asks by commands meanwhile: each is a process."""
+        """Start the node n1 and return when it is normal. No polling by commands meanwhile: each is a process."""
         log = self._home / "node.log"
         before = log.stat().st_size if log.exists() else 0
         self.begin("node", "run", "n1", "--join", *options)
@@ -67,7 +67,7 @@ class User:
         assert [node["state"] for node in json.loads(self.run("node", "list", "--json"))] == ["normal"]
 
     def command_lines(self) -> str:
-        """With what arguments all that goes on was started, and what that has started."""
+        """Return the arguments of all running commands and their children."""
         found = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)
         return found.stdout
 
