@@ -1,4 +1,4 @@
-"""Certificates for tests, made as an operator makes them."""
+"""Certificates for tests, created with the operator's commands."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no o
 
 
 def trusts(folder: Path, nodes: dict[str, str], *clients: str) -> dict[str, Trust]:
-    """What each of them is given, by name; ``nodes``: name to id."""
+    """Return the trust settings of each process, by name; ``nodes``: name to id."""
     made = make_certificates(folder, nodes.items(), clients, 2)
     return {one.name: TrustFile(one.config).now() for one in made}

@@ -1,4 +1,4 @@
-"""For every test: in which order they run, and which process has which of them."""
+"""The order of all tests, and their distribution over test processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from ringlog.runtime.logs import setup_logs
 
-# How long an example takes, or its making, says how busy the machine is, nothing about the code.
+# The time of an example, or of its generation, measures the load of the machine, not the code.
 settings.register_profile("ringlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ringlog")
 
@@ -24,22 +24,22 @@ os.environ.pop("COLUMNS", None)
 """The caller may have set it, and tables would be as narrow as its terminal."""
 
 setup_logs()
-"""Before a test looks at logs, and puts back what was there."""
+"""Set up before a test captures logs and restores the handlers."""
 
 
 @pytest.hookimpl(tryfirst=True)  # the groups are read by a plugin at the same place
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sorts by what a test needs (the order within a file stays): what is cheap to find out is found out first.
+    """Sort tests by their requirements and keep the order within a file: cheap tests run first.
 
-    Where several processes share the tests, those that share a Spark session begin at once: one process has them all,
-    and needs most of the time that there is. Then the quick ones, what has a Spark of its own, and the other real
-    processes, of these the files with slow tests first, then those with many: what is long and cannot be divided must
-    not be left for the end.
+    If several processes share the tests, those that share a Spark session start first: one process runs all of them and
+    needs most of the time. The quick tests follow, then tests with their own Spark, then the other real processes.
+    Among the latter, files with slow tests come first, then files with many tests, because a long file cannot be
+    divided at the end.
     """
     for item in items:
         left_out = item.get_closest_marker("soak")
         if left_out is not None and not (left_out.args and str(left_out.args[0])):
-            raise pytest.UsageError(f"{item.nodeid}: what holds its promise in `make test`?")
+            raise pytest.UsageError(f"{item.nodeid}: name the test that covers it in `make test`")
     shared = hasattr(config, "workerinput")
     spark, slow, system = (1, 2, 3) if shared else (2, 1, 1)
     at_once = {path for path in {item.path for item in items} if shared and _shares_a_session(path)}
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Nothing of what is collected goes away before the end: the garbage collector need not look, now or later."""
+    """Freeze the collected objects: they live until the end, so the garbage collector need not scan them."""
     gc.disable()
     try:
         return (yield)
@@ -70,10 +70,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 class ByNeed(LoadScopeScheduling):
-    """Gives each process whole files, and all tests to one process that share a Spark session or a cluster under
-    faults.
+    """Gives each process whole files, and gives one process all tests that share a Spark session or a faults cluster.
 
-    Who starts a driver of its own may do so anywhere: the session's process is not to be the one that all wait for.
+    Tests with their own driver may run in any process, so that the session's process does not finish last.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -89,5 +88,5 @@ def _shares_a_session(path: Path) -> bool:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByNeed:
-    """Whatever ``--dist`` says."""
+    """Return this scheduler for each value of ``--dist``."""
     return ByNeed(config, log)

@@ -1,4 +1,4 @@
-"""Contexts that end objects which have no ``close``."""
+"""Contexts that end objects without a method ``close``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Stops(Protocol):
     """A server, a thread, or a job."""
 
     def stop(self) -> object:
-        """End it."""
+        """Stop the object."""
 
 
 class GoesDown(Protocol):

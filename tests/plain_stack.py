@@ -1,4 +1,4 @@
-"""A stack whose broker wants no log-in, for tests and benchmarks with Kafka clients of their own."""
+"""A stack whose broker needs no login, for tests and benchmarks with their own Kafka clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLAIN = {"listener.security.protocol.map": f"{CLIENTS}:PLAINTEXT,{CONTROLLER}:PL
 
 
 def plain_stack(folder: Path) -> Stack:
-    """The stack of this folder, whose own settings win over the log-in."""
+    """Return the stack of this folder; its own settings override the login."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(f"{name}={value}\n" for name, value in PLAIN.items())
     StackLayout(folder).own_properties.write_text(lines, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""``make archives``: record the class archives of broker and Spark, if those that are there are of other versions.
+"""``make archives``: record the class archives of broker and Spark, unless those of these versions exist.
 
-A small run of each does what starts are made of: topics, a group, a transaction; a query, a stream, Arrow.
+A small run of each covers the usual start: topics, a group, a transaction; a query, a stream, Arrow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES = (BROKER, SPARK)
 
 
 def main() -> None:
-    """Record what is missing; an archive that nobody could record is one that is not used."""
+    """Record the missing archives; the stack does not use an archive that cannot be recorded."""
     wanted, stamp = _versions(), path_of(BROKER).with_name("recorded.json")
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return
@@ -54,7 +54,7 @@ def main() -> None:
 
 def _versions() -> str:
     java = find_java()
-    assert java is not None, "make setup sees to it"
+    assert java is not None, "`make setup` installs it"
     said = subprocess.run([java.path, "-version"], capture_output=True, text=True, check=True).stderr
     return json.dumps([java.path, said, [str(jar) for jar in jars("kafka")], pyspark.__version__])
 

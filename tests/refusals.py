@@ -10,7 +10,7 @@ import pytest
 
 @contextmanager
 def raises_code(kind: type[Exception], code: str, match: str | None = None) -> Iterator[None]:
-    """As ``pytest.raises``; the error has the code."""
+    """Like ``pytest.raises``, and check the error's code."""
     with pytest.raises(kind, match=match) as caught:
         yield
     assert caught.value.code == code  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Processes that SIGSTOP holds, every thread of them.
+"""Stop all threads of a process with SIGSTOP.
 
-The signal returns at once, and one thread has to run before it stops the others: on a machine with much to do they go
-on meanwhile, and a broker answers what it was sent after the signal.
+The signal returns immediately, but one thread has to run before it stops the others. On a busy machine they continue
+for a while, and a broker answers requests from after the signal.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tests.faults.waiting import until
 
 
 def stop(pid: int) -> None:
-    """SIGSTOP, until no thread of the process runs any more. Raises ProcessLookupError: it is gone."""
+    """Send SIGSTOP and wait until all threads are stopped. Raises ProcessLookupError if the process is gone."""
     os.kill(pid, signal.SIGSTOP)
     until("the test", f"{pid} to be stopped", lambda: is_stopped(pid))
 
 
 def is_stopped(pid: int) -> bool:
-    """True while SIGSTOP holds every thread of the process; one that is gone is not stopped."""
+    """Return True while SIGSTOP holds all threads of the process; a process that is gone is not stopped."""
     states = list(_states(pid))
     return bool(states) and all(state in "Tt" for state in states)
 

@@ -1,4 +1,4 @@
-"""Version-1 UUIDs for rows of the CDC log that tests make by themselves."""
+"""Version-1 UUIDs for CDC rows that tests create without the job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TICKS_TO_1970 = 0x01B21DD213814000
 
 
 def timeuuid(timestamp_us: int, identity: bytes) -> bytes:
-    """16 bytes: the time part is ``timestamp_us`` exactly, the low 64 bits are a hash of ``identity``."""
+    """Return 16 bytes: the time part is exactly ``timestamp_us``, the low 64 bits are a hash of ``identity``."""
     ticks = timestamp_us * 10 + TICKS_TO_1970
     assert 0 <= ticks < 2**60, "microseconds that a version-1 UUID can hold"
     low = int.from_bytes(blake2b(identity, digest_size=8).digest(), "big")

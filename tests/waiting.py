@@ -1,9 +1,8 @@
-"""Waiting until a condition holds, or what is awaited must hang.
+"""Wait until a condition holds, or until the awaited process must hang.
 
-Only what hangs is to end a wait, so time is counted in looks. A look counts as its pause and as the processor's seconds
-that it took, its thread's and those of the commands that it ran. While the machine stands still, or has no time for the
-test, none goes by. On an idle machine the count is close to the clock, whether a look reads a variable or runs a
-command.
+Only a hang may end a wait, so the deadline counts polls instead of the clock. A poll costs its pause and the processor
+time that it used, in its thread and in the commands that it ran. No time passes while the machine stops or does not
+schedule the test. On an idle machine the count is close to the clock, also if a poll runs a command.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ Given = TypeVar("Given")
 DEADLINE_S = 120.0
 LOOK_S = 0.05
 LOOK_COSTS_S_MAX = 1.0
-"""A look can be the one that collects a process at its end, with all that this has ever used."""
+"""The limit covers a poll that reaps a child process and is charged with the child's whole processor time."""
 
 
 def until(condition: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S, look_s: float = LOOK_S) -> T:
-    """The first true value of ``condition``: an empty answer is none. Looks again after ``look_s``."""
+    """Return the first true value of ``condition``; an empty value is false. Poll again after ``look_s``."""
     tick = threading.Event()
     waited_s, looks = 0.0, 0
     while waited_s < deadline_s:
@@ -39,13 +38,13 @@ def until(condition: Callable[[], T | None], what: str, deadline_s: float = DEAD
 
 
 def at_once(work: Callable[[Given], T], given: Iterable[Given]) -> list[T]:
-    """Call ``work`` with all values at once, one thread for each; return the results. Raises the first error."""
+    """Call ``work`` with all values concurrently, one thread for each; return the results. Raises the first error."""
     values = list(given)
     with ThreadPoolExecutor(len(values)) as pool:
         return list(pool.map(work, values))
 
 
 def _used_s() -> float:
-    """The processor's seconds of this thread, and of all children that were waited for."""
+    """Return the processor seconds of this thread, and of all reaped children."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.thread_time() + children.ru_utime + children.ru_stime

@@ -13,7 +13,7 @@ from ringlog.kernel.operations.stages import FINISHED, JOIN_STAGES
 from tests.tidy.files import ROOT
 
 
-def test_the_small_version_prints_every_figure(tmp_path: Path) -> None:
+def test_the_small_version_prints_each_number(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "bench" / "registers.py"), str(tmp_path), "3000", "0.1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == ""
@@ -30,13 +30,13 @@ def test_the_small_version_prints_every_figure(tmp_path: Path) -> None:
     assert told[4].startswith("the epoch comes by which 1,")
 
 
-# The life of a log in small: entries, snapshots, archive and truncations, with nothing that grows but the archive.
+# The growth benchmark in small: entries, snapshots, archive and truncations; only the archive grows.
 
 
 @pytest.mark.soak(
     "tests/log/test_truncation.py, tests/node/test_log_copy.py and tests/log/test_archive.py, each for its part"
 )
-def test_nothing_but_the_archive_grows(tmp_path: Path) -> None:
+def test_only_the_archive_grows(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "bench" / "years.py"), "10000", str(tmp_path), "--every", "500"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -48,11 +48,11 @@ def test_nothing_but_the_archive_grows(tmp_path: Path) -> None:
     assert archive[-1] > archive[0]
 
 
-# The benchmark of a join on the real stack, in a small cluster: it passes every stage and says what each took.
+# The join benchmark on the real stack, with a small cluster: it passes each stage and prints the times.
 
 
 @pytest.mark.system
-def test_a_small_cluster_is_made_and_joined() -> None:
+def test_a_small_cluster_gets_a_node() -> None:
     command = [sys.executable, str(ROOT / "bench" / "join.py"), "9", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -64,6 +64,6 @@ def test_a_small_cluster_is_made_and_joined() -> None:
     assert found["whole_s"] == pytest.approx(sum(found["stages"].values()))
     assert 0 < found["kernel_s"] < found["whole_s"]
     assert found["entries"] == 10
-    # Nobody leaves a gate before it has spoken: each of the nodes, old and new, at three of them.
+    # No node leaves a barrier without its acknowledgement: each node, old and new, at three barriers.
     assert found["acks"] >= 3 * 9
     assert found["processors"]["coordinator"] > 0

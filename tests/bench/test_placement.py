@@ -1,4 +1,4 @@
-"""The benchmark of placement, on small clusters: it prints what it measures, and its status says what is missed."""
+"""The placement benchmark on small clusters: it prints its measurements, and its status reports exceeded limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATH = ROOT / "bench" / "placement.py"
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The benchmark with tiny clusters and limits that nothing misses."""
+    """Return the benchmark with tiny clusters and generous limits."""
     spec = importlib.util.spec_from_file_location("bench_placement", PATH)
     assert spec is not None
     assert spec.loader is not None
@@ -30,7 +30,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_the_small_version_prints_every_figure() -> None:
+def test_the_small_version_prints_each_number() -> None:
     done = subprocess.run([sys.executable, str(PATH), "0.02"], capture_output=True, text=True, check=False)
     assert "MISSED" not in done.stdout or done.returncode == 1
     assert done.stderr == ""
@@ -46,10 +46,10 @@ def test_the_small_version_prints_every_figure() -> None:
     assert "The log of 20 joins with 16 tokens each" in done.stdout
 
 
-def test_the_status_tells_of_a_limit_missed_by_a_factor_of_two(
+def test_the_status_reports_twice_the_limit(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Growth has its limit in the code, and what takes milliseconds says nothing of it.
+    # The limit of growth is in the code, and measurements of milliseconds cannot show it.
     monkeypatch.setattr(bench, "MISSED", 1_000)
     assert bench.main() == 0
     assert "MISSED" not in capsys.readouterr().out
@@ -63,5 +63,5 @@ def test_the_exponent_is_the_power_of_the_size(bench: ModuleType) -> None:
         assert bench.slope([10, 100, 1000], [3 * n**power for n in (10, 100, 1000)]) == pytest.approx(power)
 
 
-def test_figures_are_missed_from_twice_their_limit_on(bench: ModuleType) -> None:
+def test_times_fail_from_twice_their_limit(bench: ModuleType) -> None:
     assert [bench.Figure("x", value, 1.0).missed for value in (0.5, 1.5, 2.0, 2.1)] == [False, False, False, True]

@@ -1,4 +1,4 @@
-"""The real data: its counts, its keys, the instants of its departures, its nulls; and how it is encoded."""
+"""The real data: its counts, its keys, the instants of its departures, its nulls, and its encoding."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_counts_and_uniqueness(flights: Sequence[Flight]) -> None:
     assert len({(f.partition_key, f.clustering_key) for f in named}) == len(named)
 
 
-def test_the_first_flight_is_told_right(flights: Sequence[Flight]) -> None:
+def test_the_first_flight_is_correct(flights: Sequence[Flight]) -> None:
     first = flights[0]
     assert first.partition_key == b"N14228"
     departure, number = first.clustering_key
@@ -68,7 +68,7 @@ def test_the_first_flight_is_told_right(flights: Sequence[Flight]) -> None:
     assert (found["year"], found["sched_dep_time"], found["distance"], found["minute"]) == (2013, 515, 1400, 15)
 
 
-def test_every_flight_says_what_its_line_says(flights: Sequence[Flight], raw: Sequence[dict[str, str]]) -> None:
+def test_each_flight_matches_its_line(flights: Sequence[Flight], raw: Sequence[dict[str, str]]) -> None:
     types = {column.name: column.type for column in DATA_COLUMNS}
     nulls = 0
     for flight, line in list(zip(flights, raw, strict=True))[::499]:
@@ -98,7 +98,7 @@ def test_a_limit_spreads_over_the_year() -> None:
     assert months == set(range(1, 13))
 
 
-def test_a_flight_is_written_whole(flights: Sequence[Flight]) -> None:
+def test_a_flight_has_all_cells(flights: Sequence[Flight]) -> None:
     cluster, mutation = str(uuid.uuid4()), str(uuid.uuid4())
     for flight in [*flights[::997], *[one for one in flights if one.partition_key is None][:50]]:
         whole = written(flight, KEYSPACE, cluster, mutation, 1_700_000_000_000_000)
@@ -117,11 +117,11 @@ def test_the_table_has_every_column(flights: Sequence[Flight]) -> None:
     assert table.cdc.enabled
 
 
-# The slow stretch: never at a stand, and a fifth of the rows is left for after the switch.
+# The slow phase: it never stops, and a fifth of the rows remains for after the switch.
 
 
 @pytest.mark.parametrize("total", [2_000, 20_000, 336_776])
-def test_it_goes_on_for_long_and_leaves_a_fifth(total: int) -> None:
+def test_it_lasts_long_and_leaves_a_fifth(total: int) -> None:
     sent, next_at, pause, longest = int(total * FAST_SHARE), 0.0, 0, 0
     for _ in range(int(150 / TICK_S)):
         next_at += write_rate(sent, total)
@@ -134,7 +134,7 @@ def test_it_goes_on_for_long_and_leaves_a_fifth(total: int) -> None:
     assert write_rate(sent, total) > 0, "after two and a half minutes it still sends"
 
 
-def test_nothing_of_the_last_fifth_goes_out_before_the_switch() -> None:
+def test_the_last_fifth_waits_for_the_switch() -> None:
     assert write_rate(1_600, 2_000) == 0
     assert write_rate(1_599, 2_000) > 0
 

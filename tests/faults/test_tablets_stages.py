@@ -57,8 +57,8 @@ SOURCE, TARGET, OTHER, COORDINATOR = "source", "target", "other", "coordinator"
 class Way:
     """A transition of a kind.
 
-    Each of ``roles`` is killed in each of its ``stages``. ``turns``: the last stage before it reverts to
-    these; empty if it continues. ``between``: operations of the load during the outage.
+    Each of ``roles`` is killed in each of its ``stages``. ``turns``: the last stage before it reverts to these; empty
+    if it continues. ``between``: operations of the load during the outage.
     """
 
     kind: TransitionKind

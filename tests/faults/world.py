@@ -194,7 +194,7 @@ class World:
                 for pid in children(supervisor.pid):
                     if last_argument(pid) == role:
                         return supervisor, pid
-        raise AssertionError(f"nobody has said that it is instance {instance} of {role}")
+        raise AssertionError(f"no agent has logged that it is instance {instance} of {role}")
 
     def await_take_over(self, role: str, above: int) -> None:
         """Wait until another instance is active in a role."""

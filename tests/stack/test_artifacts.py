@@ -1,4 +1,4 @@
-"""The list of jars: what it may say, where jars go, and that wrong bytes are noticed."""
+"""The list of jars: its permitted contents, the folder of the jars, and the detection of wrong bytes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_cache_follows_the_xdg_rule(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.fixture
 def one_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Artifact:
-    """A list with a single small jar, and an empty cache."""
+    """Return a list with a single small jar, and an empty cache."""
     listing = tmp_path / "list"
     digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"  # of b"hello"
     listing.write_text(f"{digest}  kafka  org.example:hello:1.0\n")
@@ -63,7 +63,7 @@ def one_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Artifact:
     return artifacts.artifacts("kafka")[0]
 
 
-def test_absent_and_wrong_jars_are_unsound_and_the_right_one_is_not(one_jar: Artifact) -> None:
+def test_absent_and_wrong_jars_are_reported_as_unsound(one_jar: Artifact) -> None:
     place = artifacts.jar_folder("kafka") / "hello-1.0.jar"
     assert artifacts.damaged("kafka") == (one_jar,)
     place.parent.mkdir(parents=True)
@@ -74,13 +74,13 @@ def test_absent_and_wrong_jars_are_unsound_and_the_right_one_is_not(one_jar: Art
     assert artifacts.jars("kafka") == (place,)
 
 
-def test_asking_for_jars_that_were_not_fetched_says_what_to_run(one_jar: Artifact) -> None:
+def test_a_request_for_missing_jars_names_the_command(one_jar: Artifact) -> None:
     with pytest.raises(StackError, match=rf"{one_jar.file_name} first\. Run: make setup"):
         artifacts.jars("kafka")
 
 
 def client_that_brings(content: bytes) -> maven.Client:
-    """A client that delivers these bytes for whatever it is asked."""
+    """Return a client that delivers these bytes for each request."""
 
     def command(wanted: object, staging: Path) -> list[str]:
         (staging / "bytes").write_bytes(content)
@@ -89,7 +89,7 @@ def client_that_brings(content: bytes) -> maven.Client:
     return command
 
 
-def test_wrong_bytes_are_refused_and_others_are_asked(one_jar: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_bytes_are_refused_and_another_is_asked(one_jar: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     clients = (("bad", client_that_brings(b"evil")), ("good", client_that_brings(b"hello")))
     monkeypatch.setattr(maven, "CLIENTS", clients)
     maven.fetch("kafka", lambda _text: None)
@@ -105,7 +105,7 @@ def test_wrong_bytes_from_all_fail_and_leave_nothing(one_jar: Artifact, monkeypa
     assert list(artifacts.jar_folder("kafka").iterdir()) == []
 
 
-def test_what_an_interrupted_run_had_staged_is_used(one_jar: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_of_an_interrupted_run_are_used(one_jar: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maven, "CLIENTS", ())
     staging = artifacts.cache_root() / "staging" / "kafka"
     staging.mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_what_an_interrupted_run_had_staged_is_used(one_jar: Artifact, monkeypat
     assert artifacts.damaged("kafka") == ()
 
 
-def test_both_clients_are_asked_for_each_jar_by_name_and_for_nothing_else() -> None:
+def test_both_clients_get_only_one_request_for_each_jar() -> None:
     wanted = artifacts.artifacts("kafka")
     namespace = "{http://maven.apache.org/POM/4.0.0}"
     project = ElementTree.fromstring(maven.pom(wanted))

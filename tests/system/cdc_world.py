@@ -1,7 +1,7 @@
 """A cluster for tests of the CDC job: real topics, metadata by a direct author, mutations by a producer.
 
-Nodes join immediately, because the author submits all acknowledgements. A test sets the commit and the
-start of a generation, so tests do not wait for clocks.
+Nodes join immediately, because the author submits all acknowledgements. A test sets the commit and the start of a
+generation, so tests do not wait for clocks.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def _give_rights(inner: str, words: dict[str, str]) -> None:
             tick.wait(1)
         else:
             return
-    raise AssertionError(f"the broker gave no rights within {WAIT_S:.0f} s")
+    raise AssertionError(f"the broker granted no ACLs within {WAIT_S:.0f} s")
 
 
 def _binding(
