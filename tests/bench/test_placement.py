@@ -49,7 +49,7 @@ def test_the_small_version_prints_each_number() -> None:
 def test_the_status_reports_twice_the_limit(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The limit of growth is in the code, and measurements of milliseconds cannot show it.
+    # The limit of growth is in the code, and a run of milliseconds does not measure growth.
     monkeypatch.setattr(bench, "MISSED", 1_000)
     assert bench.main() == 0
     assert "MISSED" not in capsys.readouterr().out

@@ -151,8 +151,7 @@ class Checker:
         The driver's write leases still create epochs, so records that follow the log are read before the log.
 
         Raises:
-
-        AssertionError: with all differences.
+            AssertionError: The message contains all differences.
         """
         state = client.read_barrier()
         published = self._published_up_to(state.epoch)

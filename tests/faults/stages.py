@@ -22,15 +22,12 @@ def killed_in_each(
     """Repeat a transition until its victim was killed in each stage, and record the measurements.
 
     Args:
-
-    way: the name of the transition, and the role of the victim.
-
-    hit: runs the transition once. Its arguments are the remaining stages and the number of earlier tries; it returns
-    the stages with a kill. A victim that delays a stage is back for the next stage; other victims miss some stages.
-
-    most: the maximum number of tries.
-
-    table: the table of the measurements.
+        way: The name of the transition, and the role of the victim.
+        hit: Runs the transition once. Its arguments are the remaining stages and the number of earlier tries; it
+            returns the stages with a kill. A victim that delays a stage is back for the next stage; other victims miss
+            some stages.
+        most: The maximum number of tries.
+        table: The table of the measurements.
     """
     begin, before = time.monotonic(), (load.total(), load.timed_out())
     left, tries = list(stages), 0

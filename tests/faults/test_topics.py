@@ -44,7 +44,7 @@ def exists(admin: AdminClient, name: str) -> bool:
 
 @pytest.mark.spark
 def test_the_metadata_topic_is_deleted(own_world: World) -> None:
-    """Each process that follows the log halts with a reason, and so does each standby, which has no followers."""
+    """Each process that follows the log halts with a reason, and so does each standby."""
     world = own_world
     admin, name = admin_client(world.broker.bootstrap), topic_name(world.cluster, "metadata")
     world.commands.run()

@@ -27,10 +27,8 @@ def until(
     """Return the first true value of ``condition``; an empty value is false.
 
     Args:
-
-    why_not: called at the deadline; its text is part of the failure.
-
-    left: the remaining work. If it has changed since the deadline started, the deadline starts again.
+        why_not: Called at the deadline; its text is part of the failure.
+        left: The remaining work. If it has changed since the deadline started, the deadline starts again.
     """
     began, before = time.monotonic(), left()
     tick = threading.Event()

@@ -54,7 +54,7 @@ SILENCE_S = 5.0
 AFTERWARDS = 5
 """The number of requests after the repair that must be answered before a test continues."""
 KEPT_MS = "600000"
-"""The maximum time before compaction that the topic permits; a fault takes less."""
+"""The minimum time before compaction: at most the topic's maximum, and longer than a fault."""
 SETTINGS = {"cdc_generation_lead_us": 300_000, "cdc_horizon_lead_us": 2_000_000}
 """Generations advance quickly, so that joins do not outlast the faults."""
 

@@ -166,7 +166,7 @@ class AgentsWorld:
         return agents
 
     def start_dying(self, role: str, module: str, owner: str, name: str, left: int = 0) -> AgentProcess:
-        """Like ``start``; SIGKILL ends the process at the given call of a function and at the next one."""
+        """Like ``start``, but the process kills itself at a call of the function, after ``left`` earlier calls."""
         before = self.term(role)
         agent = self.spawn(role, ("-c", DYING, module, owner, name, str(left)))
         self.await_term(role, before + 1)
@@ -189,7 +189,7 @@ class AgentsWorld:
         until(is_started, f"term {least} of {role}")
 
     def await_active(self, *roles: str) -> None:
-        """Wait until each agent is active. Between the entry of its term and that, a role misses injected faults."""
+        """Wait until each agent is active, because an agent misses snapshots between the entry of its term and that."""
         with StatusReader(self.stack.bootstrap_servers, self.cluster) as status:
 
             def are_active() -> bool:

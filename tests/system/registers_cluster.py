@@ -194,14 +194,10 @@ class RegistersCluster(NodesWorld):
         """Run a whole movement; return the faults that hit.
 
         Args:
-
-        between: number of operations of the load during an outage.
-
-        meanwhile: called with each fault that hits.
-
-        afterwards: called with the stage of each fault that is over.
-
-        watch: the watch to use, if it is not the next operation.
+            between: The number of operations of the load during an outage.
+            meanwhile: Called with each fault that hits.
+            afterwards: Called with the stage of each fault that is over.
+            watch: The watch to use, if it is not the next operation.
         """
         watch = watch or Watch(self, harms)
         begin()
@@ -220,9 +216,10 @@ class RegistersCluster(NodesWorld):
         return watch.done
 
     def _start_agent(self, watch: Watch, harm: Harm) -> None:
-        """Start the successor of a killed agent and wait for the entry of its term.
+        """Start the successor of a killed agent; the entry of its term ends the outage.
 
-        From that entry on it may leave stages immediately. An agent that is killed earlier never becomes active.
+        From that entry on, it may move the operation to the next stage. If a fault hits before that, the successor
+        never becomes active.
         """
         before = self.agents.term(harm.victim)
 

@@ -135,7 +135,7 @@ def _rejected_acks(user: User) -> set[str]:
 
 
 def _await_look(user: User) -> None:
-    """Wait until the coordinator has checked an epoch that does not exist yet."""
+    """Submit a new epoch and wait until the coordinator has checked it."""
     epoch = json.loads(user.run("submit", json.dumps({"command": "Noop"})))["epoch"]
 
     def looked() -> bool:

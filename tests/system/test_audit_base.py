@@ -48,7 +48,7 @@ class Served:
         self.world.publish()
 
     def read(self) -> None:
-        """Let each node read the current mutations."""
+        """Let each node validate the current mutations."""
         written = list(records(self.world.bootstrap, f"{self.world.cluster}.mutations"))
         for row_replica in self.holders.values():
             row_replica.adopt(self.world.state)

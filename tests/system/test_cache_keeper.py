@@ -34,7 +34,7 @@ from .agents_world import DEADLINE_S, AgentsWorld, until
 
 pytestmark = pytest.mark.system
 NEWER_S = 0.1
-"""The minimum age difference of a second confirmation, above the difference of two clock readings."""
+"""The minimum time between two confirmations, above the error of two clock readings."""
 
 
 @pytest.fixture(scope="module")

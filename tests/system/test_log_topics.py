@@ -76,9 +76,7 @@ def test_a_wrong_setting(stack: StackInfo, admin: AdminClient, cluster_name: str
 
 
 def test_any_author_time_is_accepted(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
-    """By default Kafka rejects timestamps an hour ahead. The limit concerns requests, results, acknowledgements,
-    changes and rows.
-    """
+    """By default Kafka rejects timestamps an hour ahead; Ringlog creates its topics without that limit."""
     create_topics(admin, cluster_name)
     producer = Producer(producer_config(stack.bootstrap_servers, "ahead", DEADLINE_S))
     now_ms = int(time.time() * 1_000)
@@ -147,7 +145,7 @@ def test_more_copies_than_brokers_are_refused(stack: StackInfo, cluster_name: st
     founding = create_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name, replication=1)
     assert (founding.here, founding.copies) == (True, 1)
     again = create_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name)
-    assert (again.here, again.copies) == (False, 1), "an existing cluster has reported it"
+    assert (again.here, again.copies) == (False, 1), "the number is that of the cluster"
 
 
 def test_more_than_one_partition_is_refused(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
