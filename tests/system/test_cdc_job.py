@@ -345,17 +345,17 @@ def test_a_hot_key_delays_no_others(shop: World, spark: SparkSession, tmp_path: 
 
     with stopping(start(shop, tmp_path, spark, max_offsets_per_trigger=SHARE * PARTITIONS)) as job:
         until(lambda: job.runner.last_batch >= needed - 1, "the batches that the others need", job.writer.check)
-        check_others_are_through(tmp_path, needed - 1, waiting, hot)
+        check_others_are_planned(tmp_path, needed - 1, waiting, hot)
         # While the backlog is processed, new mutations of other keys are in one of the next two batches.
         shop.send(write(key, 10_000) for key in cold[:SHARE])
         last = job.runner.last_batch
         now = ends_of(shop.read("mutations"))
         until(lambda: job.runner.last_batch >= last + 2, "two batches more", job.writer.check)
-        check_others_are_through(tmp_path, last + 2, now, hot)
+        check_others_are_planned(tmp_path, last + 2, now, hot)
     check_rows(shop)
 
 
-def check_others_are_through(checkpoint: Path, batch: int, ends: dict[int, int], hot: int) -> None:
+def check_others_are_planned(checkpoint: Path, batch: int, ends: dict[int, int], hot: int) -> None:
     """Check that this batch plans all other partitions to these ends, and the hot one not."""
     positions = dict([entry for entry in plans(checkpoint) if entry.batch == batch][-1].positions)
     assert {partition: offset for partition, offset in positions.items() if partition != hot} == {

@@ -82,7 +82,7 @@ def alive(process: subprocess.Popen[bytes], checkpoint: Path) -> None:
     assert process.poll() is None, (checkpoint / "output").read_text()[-3000:]
 
 
-def in_hand(checkpoint: Path) -> str:
+def unfinished_plan(checkpoint: Path) -> str:
     """Return the plan, from the third on, that is stored but not completed; empty without one."""
     plans = {path.stem for path in (checkpoint / "plans").glob("*.json")}
     done = {path.stem for path in (checkpoint / "plans").glob("*.done")}
@@ -97,14 +97,14 @@ def test_a_killed_driver_leaves_no_gap_and_a_stopped_one_no_repeats(shop: World,
     plain = [write(f"customer-{number % 97}", number) for number in range(1_400)]
     shop.send([*chain.from_iterable(zip(plain, writes, strict=False)), *writes[len(plain) :]])
     with driver(shop, tmp_path) as process:
-        until(lambda: in_hand(tmp_path), "a batch in hand", lambda: alive(process, tmp_path))
+        until(lambda: unfinished_plan(tmp_path), "a batch in hand", lambda: alive(process, tmp_path))
         process.send_signal(signal.SIGKILL)
-    killed_in = in_hand(tmp_path)
+    killed_in = unfinished_plan(tmp_path)
     with driver(shop, tmp_path) as process:
-        until(lambda: in_hand(tmp_path) > killed_in, "another batch in hand", lambda: alive(process, tmp_path))
+        until(lambda: unfinished_plan(tmp_path) > killed_in, "another batch in hand", lambda: alive(process, tmp_path))
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
-    assert in_hand(tmp_path) == ""
+    assert unfinished_plan(tmp_path) == ""
     before = Counter((item.partition, item.key, item.value) for item in shop.read("cdc"))
     shop.send(write(f"customer-{number % 97}", number) for number in range(1_400, 1_700))
     with driver(shop, tmp_path, "--stop-when-idle") as process:

@@ -15,7 +15,7 @@ import pytest
 from tests.refusals import raises_code
 from tests.system.cdc_world import World, until, write
 from tests.system.test_cdc_job import run_to_idle, start
-from tests.system.test_cdc_kill import alive, driver, in_hand
+from tests.system.test_cdc_kill import alive, driver, unfinished_plan
 
 from ringlog.kernel.commands.schema.tables import AlterTable
 from ringlog.kernel.values import Column
@@ -79,7 +79,7 @@ def test_kills_leave_rows_once(stack: StackInfo, shop: World, spark: SparkSessio
     options: Mapping[str, Any] = {"lake": str(lake), "max_offsets_per_trigger": 1_000}
     shop.send(some(0, 1_500))
     with driver(shop, first, "--lake", str(lake), "--max-offsets-per-trigger", "400") as process:
-        until(lambda: in_hand(first), "a batch in hand", lambda: alive(process, first))
+        until(lambda: unfinished_plan(first), "a batch in hand", lambda: alive(process, first))
         process.send_signal(signal.SIGKILL)
     shutil.rmtree(first)
     with raises_code(CdcError, "checkpoint_lost", match="ringlog cdc fence --writer spark"):

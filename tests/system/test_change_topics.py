@@ -123,7 +123,7 @@ def begin(world: AgentsWorld) -> None:
     apply(world, CreateKeyspace("ks", Replication("simple", 1)))
 
 
-def live(world: AgentsWorld) -> None:
+def create_history(world: AgentsWorld) -> None:
     """Create a varied history: the first entries, tables that are created and dropped, and many epochs without a
     change.
     """
@@ -174,7 +174,7 @@ def check(world: AgentsWorld) -> None:
 
 def test_a_killed_publisher_leaves_no_gap_and_no_duplicates(world: AgentsWorld) -> None:
     first = world.start("publisher")
-    writer = threading.Thread(target=live, args=(world,))
+    writer = threading.Thread(target=create_history, args=(world,))
     writer.start()
     until(lambda: len(published(world)) > 5, "the first epochs")
     first.kill()
@@ -205,19 +205,19 @@ def test_a_replaced_publisher_publishes_nothing(world: AgentsWorld) -> None:
     assert found == [entry.state_id for entry in world.applied()][: len(found)]
 
 
-def make_again(world: AgentsWorld, topics: list[str]) -> None:
+def recreate(world: AgentsWorld, topics: list[str]) -> None:
     """Delete topics and create them again."""
     admin = admin_client(world.stack.bootstrap_servers)
     for name, future in admin.delete_topics(topics).items():
         assert future.result(DEADLINE_S) is None, name
     made: set[str] = set()
 
-    def made_again() -> bool:
+    def recreated() -> bool:
         """Create the topic; a broker may still know the deleted one."""
         made.update(create_topics(admin, world.cluster))
         return made >= set(topics)
 
-    until(made_again, "the topics to be made again")
+    until(recreated, "the topics to be made again")
 
 
 @pytest.mark.soak("what change topics lack is written in several transactions")
@@ -227,7 +227,7 @@ def test_a_recreated_change_topic_is_completed(world: AgentsWorld) -> None:
     begin(world)
     check(world)
     topics = [topic_name(world.cluster, suffix) for suffix in (NODES, SCHEMA)]
-    make_again(world, topics)
+    recreate(world, topics)
     apply(world, CreateKeyspace("other", Replication("simple", 1)))
     assert first.exit_code() == CRASHED
     world.start("publisher")
@@ -281,7 +281,7 @@ def test_several_transactions_fill_topics(world: AgentsWorld, tmp_path: Path, mo
     begin(world)
     check(world)
     first.stop()
-    make_again(world, [topic_name(world.cluster, PLACEMENTS)])
+    recreate(world, [topic_name(world.cluster, PLACEMENTS)])
     settings = ProcessSettings(
         bootstrap_servers=world.stack.bootstrap_servers, cluster=world.cluster, data_dir=tmp_path, redis_url="none"
     )

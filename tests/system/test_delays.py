@@ -49,11 +49,11 @@ def ringlog(world: World, *words: str) -> Any:
 
 def test_a_live_stack_is_delayed_entry_by_entry(world: World, delays: FolderDelays) -> None:
     world.begin_all("n1")
-    a_commit_that_is_held_arrives_when_it_is_released(world, delays)
-    a_join_waits_for_the_node_that_does_not_hear_of_its_stage(world, delays)
+    a_held_commit_arrives_after_its_release(world, delays)
+    a_join_waits_for_a_delayed_node(world, delays)
 
 
-def a_commit_that_is_held_arrives_when_it_is_released(world: World, delays: FolderDelays) -> None:
+def a_held_commit_arrives_after_its_release(world: World, delays: FolderDelays) -> None:
     """The validator's answer waits with its commit; no entry is lost or applied twice."""
     rule = ringlog(world, "sim", "hold", "--commit", "--to", "validator", "--kind", "CreateKeyspace")["name"]
     future = world.agents.client.submit_future(CreateKeyspace("late", Replication("simple", 1)), timeout_s=DEADLINE_S)
@@ -69,7 +69,7 @@ def a_commit_that_is_held_arrives_when_it_is_released(world: World, delays: Fold
     assert len(applied) == 1
 
 
-def a_join_waits_for_the_node_that_does_not_hear_of_its_stage(world: World, delays: FolderDelays) -> None:
+def a_join_waits_for_a_delayed_node(world: World, delays: FolderDelays) -> None:
     """The display names the node, the others continue in the new stage, and the release ends the wait."""
     rule = ringlog(world, "sim", "hold", "--stage", WRITE_BOTH_READ_NEW, "--to", "node-n1")["name"]
 

@@ -59,13 +59,13 @@ def test_the_next_keeper_snapshots_and_truncates(world: AgentsWorld, tmp_path: P
         world.start("keeper")
         until(lambda: log.begin_offset() == head.position - 1, "the next keeper to have the entries deleted")
 
-        def nobody_wrote_meanwhile() -> bool:
+        def is_same_epoch() -> bool:
             *_, last = follow(all_records(log, Archive(tmp_path / "archive")))
             state = world.client.read_barrier(DEADLINE_S)
             assert last.after.epoch != state.epoch or digest(last.after) == digest(state)
             return bool(last.after.epoch == state.epoch)
 
-        until(nobody_wrote_meanwhile, "archive and log to be read between two entries")
+        until(is_same_epoch, "archive and log to be read between two entries")
 
 
 def _submit(world: AgentsWorld, command: Command) -> None:

@@ -123,9 +123,9 @@ def test_a_late_reader_matches_an_early_one(readers: Readers, spark: SparkSessio
             readers.written()
             readers.world.apply(AlterTable("shop", "orders", (Column("more", "int"),)))
             head = known_snapshot(readers.agents)
-            with_the_log_whole(readers, head, spark)
+            check_the_whole_log(readers, head, spark)
             before = readers.tail("shop.orders")
-            let_go(readers, head)
+            truncate(readers, head)
             readers.written()
         with stopping(start(readers.world, checkpoint, spark)) as again:
             assert again._replica.started_from.epoch == head.epoch
@@ -143,7 +143,7 @@ def test_a_late_reader_matches_an_early_one(readers: Readers, spark: SparkSessio
     assert after == [json.loads(json.dumps(change_json(change))) for change in seen]
     assert sorted(row[1] for row in readers.applied("copy")) == list(range(WRITES, 4 * WRITES))
     assert [row[0] for row in readers.queried(spark, "shop.orders")] == list(range(WRITES, 4 * WRITES))
-    what_is_kept_is_read(readers, spark)
+    check_kept_versions(readers, spark)
     state = at_one_epoch(readers.agents.client)[0]
     until_found(lambda: without_epoch(compacted(readers.agents)) == without_epoch(project(state)), "what is published")
 
@@ -153,7 +153,7 @@ def changes(reader: CdcReader) -> list[CdcChange]:
     return sorted(islice(reader, 3 * WRITES), key=lambda change: change.place)
 
 
-def with_the_log_whole(readers: Readers, head: StoredSnapshot, spark: SparkSession) -> None:
+def check_the_whole_log(readers: Readers, head: StoredSnapshot, spark: SparkSession) -> None:
     """The older entries still exist: some readers start behind them, others read them."""
     with closing(CdcReader(*readers.place, start="now")) as reader:
         assert reader._schema.table_versions.began == head.epoch
@@ -166,7 +166,7 @@ def with_the_log_whole(readers: Readers, head: StoredSnapshot, spark: SparkSessi
     assert readers.typed("audit")[0]["ok"]
 
 
-def let_go(readers: Readers, head: StoredSnapshot) -> None:
+def truncate(readers: Readers, head: StoredSnapshot) -> None:
     """Truncate the log to the snapshot's entry and restart all agents."""
     readers.typed("log", "truncate", "--below", str(head.epoch))
     until_found(lambda: readers.begin_offset() == head.position - 1, "the broker to delete")
@@ -176,7 +176,7 @@ def let_go(readers: Readers, head: StoredSnapshot) -> None:
     readers.agents.start_all(*ROLES)
 
 
-def what_is_kept_is_read(readers: Readers, spark: SparkSession) -> None:
+def check_kept_versions(readers: Readers, spark: SparkSession) -> None:
     """The snapshot has the versions of an altered table, which decode its early rows."""
     assert len(readers.tail("shop.early")) == WRITES
     assert [row[0] for row in readers.queried(spark, "shop.early")] == list(range(WRITES))

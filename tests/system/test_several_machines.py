@@ -143,7 +143,7 @@ def world(stack: StackInfo, cluster_name: str, tmp_path: Path, machines: Machine
         yield made
 
 
-def test_nodes_on_two_machines_serve_a_third_one_without_a_cable(
+def test_nodes_on_two_machines_serve_a_third_and_survive_a_cut(
     world: World, machines: Machines, stack: StackInfo, spark: SparkSession, tmp_path: Path
 ) -> None:
     world.join_from(1, "--listen", machines.address(1))

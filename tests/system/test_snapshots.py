@@ -79,7 +79,7 @@ def test_agents_store_confirm_and_load_snapshots(world: AgentsWorld) -> None:
             until(lambda: are_at_work(status), "all to work again")
     with closing(KafkaLog(*place)) as log:
 
-        def nobody_wrote_meanwhile() -> bool:
+        def is_same_epoch() -> bool:
             with LogReplica(log) as replica:
                 whole = replica.read_barrier(DEADLINE_S)
             with LogReplica(log, start_finder=start_point_finder(*place)) as replica:
@@ -87,4 +87,4 @@ def test_agents_store_confirm_and_load_snapshots(world: AgentsWorld) -> None:
                 assert state.epoch != whole.epoch or digest(state) == digest(whole)
                 return (state.epoch, folded) == (whole.epoch, log.end_offset() - newest.head.position)
 
-        until(nobody_wrote_meanwhile, "two readers to see the same log, one of them only what is behind the snapshot")
+        until(is_same_epoch, "two readers to see the same log, one of them only what is behind the snapshot")

@@ -259,7 +259,7 @@ def test_other_users_cannot_read_the_data(folder: Path) -> None:
     assert [str(path) for path in kept if stat.S_IMODE(path.lstat().st_mode) & 0o077] == []
 
 
-def test_open_files_are_closed_to_others_at_the_next_start(folder: Path) -> None:
+def test_open_folders_are_private_after_the_next_start(folder: Path) -> None:
     for path in (folder, folder / "logs", folder / "redis", folder / "broker"):
         path.chmod(0o755)
     Stack(folder).down()

@@ -30,7 +30,7 @@ ZONE = "stock"
 
 
 def test_a_step_to_a_node_whose_disk_fails_is_cancelled_and_its_cause_is_shown(registers: RegistersCluster) -> None:
-    """The rebalancer starts after the node's end, so the step is still pending. A file size limit imitates a full disk."""
+    """The rebalancer starts after the node's end, so the step is still pending. A file size limit fills the disk."""
     registers.begin_all("n1", "n2")
     first, comes = registers.id_of("n1"), registers.id_of("n2")
     registers.submit(CreateZone(ZONE, (first,), 1, 1, filter='$[?(@.name == "n1")]'))
