@@ -95,7 +95,6 @@ class TopicReader:
             self._positions[partition] = max(self._positions[partition], offset)
 
     def close(self) -> None:
-        """Close the connection."""
         self._consumer.close()
 
 
@@ -117,7 +116,6 @@ class Checker:
         self._cache_seen: set[CacheSeen] = set()
 
     def close(self) -> None:
-        """Close the connections."""
         for reader in self._readers.values():
             reader.close()
 

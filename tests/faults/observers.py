@@ -81,7 +81,6 @@ class Observers:
             thread.start()
 
     def close(self) -> None:
-        """Stop the observers."""
         self._ending.set()
         for thread in self._threads:
             thread.join(10)

@@ -1,13 +1,12 @@
 """Strategies for commands, built from their Avro schemas and from values that occur in the current state.
 
-The module contains no command by name. A field's values come from:
+The module contains no command by name. A field's values come from these sources:
 
-- the state: values of fields with the same name, and the keys of the section named like the field (``node``: the keys
-  of ``nodes``), so that references are valid;
-- the command: texts already drawn for it (a key names a column of the same command);
-- the sources of the kernel: all words and numbers that a rule compares with, and the adjacent numbers;
-- shapes (``SHAPES``): a new name, a UUID, an address, a digest;
-- the schema: any value of the type.
+- The state: values of fields with the same name, and the keys of the section with that name, so references are valid.
+- The command: texts already drawn for it, because a key names a column of the same command.
+- The sources of the kernel: all words and numbers that a rule compares with, and the adjacent numbers.
+- Shapes (``SHAPES``): a new name, a UUID, an address, a digest.
+- The schema: any value of the type.
 
 New commands and fields therefore need no change here. ``test_commands_machine.py`` fails if it never gets a command
 accepted. Then add the required form of the value to ``SHAPES``.
