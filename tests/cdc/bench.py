@@ -1,4 +1,4 @@
-"""A batch runner against a log in memory, without Spark: what it plans, and when it refuses to go on."""
+"""A batch runner on a log in memory, without Spark: planned parts and reasons to stop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SOURCE, SINK = "memory.mutations", "memory.cdc"
 
 
 class TopicEnds:
-    """What the broker would say of offsets. ``passing``: everything of the source was appended after any limit."""
+    """Offsets as a broker reports them. With ``passing``, all source records were appended after any limit."""
 
     def __init__(self) -> None:
         self.passing = False
@@ -44,7 +44,7 @@ class TopicEnds:
 
 
 class BenchWriter(Writer):
-    """A writer on a chain, with its steps one by one."""
+    """A writer on a plan chain, with separate steps."""
 
     def __init__(
         self, replica: LogReplica, submit: Submit, name: str, store: PlanStore, source: str, sink: str
@@ -55,34 +55,34 @@ class BenchWriter(Writer):
         self.use(store)
 
     def register(self, stopping: threading.Event | None = None) -> int:
-        """Register; returns the epoch."""
+        """Register the writer and return the epoch."""
         return self.run_steps(self.promises.register(), stopping or threading.Event())
 
     def step(self) -> None:
-        """Look once at what is needed."""
+        """Process the current needs once."""
         self.driver.run_steps(self.promises.step())
 
     def advance(self, horizon: int, low_watermark: int) -> None:
-        """Make a promise."""
+        """Extend the write lease."""
         self.driver.run_steps(self.promises.advance(horizon, low_watermark, ()))
 
     def need(self) -> None:
-        """Rows wait."""
+        """Report that rows wait."""
         self.driver.run_steps(self.promises.need(held=True))
 
 
 class Silent:
-    """A progress that nobody reads."""
+    """A progress reporter without output."""
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Drop the line."""
+        """Ignore the line."""
 
     def finished(self, figures: BatchFigures) -> None:
-        """Drop the figures."""
+        """Ignore the metrics."""
 
 
 class Bench:
-    """A cluster with one generation that has operated for an hour, a registered writer, a runner of its batches."""
+    """A cluster with one generation that is active for an hour, a registered writer and its batch runner."""
 
     def __init__(self, metadata: MemoryLog, replica: LogReplica, folder: Path) -> None:
         found(metadata, replica, "memory", {"cdc_horizon_lead_us": LEAD_US})
@@ -102,17 +102,17 @@ class Bench:
         self.runner = runner(no_session, settings, replica, *runner_parts)
 
     def settle(self) -> None:
-        """Have a first settled time, before which no row is routed."""
+        """Set a first validation watermark; the runner routes no rows before it."""
         self.author.submit(SettleVerdicts(1))
 
     def raise_horizon(self) -> int:
-        """Raise the horizon to a lead beyond the clock; returns it."""
+        """Raise the write lease to the lead beyond the clock and return it."""
         horizon = now_us() + LEAD_US
         self.writer.advance(horizon, self.world.state.writers["spark"].low_watermark)
         return horizon
 
     def plan(self, look: Callable[[], int], end: int = 5) -> PlanEntry:
-        """The part of batch 0 that the runner makes for rows of which ``look`` gives the most that they use."""
+        """Return the planned part of batch 0; ``look`` returns the highest timestamps that its rows use."""
         self.runner.driver.handlers |= {
             AppendedSince: lambda _: {0: 0},
             FactsOf: lambda _: [PartitionFacts(0, None, look())],
@@ -121,7 +121,7 @@ class Bench:
         return entry
 
     def stored(self, batch: int, start: int, end: int, *, used: int = 1, done: bool = True) -> PlanEntry:
-        """A stored part of partition 0 that is the whole of its batch."""
+        """Return a stored part of partition 0 that covers its whole batch."""
         entry = route_entry(
             self.store.head,
             batch=batch,
@@ -140,7 +140,7 @@ class Bench:
         return entry
 
     def spark_says(self, batch: int, end: int) -> None:
-        """Spark's offset log has a batch that ends there."""
+        """Write a batch with this end to Spark's offset log."""
         folder = self.folder / "spark" / "offsets"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / str(batch)).write_text("v1\n{}\n" + json.dumps({SOURCE: {"0": end}}) + "\n")

@@ -1,7 +1,7 @@
-"""Rows of the CDC topic for readers in other languages to test with: ``docs/build/golden/cdc-rows.json``.
+"""Rows of the CDC topic that test readers in other languages: ``docs/build/golden/cdc-rows.json``.
 
 ``python -m tests.cdc.golden_rows`` writes the file. Each write has its bytes, the bytes of its rows or of its dead
-letter, and what these say.
+letter, and their decoded fields.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ELEMENTS = (1).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"e" + (4).to_bytes
 
 
 def write(operation: str = "UPDATE", *cells: Cell, table: str = "plain", **changes: Any) -> Mutation:
-    """A mutation of the row 5 in the partition ``key``."""
+    """Return a mutation of row 5 in the partition ``key``."""
     given: dict[str, Any] = {"clustering_key": ROW, "mutation_id": None, "cluster_id": None, "ttl": None} | changes
     return Mutation(
         keyspace="ks", table=table, timestamp=NOW, operation=operation, partition_key=(b"key",), cells=cells, **given
@@ -53,7 +53,7 @@ def write(operation: str = "UPDATE", *cells: Cell, table: str = "plain", **chang
 
 
 def writes() -> dict[str, Mutation | bytes]:
-    """What each write is about, and the write."""
+    """Return pairs of description and write."""
     v, null = Cell("v", b"one"), Cell("w", None)
     more = (MutationStatement("INSERT", ROW, (v,)), MutationStatement("UPDATE", ROW, (v,), NOW + 1))
     return {
@@ -80,8 +80,8 @@ def writes() -> dict[str, Mutation | bytes]:
     }
 
 
-def made() -> dict[str, Any]:
-    """The content of the file."""
+def content() -> dict[str, Any]:
+    """Return the content of the file."""
     cluster = MemoryCluster((START,), 5_000_000)
     created(cluster)
     full = CdcOptions(True, "full", True)
@@ -136,7 +136,7 @@ def _hex(data: bytes | None) -> str:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: bytes as hex, ids as hex without dashes."""
+    """Convert a value to JSON types: bytes to hex, ids to hex without dashes."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dict):
@@ -147,4 +147,4 @@ def plain(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(made(), indent=1) + "\n")
+    FILE.write_text(json.dumps(content(), indent=1) + "\n")

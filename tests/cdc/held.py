@@ -1,10 +1,10 @@
-"""The rule of held writes as a plain definition, to test against."""
+"""A plain definition of held writes, the oracle of the tests."""
 
 from __future__ import annotations
 
 
 def is_held(timestamp: int, appended: int, horizon: int, leeway: int) -> bool:
-    """True if a write must wait for a higher horizon (all in microseconds).
+    """Return whether a write waits for a higher lease (all times in microseconds).
 
     A timestamp beyond ``appended + leeway`` is refused under every set of generations, so it does not wait.
     """
@@ -12,5 +12,5 @@ def is_held(timestamp: int, appended: int, horizon: int, leeway: int) -> bool:
 
 
 def used_time(timestamp: int, appended: int, leeway: int) -> int:
-    """The greatest time that routing a write uses: a horizon holds it exactly if it is not above this."""
+    """Return the highest time that routing a write uses; a lease covers the write up to and including this time."""
     return max(appended, timestamp) if timestamp <= appended + leeway else appended

@@ -1,9 +1,9 @@
-"""Nodes and a CDC job that ship, around a log and a topic in memory, and what a test has them do, one thing after the
-other: whoever acts, acts on what it has folded by then.
+"""Nodes and a CDC job around a log and a topic in memory; a test runs their actions one after another.
 
-The nodes perform ``ringlog.node.protocol.mutation_loop`` on rows on disk and in memory, the job
-``ringlog_cdc.protocol.batch`` with its plans, contexts, routing and rows. Nobody waits: a batch that is held, or whose
-driver ends, is handed out again. What a reader says of a record it says for ever, and all say the same.
+The nodes perform ``ringlog.node.protocol.mutation_loop`` on rows on disk and in memory. The job performs
+``ringlog_cdc.protocol.batch`` with its plans, contexts, routing and rows. Each actor acts on the state that it has
+folded so far. No actor waits: a held batch, or the batch of an ended driver, is assigned again. A reader never changes
+its verdict on a record, and all readers agree.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ FAR: Micros = APPENDED + 1_000_000 * SECOND
 COLUMNS = ("note", "other", "third")
 KEYS = ("ann", "bob", "eve")
 Act = tuple[str, int, int, int]
-"""What happens, and three numbers that say how."""
+"""The kind of an action and three numbers that parametrise it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record of the mutations topic; ``item``: as the job reads it."""
+    """A record of the mutations topic; ``item`` is the record as the job reads it."""
 
     value: bytes
     appended: Micros
@@ -71,11 +71,11 @@ class Record:
 
 
 class Disagreement(AssertionError):
-    """Two readers said two things of one record, or one reader said another thing later."""
+    """Two readers reported different verdicts on one record, or one reader changed its verdict."""
 
 
 class Cluster:
-    """The log as its states, the topic, and what was said of each record. ``met``: how often what happened."""
+    """The log as its states, the topic, and the verdicts per record; ``met`` counts what happened."""
 
     def __init__(self, folder: Path) -> None:
         state = cluster((0,), (2**62,), factor=2, cdc=True)
@@ -93,7 +93,7 @@ class Cluster:
         self.job = Job(self)
 
     def act(self, act: Act) -> None:
-        """One thing happens."""
+        """Perform one action."""
         what, *how = act
         happens = {
             "node": self.nodes[how[0] % 2].turn,
@@ -107,7 +107,7 @@ class Cluster:
     # ------------------------------------------------------------------------------------------- the log
 
     def submit(self, command: Command) -> bool:
-        """Decide a command on the newest state; False if it is refused."""
+        """Apply a command to the newest state and return whether it is accepted."""
         folded = fold(self.state, entry(self.state, command))
         if folded.outcome.kind is not OutcomeKind.APPLIED:
             self.met[f"refused {type(command).__name__}"] += 1
@@ -121,7 +121,7 @@ class Cluster:
         return True
 
     def alter(self, how: int, one: int, other: int) -> None:
-        """Add, drop or rename a column, if there is a table that allows it."""
+        """Add, drop or rename a column if a table allows it."""
         name, to = COLUMNS[one % 3], COLUMNS[other % 3]
         command = (
             AlterTable("shop", "orders", add_columns=(Column(name, "text"),)),
@@ -131,7 +131,7 @@ class Cluster:
         self.submit(command)
 
     def drop(self, *_: int) -> None:
-        """Drop the table; make it anew where there is none."""
+        """Drop the table, or create it if it does not exist."""
         if TABLE in self.state.tables:
             self.submit(DropTable("shop", "orders"))
             return
@@ -141,17 +141,18 @@ class Cluster:
         self.submit(CreateTable("shop", "orders", table, columns, ("customer",), ("number",), CdcOptions(enabled=True)))
 
     def leeway(self, seconds: int, *_: int) -> None:
-        """Another acceptance window."""
+        """Change the acceptance window."""
         self.submit(ChangeSettings((("cdc_leeway_us", (1 + seconds % 7) * SECOND),)))
 
     def switch(self, shards: int, ahead: int, _: int) -> None:
-        """One step towards the next generation."""
+        """Advance towards the next generation by one step."""
         wanted = to_prepare(self.state)
         if wanted is None:
             if self.state.generations[-1].published is None:
                 self.submit(PublishCdcGeneration(self.state.generations[-1].id))
                 return
-            one = self.state.nodes[name_of(1)]  # other shards, which no entry of a member may say: another generation
+            # a member cannot change its shard count, so this starts another generation
+            one = self.state.nodes[name_of(1)]
             self.state = replace(self.state, nodes=self.state.nodes.set(one.id, replace(one, shards=2 + shards % 5)))
             self.submit(RequestCdcGeneration(len(self.state.generations).to_bytes(16, "big")))
             return
@@ -171,7 +172,7 @@ class Cluster:
     # --------------------------------------------------------------------------------------------- writes
 
     def write(self, what: int, named: int, when: int) -> None:
-        """A write of some kind, whose author names something or nothing, is appended."""
+        """Append a write of a random kind; its author claims a position, or not."""
         self.now += when % 5 * 400 * MS
         appended = (self.now - when % 3 * 300 * MS) // MS * MS
         names: dict[str, Any] = ({}, {}, {"epoch": named % (self.state.epoch + 1)},
@@ -191,7 +192,7 @@ class Cluster:
         self.topic[partition].append(Record(value_of, appended, item))
 
     def say(self, who: str, place: Place, code: str) -> None:
-        """A verdict. Raises Disagreement."""
+        """Record a verdict. Raises Disagreement."""
         known = self.said.setdefault(place, code)
         self.met[f"{who} says {code or 'accepted'}"] += 1
         if known != code:
@@ -200,7 +201,7 @@ class Cluster:
     # ---------------------------------------------------------------------------------------------- rest
 
     def rest(self) -> None:
-        """Everything is judged and logged; then all have said the same, and the nodes have what the log makes."""
+        """Complete all work: all readers have the same verdicts, and the nodes have the rows of the log."""
         while to_prepare(self.state) is not None or self.state.generations[-1].published is None:
             self.switch(0, 0, 0)
         self.submit(SettleVerdicts(FAR))
@@ -227,7 +228,7 @@ class Cluster:
                 )
 
     def _compare(self, one: Node) -> None:
-        """The rows of a node, and those that the log makes of the writes to the table that there is."""
+        """Compare the rows of a node with the rows that the log derives from the writes to the current table."""
         table = self.state.tables.get(TABLE)
         if table is None:
             assert len(one.row_replica.store) == 0
@@ -252,7 +253,7 @@ class Cluster:
 
 
 class Said(RowReplica):
-    """A holder whose verdicts are heard."""
+    """A row replica that reports its verdicts."""
 
     def __init__(self, world: Cluster, node: str, store: RowStore) -> None:
         super().__init__(node, store)
@@ -272,7 +273,7 @@ class Said(RowReplica):
 
 
 class Node:
-    """A node and its rows; ``folder``: where they are, None: in memory."""
+    """A node and its rows; ``folder`` is their path, None for rows in memory."""
 
     def __init__(self, world: Cluster, name: str, folder: Path | None) -> None:
         self.world, self.name = world, name
@@ -282,7 +283,7 @@ class Node:
         self.restart()
 
     def restart(self, wiped: int = 1, *_: int) -> None:
-        """Begin again with the rows of the last commit, or (each third time) with none."""
+        """Restart with the rows of the last commit, or (each third time) without rows."""
         if wiped % 3 == 0:
             self._files += 1
             self.world.met["node wiped"] += 1
@@ -304,8 +305,9 @@ class Node:
         self.world.met["node begun"] += 1
 
     def turn(self, count: int, late: int = 1, _: int = 0) -> None:
-        """Take at most so many records of each partition, and do what follows. What the node asks for beside that is
-        asked for before its next turn, or (``late``, each third time) later.
+        """Read some records of each partition and perform the steps that follow.
+
+        Further requests of the node are served before its next turn, or (``late``, each third time) later.
         """
         if late % 3:
             asked, self._asked = self._asked, []
@@ -323,14 +325,14 @@ class Node:
         self._to_take()
 
     def _to_take(self) -> None:
-        """Perform the steps up to where they want records."""
+        """Perform the steps until they request records."""
         while not isinstance(effect := self._steps.send(self._outcome), ReadMutations):
             self._outcome = self._perform(effect)
 
     def _perform(self, effect: Any) -> Any:
         match effect:
             case CatchUp() | Newest():
-                # Who has taken nothing goes by what it knew.
+                # A node that has read nothing uses its previous knowledge.
                 self._known = self.world.state if isinstance(effect, CatchUp) else self._known
                 return self._known
             case WallClock() | Now():

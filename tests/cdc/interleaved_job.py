@@ -42,7 +42,7 @@ Place = tuple[int, int]
 
 
 class Chain(StoredChain[None, str]):
-    """Plans in memory, which outlive the driver."""
+    """Plans in memory that survive the driver."""
 
     def __init__(self) -> None:
         super().__init__({}, ())
@@ -66,11 +66,11 @@ class Chain(StoredChain[None, str]):
 
 
 class Ended(Exception):
-    """The driver's process is over: the batch waits, or it was killed."""
+    """The driver ended: its batch waits, or the driver was killed."""
 
 
 class Kept:
-    """The promises of the job's writer, as the log has them: the test makes them."""
+    """The leases of the job's writer as the log has them; the test sets them."""
 
     def __init__(self, incarnation: str) -> None:
         self.incarnation = incarnation
@@ -91,7 +91,7 @@ class Kept:
 
 
 class Job:
-    """The CDC job: its checkpoint, and the driver of the moment."""
+    """The CDC job: its checkpoint and its current driver."""
 
     def __init__(self, world: Cluster) -> None:
         self.world = world
@@ -103,7 +103,7 @@ class Job:
         self.restart()
 
     def restart(self, *_: int) -> None:
-        """Another incarnation goes on with the checkpoint."""
+        """Start another incarnation on the checkpoint."""
         self._lives += 1
         promises: Any = Kept(f"life-{self._lives}")
         assert self.world.submit(RegisterCdcWriter(WRITER, promises.incarnation, "c.mutations"))
@@ -114,23 +114,25 @@ class Job:
         return context_of(state, "c.mutations", 2, 1_000_000)
 
     def raise_horizon(self, to: Micros) -> None:
-        """Promise more; or less, as much as stored plans allow."""
+        """Raise the lease, or lower it as far as stored plans allow."""
         mine = self.world.state.writers[WRITER]
         horizon = max(to, self._chain.head.used + 1, mine.floor, mine.low_watermark)
         self.world.submit(AdvanceCdcWriter(WRITER, self._incarnation, horizon, mine.low_watermark))
 
     def promise(self, ahead: int, *_: int) -> None:
-        """Move the horizon about the present."""
+        """Move the lease to a time around the present."""
         self.raise_horizon(self.world.now + (ahead % 9 - 2) * SECOND)
 
     def is_behind(self) -> bool:
-        """True while something is not logged."""
+        """Return whether records are not logged yet."""
         ends = {number: len(records) for number, records in enumerate(self.world.topic)}
         return self._committed < len(self._ends) or not self._ends or self._ends[-1] != ends
 
     def batch(self, count: int, killed: int, meanwhile: int) -> None:
-        """Carry out a batch, or the one that was left; ``killed``: after so many effects the driver dies (0: never);
-        ``meanwhile``: something happens to the table while the rows are looked at (each third time).
+        """Run a batch, or the unfinished one.
+
+        ``killed`` is the number of effects before the driver dies (0: never). ``meanwhile`` changes the table during
+        the scan of the rows (each third time).
         """
         if self._committed == len(self._ends):
             before = self._ends[-1] if self._ends else dict.fromkeys(range(PARTITIONS), 0)
@@ -203,7 +205,7 @@ class Job:
         return {number: min(found, default=None) for number, found in late.items()}
 
     def _write(self, effect: WriteRows) -> tuple[()]:
-        """Rows and letters, the same as the last time if there was one."""
+        """Write rows and letters; a repeated write has to equal the first."""
         entry = effect.entry
         inputs = [one.item for one in self._within({item.partition: (item.start, item.end) for item in entry.ranges})]
         table = table_of(effect.context, effect.closed, effect.state)

@@ -1,6 +1,4 @@
-"""Where a CDC row lies, told twice on purpose: what ``ringlog_cdc.columnar.routing`` works out for many is held to
-this.
-"""
+"""A second definition of the partition of a CDC row, the oracle of ``ringlog_cdc.columnar.routing``."""
 
 from __future__ import annotations
 
@@ -8,5 +6,5 @@ from zlib import crc32
 
 
 def cdc_partition(stream_id: bytes, partitions: int) -> int:
-    """A stream lies in exactly one."""
+    """Return the partition that contains a stream."""
     return crc32(stream_id) % partitions

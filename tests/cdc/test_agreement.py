@@ -1,4 +1,4 @@
-"""Parts of a checkpoint that do not belong together are found before anything is done, with or without new input."""
+"""Inconsistent parts of a checkpoint are detected before any work, with or without new input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ringlog_cdc.images.files import BEGUN, ImageFiles
 from ringlog_cdc.plan.agreement import check_agreement, check_images, check_said
 from ringlog_cdc.plan.plan import close_entry
 from ringlog_cdc.plan.store import PlanStore
-from tests.cdc.test_columnar import LARGE, NOW, TABLE, batch_of, one_by_one
+from tests.cdc.test_columnar import LARGE, NOW, TABLE, batch_of, definition_of
 from tests.cdc.test_plan_store import part
 from tests.refusals import raises_code
 
@@ -37,7 +37,7 @@ IMAGES = {"images": {"ks.t": {"id": "t", "preimage": "full", "postimage": False,
 
 
 def batch(checkpoint: Path, number: int, end: int, *, planned: bool = True, done: bool = True) -> None:
-    """One batch as the job leaves it, committed if it is done."""
+    """Return one batch as the job leaves it, committed if it is done."""
     for name in ("offsets", "commits"):
         (checkpoint / "spark" / name).mkdir(parents=True, exist_ok=True)
     (checkpoint / "spark" / "offsets" / str(number)).write_text("v1\n{}\n" + json.dumps({TOPIC: {"0": end}}))
@@ -52,7 +52,7 @@ def batch(checkpoint: Path, number: int, end: int, *, planned: bool = True, done
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """Two batches, and a closing behind them."""
+    """Return two batches and a closing after them."""
     batch(tmp_path, 0, 3)
     batch(tmp_path, 1, 5)
     store = PlanStore(tmp_path)
@@ -60,20 +60,20 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def looked_at(checkpoint: Path) -> None:
+def checked(checkpoint: Path) -> None:
     check_agreement(checkpoint, PlanStore(checkpoint), TOPIC)
 
 
-def test_what_a_job_leaves_behind_belongs_together_wherever_it_dies(tmp_path: Path, checkpoint: Path) -> None:
-    looked_at(tmp_path / "new")
-    looked_at(checkpoint)
+def test_a_job_leaves_a_consistent_checkpoint_wherever_it_dies(tmp_path: Path, checkpoint: Path) -> None:
+    checked(tmp_path / "new")
+    checked(checkpoint)
     batch(checkpoint, 2, 9, planned=False)
-    looked_at(checkpoint)
+    checked(checkpoint)
     batch(checkpoint, 2, 9, done=False)
-    looked_at(checkpoint)
+    checked(checkpoint)
     first = tmp_path / "first"
     batch(first, 0, 3, planned=False)
-    looked_at(first)
+    checked(first)
 
 
 def without(name: str) -> Callable[[Path], None]:
@@ -96,10 +96,10 @@ def one_back(name: str) -> Callable[[Path], None]:
         lambda checkpoint: (checkpoint / "spark/offsets/1").write_text("v1\n{}\n" + json.dumps({TOPIC: {"0": 6}})),
     ],
 )
-def test_what_was_lost_in_part_is_found_at_the_start(checkpoint: Path, lose: Callable[[Path], object]) -> None:
+def test_a_partial_loss_is_detected_at_the_start(checkpoint: Path, lose: Callable[[Path], object]) -> None:
     lose(checkpoint)
     with pytest.raises(ChainBroken):
-        looked_at(checkpoint)
+        checked(checkpoint)
 
 
 def writer(name: str, registered: int, decided: int, source: str = TOPIC) -> CdcWriter:
@@ -110,19 +110,19 @@ def state(*writers: CdcWriter) -> ClusterState:
     return ClusterState(writers=Map({one.name: one for one in writers}))
 
 
-def test_a_checkpoint_has_what_the_log_says_is_decided(tmp_path: Path, checkpoint: Path) -> None:
+def test_a_checkpoint_has_all_logged_decisions(tmp_path: Path, checkpoint: Path) -> None:
     def look(found: int, *writers: CdcWriter, at: Path = checkpoint) -> None:
         check_said(state(*writers), "w", TOPIC, PlanStore(at), {0: found})
 
     look(0, writer("w", 4, 5))
-    look(0, writer("w", 4, 3))  # it died before it said all of it
-    look(0, writer("w", 4, 99), at=tmp_path / "new")  # an empty one looks up what is there
-    look(7, writer("w", 4, 7))  # as one did that has not come so far again
+    look(0, writer("w", 4, 3))  # it died before it reported everything
+    look(0, writer("w", 4, 99), at=tmp_path / "new")  # an empty checkpoint looks up the existing records
+    look(7, writer("w", 4, 7))  # a checkpoint that has not reached this position again
     with pytest.raises(CdcError, match="decided up to 6, and the checkpoint, an older copy of itself, knows of 5"):
         look(3, writer("w", 4, 6))
 
 
-def test_a_checkpoint_does_not_come_back_behind_another_writer_of_its_source(checkpoint: Path) -> None:
+def test_a_checkpoint_behind_another_writer_is_refused(checkpoint: Path) -> None:
     def look(*others: CdcWriter) -> None:
         check_said(state(writer("w", 4, 5), *others), "w", TOPIC, PlanStore(checkpoint), {})
 
@@ -132,12 +132,12 @@ def test_a_checkpoint_does_not_come_back_behind_another_writer_of_its_source(che
         look(writer("since", 8, 0))
 
 
-def test_states_of_images_that_are_gone_are_found_at_the_start(tmp_path: Path) -> None:
+def test_lost_image_states_are_detected_at_the_start(tmp_path: Path) -> None:
     files, store = ImageFiles(tmp_path / "images"), PlanStore(tmp_path)
     check_images(files, store)
     entry = part(store.head, 0, 3)
     store.append(replace(entry, context=store.put_context(IMAGES)))
-    check_images(files, store)  # it is not carried out yet
+    check_images(files, store)  # it is not executed yet
     store.mark_done(store.head)
     files.folder.mkdir()
     for missing in (BEGUN, "0.db"):
@@ -147,7 +147,7 @@ def test_states_of_images_that_are_gone_are_found_at_the_start(tmp_path: Path) -
     check_images(files, store)
 
 
-# A column that one statement names twice has one value on every path: the greatest, and null above all.
+# A column that one statement names twice has one value on every path: the greatest value, and null above all.
 
 
 COLUMNS = ("a", "a_name_of_some_length")
@@ -156,7 +156,7 @@ KEY = (Column("k", "blob"), Column("c", "blob"))
 EVERY = (*KEY, *(Column(name, "blob") for name in COLUMNS))
 CHANGE = TableChange("", "shop", "orders", EVERY, ("k",), ("c",), CdcOptions(True), "", 0, epoch=0)
 VALUES = st.none() | st.binary(max_size=2)
-"""Few values, so that they are often equal, or one begins with the other."""
+"""Few values, so that many are equal or prefixes of each other."""
 
 MUTATIONS = st.builds(
     Mutation,
@@ -183,8 +183,8 @@ def wanted_of(mutation: Mutation) -> dict[str, bytes | None]:
     }
 
 
-def said_by(rows: list[CdcRow]) -> dict[str, bytes | None]:
-    """What rows say of each column; each may say it once."""
+def values_by(rows: list[CdcRow]) -> dict[str, bytes | None]:
+    """Return the values of each column in the rows; a row may contain a column once."""
     pairs = [(cell.column, cell.value) for row in rows for cell in row.cells]
     pairs += [(column, None) for row in rows for column in row.deleted]
     assert len(dict(pairs)) == len(pairs), rows
@@ -196,14 +196,14 @@ def test_every_path_has_the_greatest_value(mutations: list[Mutation]) -> None:
     batch = batch_of([encode_mutation(mutation) for mutation in mutations], partitions=1)
     out = going_out(TABLE, batch, LARGE)
     ways = [[(n, v) for n, v in zip(out.numbers.tolist(), out.values.to_pylist(), strict=True)]]
-    ways.append([(row["number"], row["value"]) for row in one_by_one(batch, LARGE)])
+    ways.append([(row["number"], row["value"]) for row in definition_of(batch, LARGE)])
     assert ways[0] == ways[1]
     shape = FoldedShape(CHANGE)
     for number, mutation in enumerate(mutations):
         wanted = wanted_of(mutation)
         alive = {column: value for column, value in wanted.items() if value is not None}
         rows = [decode_cdc_row(value) for place, value in ways[0] if place == number]
-        assert said_by(rows) == wanted
+        assert values_by(rows) == wanted
         copy = {row.clustering_key: row.values for row in seen(fold(PartitionState(), rows, shape), shape.columns, NOW)}
         assert copy.get((b"c",), {}) == alive
         on_a_node = merged([mutation], SHAPE, NOW).rows

@@ -1,5 +1,5 @@
-"""Mutations that lie alike, against the definition record by record: the same bytes go out, and they are told apart
-from those that only look like them.
+"""Mutations with equal layout against the definition record by record: equal bytes, and lookalikes are
+distinguished.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tests.cdc.test_columnar import (
     TABLE,
     VALUES,
     batch_of,
+    definition_of,
     listed,
-    one_by_one,
 )
 
 TIMES = st.integers(NOW - 10, NOW + 10) | st.sampled_from([0, -1, 63, 64, 2**63 - 1, -(2**63), NOW - 2 * LEEWAY])
@@ -39,7 +39,7 @@ TIMES = st.integers(NOW - 10, NOW + 10) | st.sampled_from([0, -1, 63, 64, 2**63 
 
 @st.composite
 def families(draw: st.DrawFn) -> list[bytes]:
-    """Writes that differ in nothing but ids, times and contents, of the same widths."""
+    """Writes that differ only in ids, times and contents of equal width."""
     chance = random.Random(draw(st.integers(0, 2**32)))
     table, keys = draw(
         st.sampled_from([("orders", 1), ("lines", 2), ("quiet", 1), ("keyed", 1), ("typed", 1), ("lost", 1)])
@@ -75,39 +75,41 @@ def _uuid(chance: random.Random) -> uuid.UUID:
 
 
 def from_offset(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
-    """The same records from another offset on."""
+    """Return the same records from another offset on."""
     offsets = pa.array(range(first, first + batch.num_rows), pa.int64())
     return batch.set_column(batch.schema.get_field_index("offset"), "offset", offsets)
 
 
 @given(st.lists(families(), min_size=1, max_size=3), st.lists(VALUES, max_size=3), st.sampled_from([5, 8_189, 2**33]))
-def test_records_are_as_each_by_itself(alike: list[list[bytes]], others: list[bytes | None], first: int) -> None:
+def test_records_match_the_definition(alike: list[list[bytes]], others: list[bytes | None], first: int) -> None:
     values: list[bytes | None] = [*others, *(value for family in alike for value in family)]
     random.Random(first + len(values)).shuffle(values)
     batch = from_offset(batch_of(values, 1), first)
     for part in (PART, LARGE):
-        assert listed(going_out(TABLE, batch, part)) == one_by_one(batch, part)
+        assert listed(going_out(TABLE, batch, part)) == definition_of(batch, part)
 
 
 @pytest.mark.parametrize("values", [[b"", b""], [None, None], [b"", None, b"\x00", b""]])
-def test_records_without_a_byte_end_no_task(values: list[bytes | None]) -> None:
+def test_empty_records_end_no_task(values: list[bytes | None]) -> None:
     batch = batch_of(values, 1)
-    assert listed(going_out(TABLE, batch, PART)) == one_by_one(batch, PART)
+    assert listed(going_out(TABLE, batch, PART)) == definition_of(batch, PART)
 
 
 @given(families(), st.lists(st.tuples(st.integers(0, 400), st.binary(min_size=1, max_size=1)), max_size=6))
-def test_a_byte_that_is_not_free_tells_them_apart(family: list[bytes], changes: list[tuple[int, bytes]]) -> None:
+def test_a_changed_fixed_byte_breaks_the_layout(family: list[bytes], changes: list[tuple[int, bytes]]) -> None:
     values: list[bytes | None] = list(family)
     for number, (at, byte) in enumerate(changes):
         data = family[number % len(family)]
         values.append(data[: at % len(data)] + byte + data[at % len(data) + 1 :])
     batch = batch_of(values, 1)
-    assert listed(going_out(TABLE, batch, LARGE)) == one_by_one(batch, LARGE)
+    assert listed(going_out(TABLE, batch, LARGE)) == definition_of(batch, LARGE)
 
 
 @given(families(), st.integers(0, 2**32))
-def test_what_has_a_layout_is_read_as_the_record_that_it_was_found_with(family: list[bytes], seed: int) -> None:
-    """Every byte of a record changed at random: it has the layout only if a reader finds all at the same places."""
+def test_a_matching_layout_has_the_same_fields(family: list[bytes], seed: int) -> None:
+    """Each byte of a record changes at random; the layout may match only if a reader finds all fields at equal
+    positions.
+    """
     chance = random.Random(seed)
     data = np.frombuffer(family[0], dtype=np.uint8)
     layout = layout_of(data)
@@ -134,7 +136,7 @@ def test_writes_of_one_kind_are_not_read_field_by_field(monkeypatch: pytest.Monk
         raise AssertionError
 
     values = [encode_mutation(replace(EXAMPLE, partition_key=(b"%d" % number,))) for number in range(900, 1_100)]
-    expected = one_by_one(batch_of([*values], 1), LARGE)
+    expected = definition_of(batch_of([*values], 1), LARGE)
     monkeypatch.setattr("ringlog_cdc.bulk.arrow.read", never)
     assert listed(going_out(TABLE, batch_of([*values], 1), LARGE)) == expected
 
@@ -148,4 +150,4 @@ def test_many_layouts_of_one_width_are_left_to_the_general_reader() -> None:
     names = [chr(ord("a") + number) for number in range(ALIKE_MAX + 3)]
     values = [encode_mutation(replace(EXAMPLE, cells=(Cell(name, b"x"),))) for name in names]
     assert len(groups_of(*buffers(pa.array(values, pa.binary())))) == ALIKE_MAX
-    assert listed(going_out(TABLE, batch_of([*values], 1), LARGE)) == one_by_one(batch_of([*values], 1), LARGE)
+    assert listed(going_out(TABLE, batch_of([*values], 1), LARGE)) == definition_of(batch_of([*values], 1), LARGE)

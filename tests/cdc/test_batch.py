@@ -1,4 +1,4 @@
-"""Plans of batches and registrations of jobs on a log in memory: lost parts, and two jobs that begin under one name."""
+"""Plans of batches and registrations of jobs on a log in memory: lost parts, and two jobs under one name."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.system.cdc_world import now_us
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A runner of batches on a checkpoint of its own."""
+    """Return a batch runner on a separate checkpoint."""
     metadata = MemoryLog()
     with LogReplica(metadata) as replica:
         yield Bench(metadata, replica, tmp_path)
 
 
-def test_a_generation_committed_while_the_rows_are_looked_at_is_in_the_plan(bench: Bench) -> None:
-    """The horizon was lowered, the generation committed below the rows, and the horizon raised above them again."""
+def test_a_generation_committed_during_the_scan_is_in_the_plan(bench: Bench) -> None:
+    """The lease is lowered, the generation committed below the rows, and the lease raised above the rows again."""
     bench.raise_horizon()
     late = now_us() + 5_000_000
     committed: list[Generation] = []
@@ -55,7 +55,7 @@ def test_a_generation_committed_while_the_rows_are_looked_at_is_in_the_plan(benc
     assert committed[0].id in known
 
 
-def test_a_table_made_while_the_rows_are_looked_at_is_in_the_plan(bench: Bench) -> None:
+def test_a_table_created_during_the_scan_is_in_the_plan(bench: Bench) -> None:
     bench.raise_horizon()
     bench.settle()
     looks: list[None] = []
@@ -72,7 +72,7 @@ def test_a_table_made_while_the_rows_are_looked_at_is_in_the_plan(bench: Bench) 
     assert entry.epoch == bench.world.state.epoch
 
 
-def test_a_generation_that_the_log_has_closed_takes_no_rows_whatever_the_own_chain_says(bench: Bench) -> None:
+def test_a_sealed_generation_gets_no_rows_from_a_stale_chain(bench: Bench) -> None:
     second = bench.world.join("n2", (1000,), now_us() - HOUR_US // 2)
     first = bench.world.state.generations[0].id
     bench.writer.advance(bench.raise_horizon(), second.timestamp)
@@ -84,13 +84,13 @@ def test_a_generation_that_the_log_has_closed_takes_no_rows_whatever_the_own_cha
 
 
 def run(bench: Bench, batch: int) -> None:
-    """Run a batch of which no row is written."""
+    """Run a batch without rows."""
     bench.runner.driver.handlers[WriteRows] = lambda _: ()
     nothing: Any = None
     bench.runner(nothing, batch)
 
 
-def test_batches_follow_each_other_and_a_replayed_one_its_plans(bench: Bench) -> None:
+def test_a_replayed_batch_follows_its_plans(bench: Bench) -> None:
     bench.raise_horizon()
     for batch, end in ((0, 10), (1, 25), (1, 25), (2, 26)):
         bench.spark_says(batch, end)
@@ -99,21 +99,21 @@ def test_batches_follow_each_other_and_a_replayed_one_its_plans(bench: Bench) ->
     assert bench.store.head.sequence == 2
 
 
-def test_a_lost_folder_of_spark_is_noticed_by_a_batch_that_ends_elsewhere(bench: Bench) -> None:
+def test_a_lost_spark_folder_is_detected_by_another_batch_end(bench: Bench) -> None:
     bench.stored(0, 0, 1_000)
     bench.spark_says(0, 10_000)
     with pytest.raises(ChainBroken, match="do not belong together"):
         run(bench, 0)
 
 
-def test_a_lost_folder_of_spark_is_noticed_when_the_plans_of_its_batch_were_pruned(bench: Bench) -> None:
+def test_a_lost_spark_folder_is_detected_after_pruning(bench: Bench) -> None:
     bench.stored(7, 0, 1_000)
     bench.spark_says(0, 10_000)
     with pytest.raises(ChainBroken, match="the beginning"):
         run(bench, 0)
 
 
-def test_lost_plans_are_not_made_a_second_time(bench: Bench) -> None:
+def test_lost_plans_are_not_repeated(bench: Bench) -> None:
     bench.raise_horizon()
     bench.spark_says(6, 6_000)
     bench.spark_says(7, 7_000)
@@ -124,7 +124,7 @@ def test_lost_plans_are_not_made_a_second_time(bench: Bench) -> None:
         run(bench, 7)
 
 
-def test_a_lost_plan_that_was_carried_out_is_noticed(bench: Bench) -> None:
+def test_a_lost_executed_plan_is_detected(bench: Bench) -> None:
     bench.stored(0, 0, 10)
     (bench.folder / "plans" / "000000000000.json").unlink()
     with pytest.raises(ChainBroken, match="carried out"):
@@ -133,7 +133,7 @@ def test_a_lost_plan_that_was_carried_out_is_noticed(bench: Bench) -> None:
 
 @pytest.fixture
 def job_bench(tmp_path: Path) -> Iterator[Bench]:
-    """A cluster whose writer ``spark`` has just been registered, from a checkpoint of its own."""
+    """Return a cluster whose writer ``spark`` is registered from another checkpoint."""
     metadata = MemoryLog()
     with LogReplica(metadata) as replica:
         yield Bench(metadata, replica, tmp_path / "first")
@@ -142,7 +142,9 @@ def job_bench(tmp_path: Path) -> Iterator[Bench]:
 def started(
     job_bench: Bench, folder: Path, name: str, source: str, meanwhile: Callable[[], object] = lambda: None
 ) -> int:
-    """The epoch at which a job has registered that starts on a checkpoint; ``meanwhile``: when it has claimed it."""
+    """Return the registration epoch of a job on a checkpoint; ``meanwhile`` runs when it has claimed the
+    checkpoint.
+    """
     writer = other(job_bench, name, source)
 
     def claim(effect: ClaimCheckpoint) -> bool:
@@ -159,11 +161,11 @@ def started(
 
 
 def other(job_bench: Bench, name: str, source: str) -> BenchWriter:
-    """A writer that is not registered yet."""
+    """Return a writer that is not registered yet."""
     return BenchWriter(job_bench.world.replica, job_bench.author.submit, name, job_bench.store, source, SINK)
 
 
-def test_the_slower_of_two_empty_checkpoints_under_one_name_is_given_up(job_bench: Bench, tmp_path: Path) -> None:
+def test_the_slower_of_two_empty_checkpoints_is_refused(job_bench: Bench, tmp_path: Path) -> None:
     folder = tmp_path / "second"
     with raises_code(CdcError, "checkpoint_lost"):
         started(job_bench, folder, "new", "another", other(job_bench, "new", "another").register)
@@ -185,7 +187,7 @@ def test_a_new_name_and_a_known_checkpoint_are_registered(job_bench: Bench, tmp_
     assert started(job_bench, tmp_path / "first", "spark", SOURCE) == job_bench.world.state.epoch
 
 
-def test_a_batch_that_spark_gave_up_is_told_in_one_line() -> None:
+def test_a_failed_batch_is_reported_in_one_line() -> None:
     trace = "An error occurred\n: org.Some: Job aborted\n\tat a.b\nCaused by: one\n\tat c\nCaused by: two\n"
     assert query_failed(RuntimeError(trace)).message == "two"
     assert query_failed(RuntimeError("\nonly this\nand that")).message == "only this"
@@ -194,7 +196,7 @@ def test_a_batch_that_spark_gave_up_is_told_in_one_line() -> None:
 
 
 class ScriptedJob:
-    """A job that ends as given. A real one needs Spark."""
+    """A job with scripted ends; a real job needs Spark."""
 
     def __init__(self, ends: Callable[[], None]) -> None:
         self.stopping = threading.Event()
@@ -203,7 +205,7 @@ class ScriptedJob:
         self.stop = self.stopping.set
 
 
-def test_a_job_follows_one_whose_source_got_partitions_until_a_signal() -> None:
+def test_added_source_partitions_restart_the_job_until_a_signal() -> None:
     signal, made = StopSignal(), list[ScriptedJob]()
 
     def grows() -> None:

@@ -1,4 +1,4 @@
-"""Batches of mutations by columns, against the definition record by record: the same bytes go out."""
+"""Batches of mutations by columns against the definition record by record: equal bytes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ LARGE = replace(PART, row_bytes_max=100_000)
 
 
 def table() -> RoutingTable:
-    """Two generations, the second from ``NOW``; tables with one and with two key columns, and one without CDC."""
+    """Return two generations (the second from ``NOW``), tables with one and two key columns, and a table
+    without CDC.
+    """
     node = Node("n", "n", "localhost:1", "dc1", "r1", 3, 12, "0", (), 1, "normal", (), 1)
     owners = dict.fromkeys((-(2**62), 0, 2**62), "n")
     generations = [
@@ -111,7 +113,7 @@ CELLS = st.lists(
 
 
 def good(table: str, partition_key: int, clustering_key: int) -> st.SearchStrategy[Mutation]:
-    """Writes that become rows, unless they are as large as that."""
+    """Return writes that become rows, except large ones."""
     return st.builds(
         Mutation,
         mutation_id=st.none() | st.uuids().map(str),
@@ -135,7 +137,7 @@ STRANGE = st.builds(
     st.sampled_from(["a_name_of_some_lengti", "b", ""]),
     st.integers(0, 4),
 )
-"""Writes that name a column which their table has not."""
+"""Writes that name an unknown column of their table."""
 
 GOOD = good("orders", 1, 1) | good("lines", 2, 0) | good("keyed", 1, 1)
 
@@ -180,7 +182,7 @@ EXAMPLE = Mutation(None, None, "shop", "orders", NOW, None, "INSERT", (b"k",), (
 
 
 def batch_of(values: list[bytes | None], partitions: int = 2) -> pa.RecordBatch:
-    """Records in the order of their source, appended about ``NOW``."""
+    """Return records in source order, appended around ``NOW``."""
     chance = random.Random(len(values))
     columns = [
         pa.array([number * partitions // max(len(values), 1) for number in range(len(values))], pa.int32()),
@@ -193,7 +195,7 @@ def batch_of(values: list[bytes | None], partitions: int = 2) -> pa.RecordBatch:
 
 
 def listed(made: OutgoingColumns) -> list[dict[str, object]]:
-    """What goes out and why, one by one; what Spark gets is the same but for what nothing goes out of."""
+    """Return outputs with reasons, one per record; Spark gets the same without the empty ones."""
     rows = [
         {
             "number": number,
@@ -225,8 +227,8 @@ def listed(made: OutgoingColumns) -> list[dict[str, object]]:
     return rows
 
 
-def one_by_one(batch: pa.RecordBatch, part: PartContext = PART) -> list[dict[str, object]]:
-    """What the definition makes of the same records: each as if it were not plain."""
+def definition_of(batch: pa.RecordBatch, part: PartContext = PART) -> list[dict[str, object]]:
+    """Return the output of the definition for the same records, each handled as not plain."""
     found = read(batch)
     every = np.arange(batch.num_rows)
     slow = replace(found, plain=every[:0], others=every)
@@ -234,55 +236,55 @@ def one_by_one(batch: pa.RecordBatch, part: PartContext = PART) -> list[dict[str
 
 
 @given(st.lists(GOOD, min_size=1, max_size=30))
-def test_good_writes_become_rows_without_being_looked_at_one_by_one(mutations: list[Mutation]) -> None:
+def test_good_writes_become_rows_without_single_reads(mutations: list[Mutation]) -> None:
     batch = batch_of([encode_mutation(mutation) for mutation in mutations])
     found = read(batch)
     assert len(found.plain) == len(mutations)
     out = listed(records_of(TABLE, replace(found, keys=None, values=None), LARGE))
-    assert out == one_by_one(batch, LARGE)
+    assert out == definition_of(batch, LARGE)
     assert {row["reason"] for row in out} == {ROUTED}
 
 
 @given(st.lists(GOOD, min_size=1, max_size=10), st.integers(1, 2**40))
-def test_what_expires_is_one_row_unless_there_is_a_null_in_it(mutations: list[Mutation], ttl: int) -> None:
+def test_an_expiring_write_without_nulls_is_one_row(mutations: list[Mutation], ttl: int) -> None:
     batch = batch_of([encode_mutation(replace(mutation, ttl=ttl)) for mutation in mutations])
     out = listed(records_of(TABLE, read(batch), LARGE))
-    assert out == one_by_one(batch, LARGE)
+    assert out == definition_of(batch, LARGE)
 
 
 @given(st.lists(GOOD, min_size=1, max_size=10), st.integers(1, 2**40))
-def test_a_row_says_by_which_epoch_it_was_decided(mutations: list[Mutation], epoch: int) -> None:
+def test_a_row_has_the_epoch_of_its_decision(mutations: list[Mutation], epoch: int) -> None:
     part = replace(LARGE, epoch=epoch)
     batch = batch_of([encode_mutation(mutation) for mutation in mutations])
-    for out in (listed(going_out(TABLE, batch, part)), one_by_one(batch, part)):
+    for out in (listed(going_out(TABLE, batch, part)), definition_of(batch, part)):
         rows = [decode_cdc_row(bytes(row["value"])) for row in out if row["reason"] == ROUTED]  # type: ignore[call-overload]
         assert {row.epoch for row in rows} <= {epoch}
         assert len(rows) == len(out)
 
 
 @given(st.lists(VALUES, min_size=1, max_size=30))
-def test_the_same_goes_out_as_for_each_record_by_itself(values: list[bytes | None]) -> None:
+def test_output_matches_the_single_records(values: list[bytes | None]) -> None:
     batch = batch_of(values)
     together = listed(records_of(TABLE, read(batch), PART))
-    assert together == one_by_one(batch)
+    assert together == definition_of(batch)
 
 
 @given(st.lists(VALUES, min_size=1, max_size=30))
-def test_plain_are_those_that_the_reader_of_single_records_takes_too(values: list[bytes | None]) -> None:
+def test_the_single_reader_accepts_all_plain_records(values: list[bytes | None]) -> None:
     for number in read(batch_of(values)).plain.tolist():
         assert read_mutation(values[number]) is not None
 
 
 @given(st.lists(MUTATIONS, min_size=1, max_size=20))
-def test_whatever_has_plain_names_is_plain(mutations: list[Mutation]) -> None:
+def test_records_with_plain_names_are_plain(mutations: list[Mutation]) -> None:
     found = read(batch_of([encode_mutation(mutation) for mutation in mutations]))
     names = [[m.keyspace, m.table, *(cell.column for cell in m.cells)] for m in mutations]
     assert found.plain.tolist() == [number for number, texts in enumerate(names) if "".join(texts).isascii()]
 
 
 @given(st.lists(VALUES, min_size=1, max_size=20), st.integers(NOW - LEEWAY, NOW + LEEWAY))
-def test_facts_are_those_of_each_record(values: list[bytes | None], horizon: int) -> None:
-    """And those that the simulated job finds out, which goes through single records."""
+def test_facts_match_each_record(values: list[bytes | None], horizon: int) -> None:
+    """The facts include those of the simulated job, which reads single records."""
     batch = batch_of(values)
     (facts,) = facts_function(horizon, LEEWAY)(iter([batch]))
     found = {
@@ -302,7 +304,7 @@ def test_facts_are_those_of_each_record(values: list[bytes | None], horizon: int
         assert used == max((use for use in uses.values() if use < horizon), default=0)
 
 
-def test_an_operation_that_no_schema_has_is_left_to_the_reader_of_single_records() -> None:
+def test_an_unknown_operation_is_left_to_the_single_reader() -> None:
     good = encode_mutation(replace(EXAMPLE, operation="UPDATE"))
     (at,) = (place for place, byte in enumerate(encode_mutation(EXAMPLE)) if byte != good[place])
     for number in (1, 12, 127):
@@ -311,12 +313,12 @@ def test_an_operation_that_no_schema_has_is_left_to_the_reader_of_single_records
         assert read(batch_of([value])).plain.tolist() == []
 
 
-def test_an_array_longer_than_the_bound_is_read_by_itself() -> None:
+def test_a_too_long_array_is_left_to_the_single_reader() -> None:
     cells = tuple(Cell("a", b"") for _ in range(300))
     mutation = Mutation(None, None, "shop", "orders", NOW, None, "INSERT", (b"k",), (b"c",), cells)
     batch = batch_of([encode_mutation(mutation)])
     assert read(batch).plain.tolist() == []
-    assert listed(records_of(TABLE, read(batch), LARGE)) == one_by_one(batch, LARGE)
+    assert listed(records_of(TABLE, read(batch), LARGE)) == definition_of(batch, LARGE)
 
 
 def test_tallies_of_arrow_batches_add_up() -> None:
@@ -334,8 +336,8 @@ def test_tallies_of_arrow_batches_add_up() -> None:
     assert of_kind(total, GENERATION) == {NOW: 6}
 
 
-def test_the_fields_behind_the_cells_are_a_zero_byte_each_where_they_say_nothing() -> None:
-    """What the reader takes for granted of the schema: else plain mutations would be none."""
+def test_empty_fields_after_the_cells_are_zero_bytes() -> None:
+    """The reader assumes these zero bytes; with another schema no mutation would be plain."""
     for mark, fields in defaults_behind_cells():
         (schema,) = [s for f, s in by_fingerprint().items() if mark.endswith(f.to_bytes(8, "little"))]
         names = [field["name"] for field in schema.json["fields"]]
@@ -345,8 +347,8 @@ def test_the_fields_behind_the_cells_are_a_zero_byte_each_where_they_say_nothing
 
 
 @given(st.lists(st.binary(min_size=1, max_size=11), min_size=1, max_size=20))
-def test_numbers_are_those_of_the_strict_reader(fields: list[bytes]) -> None:
-    """Whatever it refuses (longer than needed, beyond 64 bits, cut off) is doubtful."""
+def test_numbers_match_the_strict_reader(fields: list[bytes]) -> None:
+    """A number that the strict reader refuses (too long, beyond 64 bits, truncated) is doubtful."""
     ends = np.cumsum([len(field) for field in fields])
     starts = np.concatenate(([0], ends[:-1]))
     cursor = Cursor(padded(np.frombuffer(b"".join(fields), dtype=np.uint8)), starts, ends)

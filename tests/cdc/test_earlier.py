@@ -1,4 +1,4 @@
-"""Rows of earlier writes: the job has the verdicts of the kernel, one by one and many at once, whenever it decides."""
+"""Rows of earlier writes: the job reaches the kernel's verdicts, one by one and in batches, at any decision time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOGS = 12
 
 
 def table_by(state: ClusterState) -> RoutingTable:
-    """The routing table of a part that is decided at that epoch, once its context was stored and read."""
+    """Return the routing table of a part decided at that epoch, read back from its stored context."""
     context = json.loads(json.dumps(context_of(state, "mutations", 4, 1_000_000)))
     return table_of(context, (), state)
 
@@ -58,14 +58,14 @@ def test_the_job_agrees_with_the_kernel(seed: int) -> None:
 
 
 def table_at(states: list[ClusterState], write: Mutation, epoch: int) -> str:
-    """The id of the table that a reader takes a row to be of, who folds up to its epoch."""
+    """Return the id of the table that a reader with this epoch assigns to a row."""
     known = [state for state in states if state.epoch <= epoch]
     found = known[-1].tables.get(f"{write.keyspace}.{write.table}") if known else None
     return found.id if found is not None else ""
 
 
 @pytest.mark.parametrize("seed", range(LOGS))
-def test_many_at_once_are_as_one_by_one(seed: int) -> None:
+def test_batches_match_single_decisions(seed: int) -> None:
     states = [state for state in random_log(seed) if state.settled.until]
     state = states[-1] if states else random_log(0)[-1]
     rules, table, part = rules_of(state), table_by(state), part_by(state)

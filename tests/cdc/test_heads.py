@@ -1,4 +1,4 @@
-"""Heads of CDC rows, read by columns: the same as by the definition, or left to it."""
+"""Heads of CDC rows read by columns: equal to the definition, or left to it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NUMBERS = (0, 1, -1, 63, 64, 8_191, 8_192, 2**31 - 1, -(2**31))
 LONGS = (*NUMBERS, 2**40, -(2**40), 2**63 - 1, -(2**63))
 
 
-def drawn(chance: Random) -> CdcRow:
-    """Any row."""
+def random_row(chance: Random) -> CdcRow:
+    """Return a random row."""
     return CdcRow(
         stream_id=chance.randbytes(16),
         generation=chance.choice(LONGS),
@@ -44,9 +44,9 @@ def drawn(chance: Random) -> CdcRow:
     )
 
 
-def test_a_head_says_what_the_decoded_row_says_or_nothing() -> None:
+def test_a_head_matches_the_decoded_row_or_is_missing() -> None:
     chance = Random(1)
-    rows = [drawn(chance) for _ in range(2_000)]
+    rows = [random_row(chance) for _ in range(2_000)]
     values = [encode_cdc_row(found) for found in rows]
     found = heads(values, [7] * len(values))
     assert found == [
@@ -57,9 +57,9 @@ def test_a_head_says_what_the_decoded_row_says_or_nothing() -> None:
     assert all(head is None or head.row(0) == item for head, item in zip(found, rows, strict=True))
 
 
-def test_damaged_records_have_no_head_or_that_of_their_definition() -> None:
+def test_damaged_records_have_no_head_or_the_defined_one() -> None:
     chance = Random(2)
-    good = [encode_cdc_row(drawn(chance)) for _ in range(50)]
+    good = [encode_cdc_row(random_row(chance)) for _ in range(50)]
     damaged = []
     for _ in range(3_000):
         value = bytearray(chance.choice(good))
@@ -72,7 +72,7 @@ def test_damaged_records_have_no_head_or_that_of_their_definition() -> None:
         try:
             wanted = head_of(decode_cdc_row(value), 7, value)
         except WireError:
-            continue  # a head may be read in front of what is damaged; the row is not
+            continue  # a reader may read the head before the damage, but not the row
         if head is not None:
             assert head == wanted
             agreed += 1
@@ -87,7 +87,7 @@ def test_names_beyond_the_limit_are_left_to_the_definition() -> None:
     assert [head.table for _, _, head in headed(records) if head] == [f"t{number}" for number in range(NAMES_MAX + 5)]
 
 
-def test_places_without_a_record_keep_their_place_among_them_and_what_is_no_row_is_named() -> None:
+def test_missing_records_keep_their_place_and_invalid_rows_are_named() -> None:
     value = encode_cdc_row(row(2))
     found = list(headed([CdcRecord(0, 4, value), CdcRecord(0, 9, None), CdcRecord(1, 2, value)]))
     assert [(partition, offset, head is None) for partition, offset, head in found] == [

@@ -1,5 +1,6 @@
-"""Schema changes, settings, writes, switches of generations, restarts of nodes and of the job, in any order: every
-reader says the same of every write, and the nodes have the rows that the log makes.
+"""Schema changes, settings, writes, generation switches and restarts of nodes and the job in random orders.
+
+All readers agree on the verdict of each write, and the nodes have the rows of the log.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ KINDS = {
     "restart": 1,
     "job restart": 1,
 }
-"""What happens, and how often."""
+"""The kinds of actions with their weights."""
 NUMBERS = st.integers(0, 40)
 ACTS = st.tuples(st.sampled_from([kind for kind, count in KINDS.items() for _ in range(count)]), *[NUMBERS] * 3)
 
 
-def lived(acts: list[Act], folder: Path) -> Counter[str]:
-    """A whole history with its rest; what happened in it."""
+def run_history(acts: list[Act], folder: Path) -> Counter[str]:
+    """Run a history to completion and return what happened in it."""
     world = Cluster(folder)
     try:
         for act in acts:
@@ -48,8 +49,8 @@ def lived(acts: list[Act], folder: Path) -> Counter[str]:
     return world.met
 
 
-def drawn(seed: int) -> list[Act]:
-    """A history of a seed."""
+def random_history(seed: int) -> list[Act]:
+    """Return the random history of a seed."""
     chance = Random(seed)
     kinds = chance.choices(list(KINDS), list(KINDS.values()), k=chance.randint(10, 60))
     return [(kind, *(chance.randint(0, 40) for _ in range(3))) for kind in kinds]  # type: ignore[misc]
@@ -57,17 +58,17 @@ def drawn(seed: int) -> list[Act]:
 
 @settings(max_examples=30)
 @given(st.lists(ACTS, max_size=60))
-def test_all_say_the_same_and_base_equals_log(acts: list[Act]) -> None:
+def test_readers_agree_and_base_equals_log(acts: list[Act]) -> None:
     with TemporaryDirectory() as folder:
-        lived(acts, Path(folder))
+        run_history(acts, Path(folder))
 
 
-def test_long_histories_have_everything_that_may_happen(tmp_path: Path) -> None:
+def test_long_histories_contain_all_events(tmp_path: Path) -> None:
     met: Counter[str] = Counter()
     for seed in range(30):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        met += lived(drawn(seed), folder)
+        met += run_history(random_history(seed), folder)
     for what in ("AlterTable", "DropTable", "CreateTable", "CommitCdcGeneration", "node wiped", "batch left"):
         assert met[what] > 3, (what, met)
     for code in ("accepted", "unknown_table", "unknown_column", "unknown_version", "timestamp_in_future"):
@@ -90,7 +91,7 @@ def test_a_planted_bug_is_found(bug: str, tmp_path: Path, monkeypatch: pytest.Mo
         folder = tmp_path / str(seed)
         folder.mkdir()
         try:
-            lived(drawn(seed), folder)
+            run_history(random_history(seed), folder)
         except AssertionError:
             return
     pytest.fail("nobody noticed")

@@ -1,4 +1,4 @@
-"""The figures for Prometheus: what the lines of the progress say, scraped as Prometheus does."""
+"""Prometheus metrics of the job: the values of the progress lines, read by a scrape."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def metrics() -> Iterator[Metrics]:
 
 
 def scraped(metrics: Metrics) -> dict[str, float]:
-    """Name with labels to value; without Python's own and the times of creation."""
+    """Return names with labels and their values, without Python's metrics and creation times."""
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("ringlog_cdc_"))
@@ -63,7 +63,7 @@ def test_batches_add_up_and_gauges_show_the_last_one(metrics: Metrics, tmp_path:
     }
 
 
-def test_a_line_has_what_spark_says_of_the_batch_however_many_sources_there_are(tmp_path: Path) -> None:
+def test_a_line_has_spark_metrics_of_all_sources(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as output:
         progress = BatchProgress(tmp_path / "progress.jsonl", output)
         progress.finished(BatchFigures(3, rows=10))
@@ -80,13 +80,13 @@ def test_a_port_in_use_is_an_error(metrics: Metrics) -> None:
         Metrics(metrics.port)
 
 
-def test_what_other_machines_reach_is_not_open_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reachable_port_requires_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGLOG_METRICS_HOST", "0.0.0.0")
     with pytest.raises(UnguardedAddress):
         Metrics(0)
 
 
-def test_who_shows_no_token_sees_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_token_metrics_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     token, file = tmp_path / "token", tmp_path / "trust.properties"
     token.write_text("a-token-of-many-letters", encoding="utf-8")
     token.chmod(0o600)

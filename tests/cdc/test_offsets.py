@@ -1,6 +1,6 @@
-"""A Kafka client that believes what is not so is let go, by the job and by readers of logs: the next one asks anew.
+"""The job and log readers replace a Kafka client that has wrong metadata and repeat the request with a new client.
 
-The clients are stand-ins: a client misbelieves where its broker is killed at the right moment.
+The clients are stubs: a real client gets wrong metadata only if its broker is killed at the right moment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ TRIES = 3
 
 
 class Clients:
-    """Makes clients; those before the last answer that ``code``, and so does the last one ``TRIES`` times."""
+    """A client factory; clients before the last answer with ``code``, and the last one too for its first ``TRIES``
+    requests.
+    """
 
     def __init__(self, code: int) -> None:
         self.code = code
@@ -42,16 +44,16 @@ class Clients:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing; there is nothing to close."""
 
 
 def _made(code: int) -> int:
-    """How many clients it takes to be answered."""
+    """Return the number of clients until an answer."""
     return TRIES if code in STALE_METADATA_ERRORS else 1
 
 
 @MISBELIEVED
-def test_the_job_asks_by_another_client(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_replaces_its_client(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clients = Clients(code)
     monkeypatch.setattr(source, "Consumer", clients)
     monkeypatch.setattr(source, "LOOK_AGAIN_S", 0.0)
@@ -60,7 +62,7 @@ def test_the_job_asks_by_another_client(code: int, monkeypatch: pytest.MonkeyPat
 
 
 @MISBELIEVED
-def test_a_log_asks_by_another_client(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_replaces_its_client(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clients = Clients(code)
     monkeypatch.setattr(kafka, "Consumer", clients)
     monkeypatch.setattr(kafka, "LOOK_AGAIN_S", 0.0)
@@ -68,7 +70,7 @@ def test_a_log_asks_by_another_client(code: int, monkeypatch: pytest.MonkeyPatch
     assert (clients.asked, clients.made) == (TRIES, _made(code))
 
 
-def test_who_is_never_answered_says_what_the_client_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_answer_the_client_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "Consumer", Clients(KafkaError._TIMED_OUT))
     monkeypatch.setattr(Clients, "get_watermark_offsets", Clients.list_topics)
     with pytest.raises(LogUnavailable, match="offsets of t are unknown"):

@@ -1,4 +1,4 @@
-"""Files that the job's command line is given: credentials of its producers, and how all of it logs in to Kafka."""
+"""Files for the job's command line: credentials of its producers and the login to Kafka."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
 
 
-def test_credentials_are_read_as_they_were_granted(tmp_path: Path) -> None:
+def test_credentials_are_read_as_granted(tmp_path: Path) -> None:
     path = tmp_path / "producer.properties"
     granted = {"bootstrap.servers": "b:1", **Rights("ringlog.c.w.1", "pw").java_properties("SASL_PLAINTEXT")}
     path.write_text("# granted\n" + "".join(f"{name}={value}\n" for name, value in granted.items()))
@@ -42,8 +42,8 @@ def test_credentials_are_read_as_they_were_granted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), sorted(ORDER.items()))
-def test_nobody_takes_from_the_producers_what_keeps_rows_in_order(tmp_path: Path, name: str, value: str) -> None:
-    """One that gives a record up after two minutes without a broker, and sends the next, leaves a hole."""
+def test_options_cannot_break_the_order_of_rows(tmp_path: Path, name: str, value: str) -> None:
+    """A producer that drops a record after two minutes without a broker and sends the next one leaves a gap."""
     path = tmp_path / "producer.properties"
     path.write_text(f"linger.ms=5\n{name}=0\n")
     with pytest.raises(typer.BadParameter, match=f"{name} is the job's own, {value}"):
@@ -73,7 +73,7 @@ def test_the_job_logs_in(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert capsys.readouterr().err.startswith("ringlog cdc: bad_kafka_config: ")
 
 
-def test_what_java_cannot_say_is_said_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_unknown_to_java_are_refused_before_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "client.properties"
     for name in ("certificate", "key"):
         (tmp_path / f"{name}.pem").touch()
@@ -83,7 +83,7 @@ def test_what_java_cannot_say_is_said_before_spark_starts(tmp_path: Path, capsys
     assert "one PEM file" in capsys.readouterr().err
 
 
-def test_the_job_asks_the_broker_that_other_commands_would_ask(tmp_path: Path) -> None:
+def test_the_job_uses_the_broker_of_the_other_commands(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="no broker is named"):
         log_in(None, None)
     store_cluster(ClusterContext("inuse:1", "c", "", "", "1"))

@@ -1,4 +1,4 @@
-"""How large parts of a batch are: a job that dies again and again gets through all the same."""
+"""Sizes of the parts of a batch: a job that dies repeatedly still makes progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = st.lists(st.integers(1, 500), min_size=1, max_size=6)
 
 
 @given(SIZES, st.integers(1, 900))
-def test_parts_of_a_batch_are_small_leave_nothing_out_and_end(sizes: list[int], limit: int) -> None:
+def test_parts_of_a_batch_are_small_and_complete(sizes: list[int], limit: int) -> None:
     left = tuple(OffsetRange(number, 10, 10 + size) for number, size in enumerate(sizes))
     parts = 0
     while left:
@@ -32,13 +32,15 @@ def test_parts_of_a_batch_are_small_leave_nothing_out_and_end(sizes: list[int], 
         assert is_last == (not left)
         parts += 1
     assert parts <= sum(sizes)
-    assert not at_most((OffsetRange(0, 0, 1),), False, limit)[1], "what is held completes no batch"
+    assert not at_most((OffsetRange(0, 0, 1),), False, limit)[1], "a held part completes no batch"
 
 
 @given(st.floats(1e-6, 0.01), st.floats(50, 100), st.floats(0, 40))
 @example(0.0005322697594119105, 50.0, 31.0)
-def test_who_lives_about_as_long_again_and_again_gets_through(each: float, life: float, start: float) -> None:
-    """``each``: seconds that one offset takes. A driver that dies leaves a part, which the next one begins with."""
+def test_short_lived_drivers_make_progress(each: float, life: float, start: float) -> None:
+    """``each`` is the time of one offset in seconds. A driver that dies leaves a part, and the next driver
+    repeats it.
+    """
     batch, done, begun = 500_000, 0, 0
     work = life - max(start, 0)
     lives = 0
@@ -55,21 +57,21 @@ def test_who_lives_about_as_long_again_and_again_gets_through(each: float, life:
             together += part
             limit = next_limit(limit, part, part * each, together)
         if FIRST * each > work:
-            return  # not even the first part fits: nobody could know
+            return  # not even the first part fits, and no driver can know that
         assert begun * each <= work
     assert done == batch
 
 
 def test_quick_parts_grow_and_slow_ones_shrink() -> None:
-    assert next_limit(FIRST, FIRST, 0.5, FIRST) == FIRST, "a second part as large as the first"
+    assert next_limit(FIRST, FIRST, 0.5, FIRST) == FIRST, "the second part is as large as the first"
     assert next_limit(FIRST, FIRST, 0.5, 2 * FIRST) == 2 * FIRST
-    assert next_limit(FIRST, 100, 0.5, 2 * FIRST) == FIRST, "a small part says nothing"
+    assert next_limit(FIRST, 100, 0.5, 2 * FIRST) == FIRST, "a small part changes nothing"
     assert next_limit(FIRST, FIRST, 10 * PART_S, FIRST) == FIRST // 10
     assert next_limit(LEAST, LEAST, 10 * PART_S, LEAST) == LEAST
     assert next_limit(100 * FIRST, 100 * FIRST, PART_S, 300 * FIRST) == 100 * FIRST
 
 
-# Records that are not small: a task stops before the first one, and what is left is known.
+# Large records: a task stops before the first one, and the job knows the remaining records.
 
 
 class Counts:
@@ -102,7 +104,7 @@ def test_a_task_goes_as_far_as_the_first_mark_and_reads_on_to_its_end() -> None:
     assert left_of([OffsetRange(2, 0, 9), OffsetRange(3, 0, 7)], cut) == [OffsetRange(3, 3, 7)]
 
 
-def test_a_mark_at_offset_zero_leaves_everything() -> None:
+def test_a_mark_at_offset_zero_leaves_all_records() -> None:
     counts = Counts()
     assert [one.num_rows for one in before_mark([batch(0, [MARK])], counts)] == [0]
     assert left_of([OffsetRange(3, 0, 1)], of_kind(counts.tally, CUT)) == [OffsetRange(3, 0, 1)]
@@ -114,7 +116,7 @@ def test_without_a_mark_nothing_is_cut() -> None:
     assert counts.tally == {}
 
 
-# Shares of the source partitions, and Spark's offset log with a line for each source.
+# Shares of the source partitions, and a line per source in Spark's offset log.
 
 
 @given(st.integers(1, 100), st.integers(1, 1_000_000), st.none() | st.integers(1, 20))
@@ -163,6 +165,6 @@ def test_the_end_of_a_batch_is_that_of_all_its_sources() -> None:
         b"\xff",
     ],
 )
-def test_what_spark_would_not_have_written_is_refused(data: bytes) -> None:
+def test_invalid_offset_logs_are_refused(data: bytes) -> None:
     with pytest.raises(ChainBroken, match="unreadable"):
         decode_offsets(data, "t")

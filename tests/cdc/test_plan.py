@@ -1,4 +1,4 @@
-"""The plan chain: what may follow what, and where a part must end."""
+"""The plan chain: valid successors of an entry, and the end of a part."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.cdc.held import is_held, used_time
 def part_after(
     before: PlanEntry, *ranges: OffsetRange, used: int = 10, number: int = 0, last: bool = True
 ) -> PlanEntry:
-    """A plan part of batch 0."""
+    """Return a plan part of batch 0."""
     return route_entry(
         before,
         batch=0,
@@ -57,7 +57,7 @@ def test_an_entry_is_read_back_as_it_was_stored() -> None:
     assert entry.positions == ((0, 3), (1, 7))
 
 
-def test_ranges_go_on_where_the_positions_before_end() -> None:
+def test_ranges_continue_at_the_previous_positions() -> None:
     first = part_after(GENESIS, OffsetRange(0, 0, 3), last=False)
     second = part_after(first, OffsetRange(0, 3, 9), OffsetRange(1, 0, 2), number=1)
     assert second.positions == ((0, 9), (1, 2))
@@ -71,7 +71,7 @@ def test_a_range_that_leaves_a_gap_or_overlaps_is_refused(start: int) -> None:
         part_after(first, OffsetRange(0, start, 9))
 
 
-def test_what_is_used_only_grows() -> None:
+def test_used_times_only_grow() -> None:
     first = part_after(GENESIS, OffsetRange(0, 0, 3), used=50)
     assert part_after(first, OffsetRange(0, 3, 4), used=20).used == 50
 
@@ -94,7 +94,7 @@ def test_closing_is_an_entry_and_is_remembered() -> None:
         ({"positions": ((0, 2),)}, "positions"),
     ],
 )
-def test_a_contradiction_in_the_chain_is_found(change: dict[str, object], fault: str) -> None:
+def test_a_contradiction_in_the_chain_is_detected(change: dict[str, object], fault: str) -> None:
     first = part_after(GENESIS, OffsetRange(0, 0, 3))
     closing = close_entry(first, generations=["g1"], low_watermark=40, epoch=6, incarnation="i")
     second = part_after(closing, OffsetRange(0, 3, 4))
@@ -104,7 +104,7 @@ def test_a_contradiction_in_the_chain_is_found(change: dict[str, object], fault:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"format":2}', b"\xff", b'{"format":1,"sequence":0}'])
-def test_bytes_that_are_no_entry_are_named(data: bytes) -> None:
+def test_invalid_entries_are_named(data: bytes) -> None:
     with pytest.raises(ChainBroken):
         decode(data)
 
@@ -116,10 +116,10 @@ def test_bytes_that_are_no_entry_are_named(data: bytes) -> None:
     ("timestamp", "appended", "held"),
     [
         (99, 99, False),
-        (100, 99, True),  # not below the horizon
-        (99, 100, True),  # its append time is not below it
-        (104, 99, True),  # ahead, within the leeway
-        (105, 99, False),  # beyond the leeway: refused under every set of generations
+        (100, 99, True),  # not below the lease
+        (99, 100, True),  # the append time is not below it
+        (104, 99, True),  # ahead, within the allowed lateness
+        (105, 99, False),  # beyond the allowed lateness: refused under every set of generations
         (0, 99, False),
     ],
 )
@@ -140,8 +140,8 @@ writes = st.tuples(st.integers(0, 3), st.integers(90, 110), st.integers(90, 110)
 
 
 @given(st.lists(writes, max_size=40), st.lists(st.integers(85, 130), min_size=1, max_size=8))
-def test_parts_cover_a_batch_once_without_what_is_held(found: list[tuple[int, int, int]], horizons: list[int]) -> None:
-    """Against a plain walk: whatever the horizons in turn, every offset is planned once, and only when it may be."""
+def test_parts_cover_a_batch_once_without_held_writes(found: list[tuple[int, int, int]], horizons: list[int]) -> None:
+    """Against a plain loop: for any sequence of leases, each offset is planned once, and only when it is not held."""
     leeway = 5
     topic: dict[int, list[tuple[int, int]]] = {partition: [] for partition in range(4)}
     for partition, timestamp, appended in found:
@@ -175,7 +175,7 @@ def test_parts_cover_a_batch_once_without_what_is_held(found: list[tuple[int, in
     writes=st.lists(st.tuples(st.integers(0, 2 * 10**7), st.integers(0, 10**4)), min_size=1),
 )
 def test_writes_before_a_limit_are_not_held(now: int, horizon: int, leeway: int, writes: list[tuple[int, int]]) -> None:
-    """For every limit that is asked for; brokers count append times in milliseconds."""
+    """This holds for every requested limit; brokers store append times in milliseconds."""
     for limit in append_limits(now, horizon, leeway):
         for timestamp, milliseconds in writes:
             appended = milliseconds * 1000
@@ -184,19 +184,19 @@ def test_writes_before_a_limit_are_not_held(now: int, horizon: int, leeway: int,
                 assert not is_held(timestamp, appended, horizon, leeway)
 
 
-def test_the_tighter_limit_comes_first_where_the_clock_gives_one() -> None:
+def test_the_tighter_limit_comes_first_if_the_clock_sets_one() -> None:
     assert append_limits(7_000_400, 13_000_000, 5_000_000) == (7001, 8000)
     assert append_limits(8_000_400, 13_000_000, 5_000_000) == (8000,)
 
 
-def test_a_batch_lies_before_what_begins_at_its_end() -> None:
+def test_a_batch_precedes_generations_at_its_end() -> None:
     ends = {0: 10, 1: 5}
     assert is_before({0: 10, 1: None}, ends)
     assert not is_before({0: 9, 1: None}, ends)
     assert not is_before({0: None, 1: 0}, ends)
 
 
-# A stored context and the log it meets again: generations that were withdrawn since, and those of another log.
+# A stored context and a later log: withdrawn generations, and generations of another log.
 
 
 CONTEXT = {"generations": [["a", 100], ["b", 200], ["c", 300]], "reaches_us": [5, 6, 7], "tables": {}}
@@ -207,16 +207,16 @@ def state(*known: tuple[str, int]) -> ClusterState:
     return ClusterState(generations=tuple(found))
 
 
-def test_a_part_that_used_nothing_of_a_withdrawn_generation_comes_out_without_it() -> None:
+def test_an_unused_withdrawn_generation_is_removed() -> None:
     assert still_known(CONTEXT, state(("a", 100), ("b", 200), ("c", 300), ("d", 400)), 350) is CONTEXT
     left = still_known(CONTEXT, state(("a", 100)), 199)
     assert left == {"generations": [["a", 100]], "reaches_us": [5], "tables": {}}
     again = still_known(CONTEXT, state(("a", 100), ("b", 200), ("c", 250)), 199)
-    assert again["generations"] == [["a", 100], ["b", 200]], "the same name at another time is another one"
+    assert again["generations"] == [["a", 100], ["b", 200]], "the same name at another time is another generation"
 
 
 @pytest.mark.parametrize("used", [300, 1_000])
-def test_a_part_that_used_what_is_missing_is_of_another_log(used: int) -> None:
+def test_a_used_missing_generation_means_another_log(used: int) -> None:
     with pytest.raises(ChainBroken):
         table_of(
             dict(still_known(CONTEXT, state(("a", 100), ("b", 200)), used)) | {"source_topic": "t"}, (), ClusterState()

@@ -1,4 +1,4 @@
-"""The chain on disk: created if absent, whole or not at all, pruned; what was changed or lost is missed."""
+"""The plan chain on disk: created only if absent, atomic, pruned; changes and losses are detected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import at_once
 
 
 def part(before: PlanEntry, batch: int, end: int) -> PlanEntry:
-    """A part that takes partition 0 up to ``end``."""
+    """Return a part that covers partition 0 up to ``end``."""
     start = dict(before.positions).get(0, 0)
     return route_entry(
         before,
@@ -31,7 +31,7 @@ def part(before: PlanEntry, batch: int, end: int) -> PlanEntry:
     )
 
 
-def test_of_many_who_create_a_file_one_wins(tmp_path: Path) -> None:
+def test_one_of_many_creators_of_a_file_wins(tmp_path: Path) -> None:
     path = tmp_path / "plan"
     won: list[int] = []
     barrier = threading.Barrier(8)
@@ -78,7 +78,7 @@ def test_a_missing_entry_breaks_the_chain(tmp_path: Path) -> None:
         PlanStore(tmp_path)
 
 
-def test_a_changed_context_is_missed(tmp_path: Path) -> None:
+def test_a_changed_context_is_detected(tmp_path: Path) -> None:
     name = PlanStore(tmp_path).put_context({"b": 1, "a": [2]})
     (tmp_path / "plans" / "contexts" / f"{name}.json").write_text("{}")
     with pytest.raises(ChainBroken, match="changed"):
@@ -99,7 +99,7 @@ def test_a_cdc_topic_with_another_number_of_partitions_is_refused(tmp_path: Path
         claim_checkpoint(tmp_path, "c1", "spark", 16, registered=True)
 
 
-def test_an_empty_checkpoint_of_a_writer_that_worked_before_is_a_lost_one(tmp_path: Path) -> None:
+def test_an_empty_checkpoint_of_a_used_writer_is_lost(tmp_path: Path) -> None:
     with raises_code(CdcError, "checkpoint_lost"):
         claim_checkpoint(tmp_path, "c1", "spark", 8, registered=True)
     assert claim_checkpoint(tmp_path, "c1", "spark", 8, registered=False)
@@ -107,7 +107,7 @@ def test_an_empty_checkpoint_of_a_writer_that_worked_before_is_a_lost_one(tmp_pa
     assert claim_checkpoint(tmp_path, "c1", "spark", 8, registered=False)
 
 
-def test_old_entries_go_in_order_and_closings_with_them(tmp_path: Path) -> None:
+def test_old_entries_and_closings_are_pruned_in_order(tmp_path: Path) -> None:
     store = PlanStore(tmp_path, kept=3)
     for number in range(10):
         if number in (2, 8):
@@ -119,7 +119,7 @@ def test_old_entries_go_in_order_and_closings_with_them(tmp_path: Path) -> None:
     assert sorted(int(path.stem) for path in (tmp_path / "plans").glob("*.json")) == [7, 8, 9]
 
 
-def test_an_entry_that_is_not_carried_out_is_kept_with_all_after_it(tmp_path: Path) -> None:
+def test_an_open_entry_and_its_successors_are_kept(tmp_path: Path) -> None:
     store = PlanStore(tmp_path, kept=2)
     for number in range(6):
         store.append(part(store.head, number, number + 1))
@@ -129,7 +129,7 @@ def test_an_entry_that_is_not_carried_out_is_kept_with_all_after_it(tmp_path: Pa
     assert PlanStore(tmp_path, kept=2).parts(1)
 
 
-def test_a_hole_left_by_pruning_is_harmless_and_any_other_is_not(tmp_path: Path) -> None:
+def test_only_gaps_from_pruning_are_accepted(tmp_path: Path) -> None:
     store = PlanStore(tmp_path)
     for number in range(6):
         store.append(part(store.head, number, number + 1))

@@ -1,4 +1,4 @@
-"""What everything that keeps a plan chain must do: the folder on disk, and the simulator's."""
+"""One suite for all stores of a plan chain: the folder on disk, and the simulator's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.sim.carrying import run_steps
 
 @dataclass(frozen=True)
 class Place:
-    """Where chains are kept. ``open``: the chain there, as a new driver finds it; ``do``: what storing gives, done."""
+    """A store of plan chains. ``open`` returns the chain for a new driver; ``do`` performs a storing generator."""
 
     open: Callable[[], StoredChain[Any, Any]]
     do: Callable[[Any], Any]
@@ -62,7 +62,7 @@ def test_a_chain_is_read_back(place: Place) -> None:
     assert again.parts(2) == ()
 
 
-def test_the_place_of_an_entry_is_taken_once(place: Place) -> None:
+def test_an_entry_is_stored_once(place: Place) -> None:
     mine, other = place.open(), place.open()
     first = part(GENESIS, 0, 3)
     place.do(mine.append(first))
@@ -103,7 +103,7 @@ def test_marks_are_read_back_and_durable_positions_stop_before_the_first_part_wi
     assert again.durable_positions() == place.open().durable_positions() == {0: 5}
 
 
-def test_contexts_go_by_the_digest_of_their_one_text(place: Place) -> None:
+def test_contexts_are_stored_by_digest(place: Place) -> None:
     store = place.open()
     name = place.do(store.put_context({"b": 1, "a": [2]}))
     assert place.do(store.put_context({"a": [2], "b": 1})) == name == context_name(canonical({"a": [2], "b": 1}))

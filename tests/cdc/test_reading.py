@@ -1,4 +1,4 @@
-"""Reading the CDC log with Spark, without Spark: ranges and the tasks that read them, and Arrow batches."""
+"""The Spark reader of the CDC log, without Spark: ranges, the tasks that read them, and Arrow batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UUID = "04c29680-833b-11ee-8000-000000000001"
 
 
 def delivered(reading: CdcReading[CdcRow], topic: Topic, partition: int, begin: int, end: int) -> list[CdcRow]:
-    """What comes of the records [begin, end) of a partition."""
+    """Return the delivered rows of the records [begin, end) of a partition."""
     found: list[CdcRow] = []
     for offset, item in topic.records[partition]:
         if begin <= offset < end:
@@ -56,7 +56,7 @@ def _stream(found: CdcRow) -> bytes:
     return found.stream_id
 
 
-def test_one_pass_gives_what_following_gives_and_each_stream_in_the_same_order() -> None:
+def test_one_pass_matches_following_and_keeps_stream_order() -> None:
     closed_ones = 0
     for seed in range(200):
         chance = Random(seed)
@@ -77,12 +77,12 @@ def test_one_pass_gives_what_following_gives_and_each_stream_in_the_same_order()
         for number, rows in wanted.items():
             one: OnePass[CdcRow] = OnePass(number, 0, generations, start)
             got = [row for offset, item in topic.records[number] for row in one.take(offset, item)]
-            # Sorting is stable: what is equal then has the same rows, and those of a stream in the same order.
+            # The sort is stable: equal results have equal rows, with the rows of a stream in equal order.
             assert sorted(got, key=_stream) == sorted(rows, key=_stream), seed
     assert closed_ones > 100
 
 
-def test_a_write_without_its_last_row_at_the_close_is_not_delivered_in_one_pass() -> None:
+def test_one_pass_omits_a_write_without_its_last_row_at_the_close() -> None:
     write = Write(1, 1, 10, 2)
     rows = [row_of(write, (0, 0), number) for number in range(write.rows)]
     closed: OnePass[CdcRow] = OnePass(0, 0, (Readable(0, ((0, 1),)),))
@@ -98,7 +98,7 @@ def test_a_close_beyond_the_planned_end_does_not_end_the_generation_in_one_pass(
     assert readable(Generations(), {0: 9}, 0, skip_expired=False) == ()
 
 
-def test_tasks_give_exactly_what_the_driver_delivered_wherever_batches_are_cut_and_the_driver_restarts() -> None:
+def test_tasks_match_the_driver_for_any_batches_and_restarts() -> None:
     spanning = 0
     for seed in range(120):
         chance = Random(seed)
@@ -134,7 +134,9 @@ def test_tasks_give_exactly_what_the_driver_delivered_wherever_batches_are_cut_a
 
 
 def looked(chance: Random, driver: CdcReading[CdcRow], topic: Topic, known: Generations) -> list[CdcRow]:
-    """What the driver delivers of some records of each partition; it has to be in a generation for that."""
+    """Return the rows that the driver delivers for some records of each partition; each record must be in a
+    generation.
+    """
     if driver.generation == NOT_ENTERED:
         driver.move_on(known)
     expected: list[CdcRow] = []
@@ -149,7 +151,7 @@ def looked(chance: Random, driver: CdcReading[CdcRow], topic: Topic, known: Gene
 
 
 class TopicsInMemory:
-    """Of a reader: the topic of the model, all of its closes known."""
+    """The topic interface of a reader on the model's topic; all closes are known."""
 
     def __init__(self, topic: Topic) -> None:
         self.generations = open_generations(3)
@@ -165,7 +167,7 @@ class TopicsInMemory:
         self._positions = dict(positions)
 
     def poll(self, _timeout_s: float, records_max: int) -> list[CdcRecord]:
-        """A few records of each partition, or where it ends."""
+        """Return a few records of each partition, or its end."""
         found = []
         for number, position in self._positions.items():
             mine = [one for one in self._topic.records[number] if one[0] >= position][: min(7, records_max)]
@@ -182,7 +184,7 @@ def scan_of(topic: Topic, rows_max: int) -> Scan:
     return scan
 
 
-def test_one_batch_has_all_that_there_is_of_all_generations_and_bounded_ones_have_it_together() -> None:
+def test_one_batch_or_bounded_batches_have_all_rows() -> None:
     bounded = 0
     for seed in range(30):
         topic = random_topic(Random(seed))
@@ -209,7 +211,7 @@ def columns_of(*rows: CdcRow, **types: str) -> dict[str, list[Any]]:
     return result
 
 
-def test_columns_are_those_of_the_log_table() -> None:
+def test_columns_match_the_log_table() -> None:
     schema = LogColumns(TABLE).schema()
     assert schema.names == [
         *("cdc$stream_id", "cdc$time", "cdc$batch_seq_no", "cdc$operation", "cdc$ttl", "cdc$end_of_batch"),
@@ -252,7 +254,7 @@ def test_rows_become_typed_columns() -> None:
         ("tuple<int, text>", b"\xff\xff\xff\xff\0\0\0\x01x", {"_1": None, "_2": "x"}),
     ],
 )
-def test_types_without_an_equal_in_spark(kind: str, data: bytes, wanted: Any) -> None:
+def test_types_that_spark_lacks(kind: str, data: bytes, wanted: Any) -> None:
     table = replace(TABLE, columns=(*TABLE.columns, Column("x", kind)))
     batch = LogColumns(table).batch([replace(row(1), cells=(Cell("x", data),))])
     column = batch.column(batch.schema.get_field_index("x"))
@@ -260,12 +262,12 @@ def test_types_without_an_equal_in_spark(kind: str, data: bytes, wanted: Any) ->
     assert plain.to_pylist() == [wanted]
 
 
-def test_a_value_that_does_not_fit_its_type_is_kept_as_bytes() -> None:
+def test_an_invalid_value_is_kept_as_bytes() -> None:
     found = columns_of(replace(row(1), cells=(Cell("v", b"\x01"), Cell("w", b"ok"))))
     assert (found["v"], found["w"], found["cdc$undecoded"]) == ([None], ["ok"], [[("v", b"\x01")]])
 
 
-def test_columns_have_the_names_of_the_table_that_a_row_is_read_by() -> None:
+def test_columns_have_the_names_of_the_reading_table() -> None:
     kept = tuple(column for column in TABLE.columns if column.name not in ("v", "w"))
     columns = (*kept, Column("x", "int"), Column("v", "text"))
     table = replace(TABLE, columns=columns, stored=(("x", "v"), ("v", "v@9")), respelled=9)
@@ -279,7 +281,7 @@ def test_columns_have_the_names_of_the_table_that_a_row_is_read_by() -> None:
 
 
 def odd_rows() -> list[CdcRow]:
-    """Rows that say more than their table has columns for, with what of them is undecoded."""
+    """Return rows with more fields than their table has columns, and their undecoded parts."""
     return [
         row(2, cells=(Cell("nosuchcol", b"!"), Cell("w", b"ok"))),
         row(2, cells=(Cell("p", b"another"),)),
@@ -304,7 +306,7 @@ ODD: list[dict[str, bytes]] = [
 ]
 
 
-def test_what_no_column_can_take_is_kept_whichever_way_a_row_is_read() -> None:
+def test_undecodable_values_are_kept_on_both_paths() -> None:
     heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(odd_rows())]
     for batch in (LogColumns(TABLE).batch(odd_rows()), batch_of(LogColumns(TABLE), heads, 0)):
         found = batch.to_pydict()
@@ -314,7 +316,7 @@ def test_what_no_column_can_take_is_kept_whichever_way_a_row_is_read() -> None:
         assert found["cdc$deleted_v"][2] is True
 
 
-def test_rows_of_another_table_of_the_name_are_passed_over() -> None:
+def test_rows_of_another_table_of_the_name_are_skipped() -> None:
     rows = [row(2, (number,), {"v": number}, epoch=epoch) for number, epoch in enumerate((0, 9, 10, 19, 20, 500))]
     rows += [row(2, (9,), epoch=epoch, cells=(Cell("nosuchcol", b"!"),)) for epoch in (9, 10)]
     heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(rows)]
@@ -330,7 +332,7 @@ def test_rows_of_another_table_of_the_name_are_passed_over() -> None:
             assert batch.to_pydict()["c"] == wanted, life
 
 
-def test_rows_from_before_what_is_known_are_not_passed_over() -> None:
+def test_rows_older_than_the_schema_are_not_skipped() -> None:
     rows = [row(2, (number,), {"v": number}, epoch=epoch) for number, epoch in enumerate((10, 9, 0, 30))]
     rows += [row(2, (9,), epoch=12, cells=(Cell("nosuchcol", b"!"),))]
     heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(rows)]
@@ -348,7 +350,7 @@ def test_rows_from_before_what_is_known_are_not_passed_over() -> None:
         known.batch([row(2, (0,), epoch=8)])
 
 
-def test_rows_of_a_table_that_got_the_name_while_it_was_read_are_not_taken_for_its_own() -> None:
+def test_rows_of_a_later_table_of_the_name_are_skipped() -> None:
     rows = [row(2, (number,), {"v": number}, epoch=epoch) for number, epoch in enumerate((10, 19, 0, 20))]
     heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(rows)]
 
@@ -363,7 +365,7 @@ def test_rows_of_a_table_that_got_the_name_while_it_was_read_are_not_taken_for_i
         for now, mine, others in ((dropped, (0, 1, 2), (3,)), (replaced, (0, 1), (2, 3))):
             found = columns.until(now, by_id=False).with_past(NamePeriod(10, None, True))
             assert given(found, *mine) == [list(mine)] * 2
-            assert given(columns.until(now, by_id=True), 0, 1, 2, 3) == [list(mine)] * 2, "who has the name is nobody"
+            assert given(columns.until(now, by_id=True), 0, 1, 2, 3) == [list(mine)] * 2, "no table has the name"
             for other in others:
                 for of in (found.batch, lambda _, one=other, by=found: batch_of(by, heads[: one + 1], 0)):
                     with pytest.raises(TableReplaced, match=f"table {TABLE.id} was dropped or renamed at epoch 20"):
@@ -380,8 +382,8 @@ def test_a_table_is_chosen_by_its_id() -> None:
             table_in(lives, name, table_id)
 
 
-def test_a_table_that_the_newest_snapshot_has_forgotten_is_found_in_the_past() -> None:
-    """As by a stream whose first rows come long after its table was dropped."""
+def test_a_pruned_table_is_found_in_an_older_snapshot() -> None:
+    """A stream needs this if its first rows arrive long after the drop of its table."""
     cluster, made = with_an_altered_table()
     let_go(cluster)
     cluster.apply(DropTable("ks", "t"))

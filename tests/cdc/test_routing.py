@@ -1,4 +1,4 @@
-"""Vectorised routing against the scalar definitions of the kernel and of the wire, for random clusters and rows."""
+"""Vectorised routing against the scalar definitions of the kernel and the wire, for random clusters and rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TABLES = {
     "s.quiet": TableShape(1, 0, False),
 }
 IDS = {"s.one": "1", "s.two": "2"}
-"""Of the tables in tablets."""
+"""The ids of tables in tablets."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ writes = st.builds(
 
 
 def columns(rows: list[Write]) -> MutationColumns:
-    """The rows as Spark hands them over."""
+    """Return the rows as Spark passes them."""
 
     def composed(key: tuple[bytes | None, ...]) -> bytes:
         return b"" if not key or None in key else compose([part or b"" for part in key])
@@ -116,7 +116,7 @@ def columns(rows: list[Write]) -> MutationColumns:
 
 
 def expected(generations: list[Generation], closed: set[str], row: Write) -> str | Generation | None:
-    """The scalar oracle: a reason, the generation that the row goes to, or None for a table without CDC."""
+    """Return the scalar oracle: a reason, the row's generation, or None for a table without CDC."""
     if not row.readable:
         return "unreadable"
     if row.foreign:
@@ -145,18 +145,18 @@ def expected(generations: list[Generation], closed: set[str], row: Write) -> str
 
 
 def stream_at(found: RoutedColumns, index: int) -> bytes:
-    """The 16 bytes of a stream id from its halves."""
+    """Return the 16 bytes of a stream id from its halves."""
     return halves(found.stream_high[index], found.stream_low[index])
 
 
 def halves(high: np.int64, low: np.int64) -> bytes:
-    """Two signed halves as 16 bytes."""
+    """Return 16 bytes as two signed halves."""
     return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[list[Generation], set[str], RoutingTable]:
-    """Random generations, some of them closed."""
+    """Return random generations, some of them sealed."""
     starts = sorted(draw(st.sets(st.integers(1, 50), max_size=3)))
     generations = [
         Generation(f"g{start}", start, draw(described()), "committed", 1, None, None, ()) for start in starts
@@ -168,7 +168,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Generation], set[str], RoutingTable]:
 
 @st.composite
 def cut(draw: st.DrawFn) -> tuple[DescribedTable, ...]:
-    """What a generation says of tables in tablets: of none, one or both that may be."""
+    """Return a generation's layout of tables in tablets: none, one or both."""
     ends = st.sets(st.integers(TOKEN_MIN, TOKEN_MAX - 1), max_size=4).map(lambda found: (*sorted(found), TOKEN_MAX))
     named = draw(st.sets(st.sampled_from(sorted(IDS.values()))))
     return tuple(DescribedTable(table, draw(ends)) for table in sorted(named))
@@ -197,7 +197,7 @@ def test_routing_is_as_defined(world: tuple[list[Generation], set[str], RoutingT
 
 @settings(deadline=None)
 @given(tables(), st.lists(writes, min_size=1, max_size=20), st.data())
-def test_a_row_is_routed_the_same_whatever_lies_around_it(
+def test_routing_of_a_row_is_independent_of_other_rows(
     world: tuple[list[Generation], set[str], RoutingTable], rows: list[Write], data: st.DataObject
 ) -> None:
     _, _, table = world
@@ -208,7 +208,7 @@ def test_a_row_is_routed_the_same_whatever_lies_around_it(
 
 
 def scalar_low_half(row: Write) -> int:
-    """The definition of the low half of ``cdc$time``, in Python numbers."""
+    """Return the low half of ``cdc$time`` by its definition, in Python integers."""
     mask = 2**64 - 1
 
     def mix(value: int) -> int:
@@ -225,7 +225,7 @@ def scalar_low_half(row: Write) -> int:
 
 @settings(deadline=None)
 @given(st.lists(writes, min_size=1, max_size=10))
-def test_time_is_a_version_1_uuid_of_the_timestamp_and_the_rows_identity(rows: list[Write]) -> None:
+def test_time_is_a_version_1_uuid_of_timestamp_and_row_identity(rows: list[Write]) -> None:
     table = routing_table(TOPIC, [], TABLES, (), LEEWAY, PARTITIONS)
     found = route(table, columns(rows))
     for index, row in enumerate(rows):
@@ -242,7 +242,7 @@ def test_time_of_a_known_timestamp() -> None:
 
 
 @given(st.lists(st.binary(min_size=16, max_size=16), max_size=20))
-def test_crc32_is_that_of_zlib(ids: list[bytes]) -> None:
+def test_crc32_matches_zlib(ids: list[bytes]) -> None:
     rows = np.frombuffer(b"".join(ids), dtype=np.uint8).reshape(-1, 16)
     assert crc32_rows(rows).tolist() == [zlib.crc32(each) for each in ids]
 

@@ -1,4 +1,4 @@
-"""Which Spark the job takes, and what it says of one that it cannot run on."""
+"""Supported Spark sessions of the job, and its errors for unsupported ones."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ LIBRARIES = Path(pyspark.__file__).parents[1]
 LOAD = "import pickle, sys; print(pickle.load(sys.stdin.buffer)(0))"
 
 
-def asked(path: Path) -> str:
-    """What the probe says in a Python that has only ``path`` beside its own library."""
+def probe(path: Path) -> str:
+    """Return the probe's output in a Python with only ``path`` and its own library."""
     probe = cloudpickle.dumps(import_probe())
     command = [sys.executable, "-S", "-c", f"import sys; sys.path.append({str(path)!r}); {LOAD}"]
     return subprocess.run(command, input=probe, stdout=subprocess.PIPE, check=True, env={}).stdout.decode().strip()
 
 
-def test_a_worker_says_what_it_lacks() -> None:
-    # Without the site module what is installed as editable is not there, and everything else is.
-    assert asked(LIBRARIES) == "ModuleNotFoundError: No module named 'ringlog_cdc'"
+def test_a_worker_reports_missing_packages() -> None:
+    # Without the site module, editable installs are missing and all other packages are present.
+    assert probe(LIBRARIES) == "ModuleNotFoundError: No module named 'ringlog_cdc'"
 
 
-def test_a_worker_that_has_all_lacks_nothing() -> None:
+def test_a_complete_worker_reports_nothing() -> None:
     assert import_probe()(0) == ""
 
 
@@ -55,7 +55,7 @@ def test_the_job_refuses_spark_connect_by_its_master_and_by_its_session() -> Non
         check_session(ConnectSession.__new__(ConnectSession))  # type: ignore[arg-type]
 
 
-def test_a_spark_that_does_not_start_is_one_line_and_not_a_trace(tmp_path: Path) -> None:
+def test_a_failed_spark_start_is_reported_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ringlog_cdc", "run", "--bootstrap", "127.0.0.1:1", "--cluster", "none"]
     command += ["--checkpoint", str(tmp_path / "checkpoint")]
     said = subprocess.run(command, env={**os.environ, "JAVA_HOME": str(tmp_path)}, capture_output=True, text=True)
@@ -65,7 +65,7 @@ def test_a_spark_that_does_not_start_is_one_line_and_not_a_trace(tmp_path: Path)
     assert not (tmp_path / "checkpoint").exists()
 
 
-# What a worker is spared between tasks: modules in zip files can be imported all the same.
+# Work that a worker skips between tasks; modules in zip files stay importable.
 
 
 def test_importers_of_zip_files_are_forgotten_until_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ print(int(kept), first, faults())
 
 
 def test_memory_that_was_freed_stays_with_the_worker() -> None:
-    """Where the C library can be told so: no page is asked for anew."""
+    """This applies if the C library has the setting: the worker requests no new pages."""
     found = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
     kept, before, after = map(int, found.stdout.split())
     assert not kept or after < before / 10

@@ -1,4 +1,4 @@
-"""Writes taken apart: the black-box cases of ScyllaDB's tests, the rules one by one, and what holds for any write."""
+"""Splitting of writes: ScyllaDB's black-box cases, the single rules, and properties of any write."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def key(value: int | None) -> tuple[bytes, ...]:
 
 
 def cell(column: str, value: Any) -> Cell:
-    """A cell of an int column, or of the map ``m`` where the value is a dictionary."""
+    """Return a cell of an int column, or of the map ``m`` for a dictionary."""
     if isinstance(value, dict):
         return Cell(column, serialize("map<int, int>", tuple(value.items())))
     return Cell(column, None if value is None else number(value))
@@ -43,7 +43,9 @@ def cell(column: str, value: Any) -> Cell:
 def change(
     operation: str, ck: int | None, at: int | None = None, ttl: int | None = None, **columns: Any
 ) -> MutationStatement:
-    """A statement. ``replaced``, ``taken`` (column to keys) and ``bounds`` among the columns are what they say."""
+    """Return a statement; ``replaced``, ``taken`` (column to keys) and ``bounds`` are options, all others are
+    columns.
+    """
     replaced = tuple(columns.pop("replaced", ()))
     taken = tuple(DeletedElements(name, tuple(map(number, keys))) for name, keys in columns.pop("taken", {}).items())
     bounds = columns.pop("bounds", None)
@@ -56,7 +58,7 @@ def bounded(start: int | None, start_inclusive: bool, end: int | None, end_inclu
 
 
 def write(*changes: MutationStatement) -> Mutation:
-    """A mutation of these statements, the first of which gives timestamp (T where it has none) and time to live."""
+    """Return a mutation of these statements; the first sets the timestamp (default: T) and the time to live."""
     first, *more = changes
     return Mutation(
         None,
@@ -77,7 +79,9 @@ def write(*changes: MutationStatement) -> Mutation:
 
 
 def shown(piece: Piece) -> tuple[Any, ...]:
-    """(timestamp - T, sequence, operation, ttl, clustering key, cells, deleted, deleted elements), decoded."""
+    """Return the decoded rows: (timestamp - T, sequence, operation, ttl, clustering key, cells, deleted, deleted
+    elements).
+    """
 
     def value(one: Cell) -> Any:
         assert one.value is not None
@@ -117,7 +121,7 @@ def test_three_timestamps_are_three_batches() -> None:
     ]
 
 
-def test_a_time_to_live_each_is_a_row_each_and_nulls_join_what_stays() -> None:
+def test_each_time_to_live_is_a_row_and_nulls_join_the_unlimited() -> None:
     assert rows(
         TABLE,
         change(UPDATE, 1, ttl=5, v1=5, v2=None),
@@ -219,7 +223,7 @@ def test_a_collection_set_to_null_and_elements_of_another_time() -> None:
     ]
 
 
-def test_of_one_cell_the_newest_counts_and_a_delete_before_a_value() -> None:
+def test_the_newest_cell_wins_and_a_delete_beats_a_value() -> None:
     assert rows(TABLE, change(UPDATE, 1, T + 1, v=1), change(UPDATE, 1, T, v=2)) == [
         (1, 0, 1, None, (1,), {"v": 1}, (), {})
     ]
@@ -231,7 +235,7 @@ def test_of_one_cell_the_newest_counts_and_a_delete_before_a_value() -> None:
     ]
 
 
-def test_kinds_come_in_their_order_and_rows_in_that_of_the_write() -> None:
+def test_kinds_are_ordered_and_rows_keep_the_write_order() -> None:
     found = rows(
         TABLE,
         change(PARTITION, None),
@@ -314,7 +318,7 @@ maps_drawn = st.dictionaries(st.integers(0, 3), st.integers(0, 3), max_size=3)
 
 
 @st.composite
-def changes_drawn(draw: st.DrawFn) -> MutationStatement:
+def random_changes(draw: st.DrawFn) -> MutationStatement:
     at, ttl = T + draw(st.integers(0, 3)), draw(st.sampled_from([None, 0, 5]))
     operation = draw(st.sampled_from([UPDATE, INSERT, UPDATE, INSERT, ROW, PARTITION, RANGE]))
     if operation == RANGE:
@@ -331,7 +335,7 @@ def changes_drawn(draw: st.DrawFn) -> MutationStatement:
     return change(operation, draw(keys_drawn), at, ttl, **columns)
 
 
-@given(st.lists(changes_drawn(), min_size=1, max_size=6))
+@given(st.lists(random_changes(), min_size=1, max_size=6))
 def test_the_newest_of_every_cell_is_in_exactly_one_row(changes: list[MutationStatement]) -> None:
     mutation = write(*changes)
     assert all(bad_statement(statement, TABLE) == "" for statement in statements_of(mutation))
@@ -373,7 +377,7 @@ def test_the_newest_of_every_cell_is_in_exactly_one_row(changes: list[MutationSt
 
 
 @given(st.sampled_from([UPDATE, INSERT, ROW, PARTITION]), cells_drawn, st.sampled_from([None, 5]))
-def test_a_plain_write_is_one_row_of_what_it_says(operation: str, columns: dict[str, Any], ttl: int | None) -> None:
+def test_a_plain_write_is_one_row(operation: str, columns: dict[str, Any], ttl: int | None) -> None:
     deletes = operation in (ROW, PARTITION)
     one = change(operation, None if operation == PARTITION else 1, ttl=ttl, **({} if deletes else columns))
     mutation = write(one)

@@ -1,4 +1,4 @@
-"""Rows of tables in tablets: one by one and many at once, from stored contexts, over lives of a name."""
+"""Rows of tables in tablets: single and in batches, from stored contexts, across table versions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(key: bytes, at: int) -> Mutation:
 
 
 def streams_of(table: RoutingTable, key: bytes, at: int) -> set[bytes]:
-    """Where the row of a write appended at ``at`` goes, by either way."""
+    """Return the streams of a write appended at ``at``, by both paths."""
     mutation = write(key, at)
     (alone,) = route_single(table, "mutations", 1_000_000, Single(mutation, at, 0, 0), 9).streams
     part = PartContext("mutations", "", "one", 9, 1_000_000)
@@ -55,7 +55,7 @@ def wanted(state: ClusterState, key: bytes, at: int, table: str) -> set[bytes]:
     return {stream_of(generation, token_of(key), table)}
 
 
-def test_a_stored_context_gives_the_streams_that_it_gave_before(start: ClusterState) -> None:
+def test_a_stored_context_returns_equal_streams(start: ClusterState) -> None:
     later = coordinated(cut(start), 10_000_000)
     first, second = (generation.timestamp for generation in later.generations)
     context = stored(start)
@@ -66,7 +66,7 @@ def test_a_stored_context_gives_the_streams_that_it_gave_before(start: ClusterSt
             assert streams_of(table_of(stored(later), (), later), key, at) == wanted(later, key, at, LOGGED.id)
 
 
-def test_a_write_of_a_dropped_table_lies_in_the_streams_of_that_one(start: ClusterState) -> None:
+def test_a_write_of_a_dropped_table_keeps_its_streams(start: ClusterState) -> None:
     again = replace(lives.create_table("t", TabletOptions(8), 2), cdc=LOGGED.cdc)
     state = applied(start, SettleVerdicts(5_000_000), DropTable("ks", "t"), again)
     table = table_of(stored(state), (), state)

@@ -1,4 +1,4 @@
-"""CDC rows as Arrow batches, made by columns: the same as by the definition, whatever the rows hold."""
+"""CDC rows as Arrow batches by columns: equal to the definition for all rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ringlog_cdc_reader import vectors
 from ringlog_cdc_reader.columns import LogColumns
 from ringlog_cdc_reader.heads import RowHead, head_of
 from ringlog_cdc_reader.vectors import batch_of
-from tests.cdc.golden_rows import FILE, made
+from tests.cdc.golden_rows import FILE, content
 from tests.client.cdc.changes import TABLE, row
 
 SIZES = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4, "uuid": 16, "timeuuid": 16}
@@ -37,8 +37,8 @@ MORE = {f"x_{kind}": kind for kind in sorted(SCALARS)} | {"s": "set<text>"}
 COLUMNS = LogColumns(replace(TABLE, columns=(*TABLE.columns, *(Column(name, kind) for name, kind in MORE.items()))))
 
 
-def drawn_value(chance: Random, kind: str) -> bytes | None:
-    """Bytes for a column: mostly a value of its type, sometimes none, or what it cannot hold."""
+def random_value(chance: Random, kind: str) -> bytes | None:
+    """Return bytes for a column: mostly a value of its type, sometimes none or an invalid value."""
     draw = chance.random()
     if draw < 0.1:
         return None
@@ -61,7 +61,7 @@ def drawn(chance: Random) -> CdcRow:
     kinds = {column.name: column.type for column in COLUMNS.table.columns if "<" not in column.type}
     names = [name for name in kinds if name not in ("p", "c")]
     chosen = chance.sample(names, chance.randint(0, 6))
-    cells = [Cell(name, drawn_value(chance, kinds[name])) for name in chosen]
+    cells = [Cell(name, random_value(chance, kinds[name])) for name in chosen]
     cells += [Cell("unknown", b"1")] * (chance.random() < 0.05)
     if cells and chance.random() < 0.05:
         cells.append(Cell(cells[0].column, b"again"))
@@ -81,7 +81,7 @@ def headed(rows: list[CdcRow]) -> list[RowHead]:
     return [head_of(found, number, encode_cdc_row(found)) for number, found in enumerate(rows)]
 
 
-def test_columns_by_vectors_are_those_of_the_definition() -> None:
+def test_columns_by_vectors_match_the_definition() -> None:
     calls: Counter[str] = Counter()
     by_definition = COLUMNS.batch
 
@@ -99,7 +99,7 @@ def test_columns_by_vectors_are_those_of_the_definition() -> None:
     assert 0 < calls["slow"] < total / 2
 
 
-def test_every_type_has_its_values_by_vectors_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_type_is_decoded_by_vectors_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = (
         Cell("x_ascii", b"abc"),
         Cell("x_text", "größe".encode()),
@@ -124,14 +124,14 @@ def test_every_type_has_its_values_by_vectors_alone(monkeypatch: pytest.MonkeyPa
     assert found.column("x_timestamp").cast(pa.int64()).to_pylist() == [2**63 - 1, -(2**63) + 1]
 
 
-def test_a_text_that_is_none_sends_all_rows_the_way_of_the_definition() -> None:
+def test_an_invalid_text_uses_the_definition_for_all_rows() -> None:
     rows = [row(2, cells=(Cell("w", b"fine"),)), row(2, cells=(Cell("w", b"\xff"),))]
     found = batch_of(COLUMNS, headed(rows), 0)
     assert found.column("w").to_pylist() == ["fine", None]
     assert found.column("cdc$undecoded").to_pylist() == [None, [("w", b"\xff")]]
 
 
-def test_a_record_that_is_damaged_behind_its_head_is_named() -> None:
+def test_a_record_damaged_after_its_head_is_named() -> None:
     head = headed([row(2, values={"v": 5})])[0]
     for value in (head.value[:-1], head.value + b"!", head.value[:-2] + b"\2\0"):
         with pytest.raises(UnreadableRecord, match="3/9"):
@@ -139,7 +139,7 @@ def test_a_record_that_is_damaged_behind_its_head_is_named() -> None:
     assert vectors.NUMBERS.keys() < SCALARS.keys()
 
 
-# The golden rows are what the code writes, and an independent decoder (fastavro alone) reads in them what they say.
+# The golden rows match the code, and an independent decoder (fastavro alone) reads the documented fields.
 
 
 GOLDEN = json.loads(FILE.read_text())
@@ -147,11 +147,11 @@ CASES = {case["what"]: case for case in GOLDEN["cases"]}
 
 
 def test_the_golden_file_is_current() -> None:
-    assert made() == GOLDEN, "write it anew: python -m tests.cdc.golden_rows"
+    assert content() == GOLDEN, "generate it again: python -m tests.cdc.golden_rows"
 
 
 def read(value: bytes) -> Any:
-    """A single object: marker, fingerprint of its schema (little-endian), body."""
+    """Decode a single object: marker, schema fingerprint (little-endian), body."""
     assert value[:2] == b"\xc3\x01"
     schema = GOLDEN["schemas"][value[2:10][::-1].hex()]
     body = io.BytesIO(value[10:])
@@ -161,7 +161,7 @@ def read(value: bytes) -> Any:
 
 
 def shown(value: Any) -> Any:
-    """As the file has it: bytes as hex."""
+    """Convert bytes to hex, as in the file."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dict):
@@ -170,13 +170,13 @@ def shown(value: Any) -> Any:
 
 
 def time_of(timeuuid: str) -> int:
-    """Microseconds since 1970 of a version-1 UUID in hex."""
+    """Return the microseconds since 1970 of a version-1 UUID in hex."""
     ticks = int(timeuuid[13:16] + timeuuid[8:12] + timeuuid[:8], 16)
     return (ticks - 0x01B21DD213814000) // 10
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_an_independent_decoder_reads_the_same(what: str) -> None:
+def test_an_independent_decoder_agrees(what: str) -> None:
     case = CASES[what]
     for record in case["records"]:
         assert shown(read(bytes.fromhex(record["value"]))) == record["says"]
@@ -203,7 +203,7 @@ def test_every_kind_of_row_is_there() -> None:
     assert {told["operation"] for told in rows} == {0, 1, 2, 3, 4, 5, 7, 9}
 
 
-# Types of key components on arrays: what the kernel's reader of each type says, component by component.
+# Types of key components on arrays, against the kernel's reader of each type.
 
 
 NAMES = (*sorted(TYPES), "frozen<list<int>>")
@@ -218,8 +218,8 @@ BYTES = st.one_of(
 )
 
 
-def judged(types: tuple[str, ...], keys: list[tuple[bytes, ...]]) -> list[bool]:
-    """The answer of the arrays, with other bytes around the keys."""
+def array_answers(types: tuple[str, ...], keys: list[tuple[bytes, ...]]) -> list[bool]:
+    """Return the answers of the arrays, with other bytes around the keys."""
     composed = [compose(list(key)) for key in keys]
     ends = 3 + np.cumsum([len(key) for key in composed], dtype=np.int64)
     data = np.frombuffer(b"\xff\x00\xff" + b"".join(composed) + b"\xff" * 8, dtype=np.uint8)
@@ -239,13 +239,13 @@ GOOD = {
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(tuple), st.data())
-def test_arrays_agree_with_the_readers_of_the_types(types: tuple[str, ...], data: st.DataObject) -> None:
+def test_arrays_agree_with_the_type_readers(types: tuple[str, ...], data: st.DataObject) -> None:
     keys = data.draw(st.lists(st.tuples(*(BYTES for _ in types)), min_size=1, max_size=8))
     shape = TableShape(len(types), 0, True, types)
-    assert judged(types, keys) == [one_by_one(shape, key) for key in keys]
+    assert array_answers(types, keys) == [one_by_one(shape, key) for key in keys]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_type_refuses_and_takes_something_but_blob(name: str) -> None:
-    assert judged((name,), [(GOOD.get(name, b"text"),)]) == [True]
-    assert judged((name,), [(b"\xff\xff\xff",)]) == [name == "blob"]
+def test_every_type_but_blob_accepts_and_refuses_values(name: str) -> None:
+    assert array_answers((name,), [(GOOD.get(name, b"text"),)]) == [True]
+    assert array_answers((name,), [(b"\xff\xff\xff",)]) == [name == "blob"]

@@ -1,4 +1,4 @@
-"""The registered writer against a log in memory: its promises, and what stops it."""
+"""The registered writer on a log in memory: its leases, and the reasons to stop it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ until = partial(waiting.until, deadline_s=60, look_s=0.01)
 
 
 class Bench:
-    """A founded cluster in memory, and writers on it."""
+    """A cluster in memory and its writers."""
 
     def __init__(self, metadata: MemoryLog, replica: LogReplica, folder: Path) -> None:
         self.author = DirectAuthor(metadata, replica, "test")
@@ -46,12 +46,12 @@ class Bench:
         self.begun = now_us()
 
     def writer(self, submit: Callable[..., Submitted] | None = None) -> BenchWriter:
-        """A writer named ``spark`` that was not registered yet."""
+        """Return an unregistered writer named ``spark``."""
         return BenchWriter(self.replica, submit or self.author.submit, "spark", self.store, "source", "sink")
 
     @contextmanager
     def running(self, submit: Callable[..., Submitted] | None = None) -> Iterator[BenchWriter]:
-        """A writer that is registered and runs."""
+        """Return a registered, running writer."""
         with stopping(self.writer(submit)) as writer:
             writer.register()
             writer.start()
@@ -59,11 +59,11 @@ class Bench:
 
     @property
     def known(self) -> CdcWriter:
-        """The writer as the log has it."""
+        """Return the writer's record in the log."""
         return self.replica.read_barrier().writers["spark"]
 
     def await_extension(self, writer: str = "spark") -> int:
-        """The horizon, once it was raised above the clock for the first time; then it lies while the clock goes on."""
+        """Return the lease after its first extension; then it stays while the clock advances."""
 
         def raised() -> int:
             found = self.replica.read_barrier().writers[writer].horizon
@@ -72,7 +72,7 @@ class Bench:
         return until(raised, "the first extension")
 
     def plan(self, used: int, done: bool = True) -> None:
-        """A stored plan that routed something up to ``used``."""
+        """Return a stored plan that used times up to ``used``."""
         self.store.append(
             route_entry(
                 self.store.head,
@@ -93,7 +93,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A cluster with one generation that has operated for an hour."""
+    """Return a cluster with one generation that is active for an hour."""
     metadata = MemoryLog()
     with LogReplica(metadata) as replica:
         found(metadata, replica, "memory", {"cdc_horizon_lead_us": LEAD_US})
@@ -110,13 +110,13 @@ def test_a_new_writer_starts_at_the_oldest_open_generation(bench: Bench) -> None
     assert (bench.known.horizon, bench.known.floor, bench.known.low_watermark) == (start, start, start)
 
 
-def test_the_horizon_is_raised_when_the_writer_starts_and_then_lies_while_it_is_idle(bench: Bench) -> None:
+def test_an_idle_writer_extends_its_lease_only_at_the_start(bench: Bench) -> None:
     with bench.running() as writer:
         bench.await_extension()
         assert writer.failure is None
 
 
-def test_a_preparation_lowers_the_horizon_to_just_above_what_plans_used(bench: Bench) -> None:
+def test_a_preparation_lowers_the_lease_to_just_above_used_times(bench: Bench) -> None:
     with bench.running() as writer:
         high = bench.await_extension()
         used = high - 8_000_000
@@ -130,8 +130,8 @@ def test_a_preparation_lowers_the_horizon_to_just_above_what_plans_used(bench: B
         until(lambda: bench.known.horizon > used + 2, "the extension past the new generation")
 
 
-def test_a_lowering_binds_from_the_moment_it_is_submitted(bench: Bench) -> None:
-    """Its fate is open: nothing above it may be routed, though the folded horizon is still higher."""
+def test_a_lowered_lease_applies_from_its_submission(bench: Bench) -> None:
+    """The outcome is unknown: no time above the lowered lease may be routed, although the folded lease is higher."""
     asked: list[AdvanceCdcWriter] = []
     answer = threading.Event()
 
@@ -159,10 +159,10 @@ def test_a_lowering_binds_from_the_moment_it_is_submitted(bench: Bench) -> None:
         until(lambda: bench.known.horizon == used + 1, "the lowering")
 
 
-def test_no_row_is_routed_before_the_log_has_a_settled_time(bench: Bench) -> None:
+def test_no_row_is_routed_before_the_first_watermark(bench: Bench) -> None:
     with bench.running() as writer:
         high = bench.await_extension()
-        assert bench.replica.state.settled.until == 0, "an idle job asks for none"
+        assert bench.replica.state.settled.until == 0, "an idle job requests no lease"
         assert writer.promises.horizon(bench.replica.state) == 0
         writer.need()
         until(lambda: writer.promises.horizon(bench.replica.state) >= high, "a settled time above the horizon")
@@ -198,7 +198,7 @@ def test_an_ended_generation_is_closed_in_the_chain_before_the_low_watermark_is_
         assert [(place.partition, place.offset) for place in bench.known.positions] == [(0, 11), (1, 22)]
 
 
-def test_a_close_that_was_stored_but_not_claimed_is_claimed_after_a_restart(bench: Bench) -> None:
+def test_an_unclaimed_close_is_claimed_after_a_restart(bench: Bench) -> None:
     writer = bench.writer()
     writer.register()
     operation = bench.world.begin_join("n2", (77,))
@@ -216,7 +216,9 @@ def test_a_close_that_was_stored_but_not_claimed_is_claimed_after_a_restart(benc
 
 
 def test_a_low_watermark_waits_for_the_rows_of_all_plans_before_the_closing(bench: Bench) -> None:
-    """Their leeway may have been wider than today's: then they still write into what is closed."""
+    """The allowed lateness of these plans may be wider than the current one; then they still write into sealed
+    generations.
+    """
     writer = bench.writer()
     writer.register()
     first = bench.replica.state.generations[0].timestamp
@@ -236,7 +238,7 @@ def test_a_low_watermark_waits_for_the_rows_of_all_plans_before_the_closing(benc
     assert bench.known.low_watermark == second.timestamp
 
 
-def test_a_job_that_is_asked_to_stop_registers_no_more(bench: Bench) -> None:
+def test_a_stopping_job_does_not_register(bench: Bench) -> None:
     calls, stopping = threading.Event(), threading.Event()
 
     def never(command: Command, **options: Any) -> Submitted:
@@ -252,7 +254,7 @@ def test_a_job_that_is_asked_to_stop_registers_no_more(bench: Bench) -> None:
             registering.result(60)
 
 
-def test_a_registration_without_an_answer_is_asked_for_again_under_the_same_request(bench: Bench) -> None:
+def test_an_unanswered_registration_is_repeated_with_the_same_request(bench: Bench) -> None:
     seen: list[tuple[str, int]] = []
 
     def lossy(command: Command, **options: Any) -> Submitted:

@@ -1,4 +1,4 @@
-"""Two writers on one log, real ones in memory: a switch, a close, a fence, and a name that comes back."""
+"""Two writers on one log in memory: a switch, a close, a fence, and a reused name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOUR_US = 3_600_000_000
 
 
 class Place:
-    """One writer's own things: name, checkpoint, offsets."""
+    """The resources of one writer: name, checkpoint and offsets."""
 
     def __init__(self, bench: Bench, name: str) -> None:
         self.bench, self.name = bench, name
@@ -55,7 +55,7 @@ class Place:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A cluster with one generation that has operated for an hour, and a table with a log."""
+    """Return a cluster with one generation that is active for an hour, and a table with a log."""
     metadata = MemoryLog()
     with LogReplica(metadata) as replica:
         found(metadata, replica, "memory", {"cdc_horizon_lead_us": LEAD_US})
@@ -68,12 +68,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def close(bench: Bench, generation: str) -> str:
-    """The code of the refusal; empty if it closed."""
+    """Return the error code of the close; empty if it is accepted."""
     answer = bench.author.submit(CloseCdcGeneration(generation))
     return answer.code if isinstance(answer, RejectedResult) else ""
 
 
-def test_a_switch_and_its_close_wait_for_both_and_a_fence_ends_the_waiting(bench: Bench) -> None:
+def test_a_switch_and_its_close_wait_for_both_writers_until_a_fence(bench: Bench) -> None:
     spark, flink = Place(bench, "spark"), Place(bench, "flink")
     writers = [spark.writer(), flink.writer()]
     for writer in writers:
@@ -107,8 +107,8 @@ def test_a_switch_and_its_close_wait_for_both_and_a_fence_ends_the_waiting(bench
     assert flink.horizon >= gone.horizon
 
 
-def test_what_a_fenced_writer_planned_for_a_closed_generation_goes_to_the_dead_letters(bench: Bench) -> None:
-    """Its plan was stored and never carried out; the generation has closed without it since."""
+def test_planned_rows_of_a_fenced_writer_become_dead_letters(bench: Bench) -> None:
+    """The plan was stored and never executed, and the generation was sealed without it."""
     bench.plan(5, done=False)
     entry = bench.store.head
     assert closed_for(entry, bench.replica.state) == ()
@@ -121,7 +121,7 @@ def test_what_a_fenced_writer_planned_for_a_closed_generation_goes_to_the_dead_l
     assert closed_for(entry, bench.replica.read_barrier()) == (first,)
 
 
-# What a checkpoint must know of a fence: which of its parts may be half written.
+# Effects of a fence on a checkpoint: which parts may be half written.
 
 
 def part(before: PlanEntry, start: int, closed: list[str]) -> PlanEntry:
@@ -155,11 +155,11 @@ def test_an_open_part_is_cut_off_if_a_generation_closed(done: tuple[int, ...], c
     assert is_cut_off(chain.undone(), state) is found
 
 
-def test_a_refused_write_has_a_letter_unless_it_is_whole_or_has_one_already() -> None:
-    """Its generation may have been closed after its rows were planned, so a later letter says nothing about it."""
+def test_a_refused_write_gets_one_letter_unless_it_is_complete() -> None:
+    """The generation may be sealed after its rows were planned, so a later letter does not affect the write."""
     rows = [(0, 1, 10, 0, 2, True, False), (0, 2, 10, 0, 2, False, False)]
     letters = [(0, 5, 0, 0, 0, False, True)]
     known = replace(known_of([*rows, *letters]), settled={0: 1}, lasts={(0, 3): 2, (0, LETTERS): 5})
     left = LeftToWrite(known)
     has = [offset for offset in range(7) if left.has_letter((0, offset))]
-    assert has == [0, 1, 5], "decided, whole, there; not the half-written write, nor those between letters"
+    assert has == [0, 1, 5], "decided, complete, present; no half-written write, and no write between letters"

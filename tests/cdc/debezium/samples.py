@@ -1,4 +1,4 @@
-"""Change events in the shapes that Debezium's documentation shows for its connectors, and tables that take them."""
+"""Change events in the shapes that Debezium documents for its connectors, and matching tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_MS = AT_US // 1_000
 
 
 def table(full_name: str, columns: dict[str, str], key: tuple[str, ...], clustering: tuple[str, ...] = ()) -> Table:
-    """A table of these columns."""
+    """Return a table with these columns."""
     keyspace, _, name = full_name.partition(".")
     types = tuple(Column(column, kind) for column, kind in columns.items())
     return Table("t", keyspace, name, types, key, clustering, CdcOptions(True), "v", 1)
@@ -33,7 +33,7 @@ READINGS = table(
 
 
 def postgres(op: str, before: Any, after: Any, at_us: int = AT_US, **extra: Any) -> dict[str, Any]:
-    """The payload of an event of the connector for PostgreSQL."""
+    """Return the payload of an event of the PostgreSQL connector."""
     source = {
         "version": "3.2.0.Final",
         "connector": "postgresql",
@@ -54,7 +54,7 @@ def postgres(op: str, before: Any, after: Any, at_us: int = AT_US, **extra: Any)
 
 
 def mysql(op: str, before: Any, after: Any) -> dict[str, Any]:
-    """The payload of an event of the connector for MySQL, of a release that had only milliseconds."""
+    """Return the payload of an event of a MySQL connector whose release knew only milliseconds."""
     source = {
         "version": "1.9.7.Final",
         "connector": "mysql",
@@ -75,7 +75,7 @@ def mysql(op: str, before: Any, after: Any) -> dict[str, Any]:
 
 
 def scylla(op: str, before: Any, after: Any) -> dict[str, Any]:
-    """The payload of an event of ScyllaDB's own connector."""
+    """Return the payload of an event of ScyllaDB's connector."""
     source = {
         "version": "1.2.0",
         "connector": "scylla",
@@ -91,7 +91,7 @@ def scylla(op: str, before: Any, after: Any) -> dict[str, Any]:
 
 
 def field(name: str, kind: str, semantic: str = "", **parameters: Any) -> dict[str, Any]:
-    """A column in an embedded schema."""
+    """Return a column of an embedded schema."""
     found: dict[str, Any] = {"type": kind, "optional": True, "field": name}
     if semantic:
         found |= {"name": semantic, "version": 1}
@@ -109,7 +109,7 @@ ROW_FIELDS = [
 
 
 def with_schema(payload: dict[str, Any], fields: list[dict[str, Any]] = ROW_FIELDS) -> bytes:
-    """The value of a record as the JSON converter writes it with schemas enabled."""
+    """Return the value of a record as the JSON converter writes it with schemas enabled."""
     image = {"type": "struct", "optional": True, "name": "shop.inventory.customers.Value", "fields": fields}
     schema = {
         "type": "struct",
@@ -185,7 +185,7 @@ KEY = {
 
 
 def avro_record(schema: dict[str, Any], number: int, id_bytes: int, record: dict[str, Any]) -> bytes:
-    """A record in the wire form of a registry."""
+    """Return a record in the wire format of a schema registry."""
     body = io.BytesIO()
     fastavro.schemaless_writer(body, fastavro.parse_schema(schema), record)
     return b"\0" + number.to_bytes(id_bytes, "big") + body.getvalue()

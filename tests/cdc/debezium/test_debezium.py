@@ -1,4 +1,4 @@
-"""Change events of Debezium's connectors become mutations, and what is none is refused with its reason."""
+"""Change events of Debezium's connectors become mutations; invalid events are rejected with a reason."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def imported(
     rules: ImportRules = RULES,
     form: Form = JSON,
 ) -> Mutation | None:
-    """The mutation of a record."""
+    """Return the mutation of a record."""
     envelope = read_envelope(form, value if isinstance(value, bytes) else json.dumps(value).encode())
     assert source_name(envelope) == table.full_name
     named = {"name": mutation_id("t", 0, 7), "timestamp": source_time(envelope)}
@@ -52,7 +52,7 @@ def imported(
 
 
 def shown(mutation: Mutation | None, table: Table = CUSTOMERS) -> tuple[Any, ...]:
-    """(operation, timestamp, key, columns), decoded."""
+    """Return the decoded (operation, timestamp, key, columns)."""
     assert mutation is not None
     types = {column.name: column.type for column in table.columns}
     columns = {
@@ -94,12 +94,12 @@ def test_postgres_create_read_update_delete() -> None:
     assert shown(imported(postgres("d", None, None), b'{"id": 1004}')) == ("ROW_DELETE", AT_US, (1004,), {})
 
 
-def test_what_postgres_did_not_log_is_left_as_it_is() -> None:
+def test_values_postgres_did_not_log_stay() -> None:
     after = ANN | {"email": "__debezium_unavailable_value"}
     assert shown(imported(postgres("u", None, after)))[3] == {"first_name": "Anne", "last_name": "Kretchmar"}
 
 
-def test_embedded_schemas_say_what_numbers_mean() -> None:
+def test_embedded_schemas_define_numbers() -> None:
     owed = base64.b64encode((-12345).to_bytes(2, "big", signed=True)).decode()
     payload = postgres("c", None, {"id": 1, "changed": AT_US, "owed": owed})
     assert shown(imported(with_schema(payload)))[3] == {"changed": AT_MS, "owed": -123.45}
@@ -187,7 +187,7 @@ def test_avro_of_two_registries(name: str, id_bytes: int) -> None:
         (with_schema(postgres("c", None, ANN), [field("owed", "bytes", "x", scale=float("inf"))]), "bad_envelope"),
     ],
 )
-def test_what_is_no_change_of_the_table(value: bytes | dict[str, Any], code: str) -> None:
+def test_events_without_a_change_of_the_table(value: bytes | dict[str, Any], code: str) -> None:
     assert refused(value) == code
 
 
@@ -196,7 +196,7 @@ def test_unknown_columns_can_be_left_out() -> None:
     assert shown(found) == ("INSERT", AT_US, (1,), {})
 
 
-def test_changes_of_one_instant_keep_their_order() -> None:
+def test_changes_of_one_timestamp_keep_order() -> None:
     clock, seen = EventClock(), []
     for at in (5, 5, 5, 9, 8, 8):
         clock = clock.next(at)
@@ -241,7 +241,7 @@ DECIMAL = Meaning("org.apache.kafka.connect.data.Decimal")
         ("uuid", "DF5A0B5C-0000-4000-8000-000000000001", Meaning(), "df5a0b5c-0000-4000-8000-000000000001"),
     ],
 )
-def test_values_by_their_meaning(type_name: str, value: Any, meaning: Meaning, expected: Any) -> None:
+def test_values_by_logical_type(type_name: str, value: Any, meaning: Meaning, expected: Any) -> None:
     assert to_cql(type_name, value, meaning) == serialize(type_name, expected)
 
 
@@ -266,7 +266,7 @@ def test_values_by_their_meaning(type_name: str, value: Any, meaning: Meaning, e
         ("varint", "1e999999999"),
     ],
 )
-def test_values_that_are_none(type_name: str, value: Any) -> None:
+def test_invalid_values(type_name: str, value: Any) -> None:
     with pytest.raises(BadValue):
         to_cql(type_name, value)
 

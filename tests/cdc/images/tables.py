@@ -1,4 +1,4 @@
-"""Tables with images for tests, and rows of the log shown in Python values."""
+"""Tables with images for tests, and log rows as Python values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def image_table(
     ttl: int = 0,
     partition: tuple[str, ...] = ("pk",),
 ) -> ImageTable:
-    """A table of these columns."""
+    """Return a table with these columns and images."""
     fields = {
         "id": "i",
         "preimage": preimage,
@@ -36,7 +36,7 @@ def image_table(
 
 
 def shown(piece: Piece, types: dict[str, str], clustering: Sequence[str] = ("int",)) -> Shown:
-    """(operation, clustering key, columns, deleted ones), decoded; sets and maps as sets."""
+    """Return the decoded (operation, clustering key, columns, deleted columns); sets and maps become sets."""
     values: dict[str, Any] = {}
     for cell in piece.cells:
         kind = log_type(types.get(cell.column, "int"))

@@ -1,4 +1,4 @@
-"""What a part of a batch is told of images: by the plans before it and by the tables of its context."""
+"""Image settings of a part of a batch, from the earlier plans and from the tables of its context."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ringlog_cdc.images.store import HELD_BYTES_MAX, ImagesLost
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry, route_entry
 from tests.cdc.bench import Bench
 from tests.cdc.images.memory import MemoryStates
-from tests.cdc.images.test_easy import batch_of, draw, routing
+from tests.cdc.images.test_easy import batch_of, random_write, routing
 from tests.cdc.test_columnar import LARGE, NOW
 
 IMAGES = CdcOptions(True, preimage="true")
@@ -30,7 +30,7 @@ IMAGES = CdcOptions(True, preimage="true")
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A runner of batches on a checkpoint of its own, with the tables ``orders`` and ``quiet``."""
+    """Return a batch runner on a separate checkpoint, with the tables ``orders`` and ``quiet``."""
     metadata = MemoryLog()
     with LogReplica(metadata) as replica:
         made = Bench(metadata, replica, tmp_path)
@@ -39,7 +39,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def part(bench: Bench, batch: int, start: int, end: int) -> tuple[PlanEntry, dict[str, Any]]:
-    """A stored part of partition 0 under the tables as they are now, and its context."""
+    """Return a stored part of partition 0 under the current tables, and its context."""
     runner: Any = bench.runner
     context = runner._context(bench.world.state)
     entry = route_entry(
@@ -58,8 +58,8 @@ def part(bench: Bench, batch: int, start: int, end: int) -> tuple[PlanEntry, dic
     return entry, context
 
 
-def told(bench: Bench, made: tuple[PlanEntry, dict[str, Any]]) -> ImageWork | None:
-    """What the tasks of a part are told; then it is as if they had found no record."""
+def task_settings(bench: Bench, made: tuple[PlanEntry, dict[str, Any]]) -> ImageWork | None:
+    """Return the image settings for the tasks of a part; afterwards the tasks count as run without records."""
     runner: Any = bench.runner
     found: ImageWork | None = runner._images.part(bench.store, *made)
     if found is not None:
@@ -67,41 +67,41 @@ def told(bench: Bench, made: tuple[PlanEntry, dict[str, Any]]) -> ImageWork | No
     return found
 
 
-def test_images_begin_with_the_first_part_that_has_some_and_what_spark_may_repeat_is_kept(bench: Bench) -> None:
+def test_images_begin_with_the_first_part_that_has_some_and_repeatable_parts_stay(bench: Bench) -> None:
     plain = part(bench, 0, 0, 4)
     assert plain[1]["images"] == {}
-    assert told(bench, plain) is None
+    assert task_settings(bench, plain) is None
     bench.world.apply(AlterTable("shop", "orders", cdc=IMAGES))
     parts = [part(bench, number, 4 * number, 4 * number + 4) for number in (1, 2, 3)]
-    works = [told(bench, one) for one in parts]
+    works = [task_settings(bench, one) for one in parts]
     assert [work and work.born for work in works] == [((0, 4),)] * 3
     assert [work and work.kept_from for work in works] == [((0, 0),), ((0, 4),), ((0, 8),)]
     assert {name for work in works if work for name, _ in work.tables} == {"shop.orders"}
-    again = told(bench, parts[1])
+    again = task_settings(bench, parts[1])
     assert again is not None
-    assert told(bench, parts[2]) is not None
+    assert task_settings(bench, parts[2]) is not None
 
 
 def test_a_part_behind_one_with_images_needs_its_states(bench: Bench, tmp_path: Path) -> None:
     bench.world.apply(AlterTable("shop", "orders", cdc=IMAGES))
-    assert told(bench, part(bench, 0, 0, 4)) is not None
+    assert task_settings(bench, part(bench, 0, 0, 4)) is not None
     for path in (tmp_path / "images").iterdir():
         path.unlink()
     with pytest.raises(ImagesLost, match="missing"):
-        told(bench, part(bench, 1, 4, 8))
+        task_settings(bench, part(bench, 1, 4, 8))
     bench.world.apply(AlterTable("shop", "orders", cdc=CdcOptions(True)))
-    assert told(bench, part(bench, 2, 8, 9)) is None
+    assert task_settings(bench, part(bench, 2, 8, 9)) is None
     bench.world.apply(AlterTable("shop", "orders", cdc=IMAGES))
-    begun = told(bench, part(bench, 3, 9, 12))
+    begun = task_settings(bench, part(bench, 3, 9, 12))
     assert begun is not None
     assert begun.born == ((0, 9),)
 
 
-# Parts of batches as Spark runs them: the driver's folder, the function of the tasks, and tasks that are run again.
+# Parts of batches as Spark runs them: the driver's folder, the task function, and repeated tasks.
 
 
 class Counts:
-    """What an accumulator is for the function of a task."""
+    """The accumulator that a task function gets."""
 
     def __init__(self) -> None:
         self.value: Tally = {}
@@ -111,13 +111,13 @@ class Counts:
 
 
 @pytest.mark.parametrize("held_bytes_max", [HELD_BYTES_MAX, 2_000])
-def test_repeated_tasks_give_the_same(held_bytes_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_tasks_agree(held_bytes_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringlog_cdc.images.store.HELD_BYTES_MAX", held_bytes_max)
     chance, table, memory = Random(3), routing("full", True), MemoryStates()
     driver = ImageFolder(ImageFiles(tmp_path / "images"), 1)
     parts: list[tuple[OffsetRange, list[pa.RecordBatch], list[Any]]] = []
     for start in range(0, 120, 30):
-        values = [draw(chance) for _ in range(30)]
+        values = [random_write(chance) for _ in range(30)]
         cuts = [(0, 11), (11, 30)]
         batches = [batch_of(values[a:b], start + a, [NOW + start + at for at in range(a, b)]) for a, b in cuts]
         wanted = [row for one in batches for row in records_of(table, read(one), LARGE, memory).batch().to_pylist()]

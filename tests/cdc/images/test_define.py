@@ -1,6 +1,6 @@
-"""Images of writes: ScyllaDB's black-box cases, the rules one by one, and random histories against a model.
+"""Images of writes: ScyllaDB's black-box cases, the single rules, and random histories against a model.
 
-The model looks through all statements since the beginning for each write (``tests.kernel.rows.histories``).
+For each write, the model scans all statements since the start (``tests.kernel.rows.histories``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROWS, SINGLE = TableShape(1, 1, True, ("int",), ("int",), ("s",)), TableShape(1,
 
 
 class Log:
-    """The log of one partition of a table; ``write`` gives the rows of a write, numbered and in order."""
+    """The log of one partition of a table; ``write`` returns the numbered rows of a write in order."""
 
     def __init__(self, table: ImageTable, shape: TableShape, only_keys: bool = False) -> None:
         self.states = MemoryStates()
@@ -94,7 +94,7 @@ def test_f_a_table_without_regular_columns() -> None:
 @pytest.mark.parametrize(
     ("preimage", "expected"), [("true", (0, (1,), {}, ("v2",))), ("full", (0, (1,), {"v1": 1}, ("v2",)))]
 )
-def test_deleted_nulls_are_shown_if_wanted_touched(preimage: str, expected: Shown) -> None:
+def test_deleted_nulls_are_shown_if_requested(preimage: str, expected: Shown) -> None:
     found = log(preimage=preimage, postimage=False)
     found.shown(T, change(INSERT, 1, T, v1=1))
     assert found.shown(T, change(UPDATE, 1, T + 1, v2=5))[0] == expected
@@ -104,7 +104,7 @@ def test_deleted_nulls_are_shown_if_wanted_touched(preimage: str, expected: Show
     assert [row[0] for row in found.shown(T, change(UPDATE, 1, T + 4, v1=None))] == [1]
 
 
-def test_deletes_of_ranges_and_of_many_rows_have_no_images_and_yet_delete() -> None:
+def test_range_and_partition_deletes_have_no_images_but_delete() -> None:
     found = log()
     for number in range(4):
         found.shown(T, change(INSERT, number, T, v1=number))
@@ -113,10 +113,10 @@ def test_deletes_of_ranges_and_of_many_rows_have_no_images_and_yet_delete() -> N
     assert found.shown(T, change(UPDATE, 2, T + 2, v2=1))[0] == (0, (2,), {"v1": 2}, ("v2",))
     assert [row[0] for row in found.shown(T, change(PARTITION, None, T + 3))] == [4]
     assert [row[0] for row in found.shown(T, change(ROW, 3, T + 4))] == [3]
-    assert [row[0] for row in found.shown(T, change(INSERT, 3, T + 3, v1=1))] == [2]  # it comes too late to be seen
+    assert [row[0] for row in found.shown(T, change(INSERT, 3, T + 3, v1=1))] == [2]  # a late write is not visible
 
 
-def test_images_of_static_columns_stand_before_those_of_rows_in_the_order_of_the_key() -> None:
+def test_static_images_precede_row_images_in_key_order() -> None:
     static = [*INTS, Column("s", "int", True)]
     found = log(static, ROWS)
     found.shown(T, change(UPDATE, None, T, s=1), change(INSERT, 2, T, v1=2), change(INSERT, -1, T, v1=1))
@@ -153,7 +153,7 @@ def test_a_log_of_keys_has_whole_images() -> None:
     ]
 
 
-def test_the_last_write_wins_and_not_the_last_to_come() -> None:
+def test_the_highest_timestamp_wins_in_any_order() -> None:
     found = log()
     found.shown(T, change(INSERT, 1, T + 9, v1=9))
     assert found.shown(T, change(UPDATE, 1, T + 1, v1=1, v2=1)) == [
@@ -163,7 +163,7 @@ def test_the_last_write_wins_and_not_the_last_to_come() -> None:
     ]
 
 
-def test_what_has_expired_when_the_write_is_appended_is_not_there() -> None:
+def test_expired_cells_are_not_in_images() -> None:
     found = log()
     found.shown(T, change(INSERT, 1, T, 5, v1=1), change(UPDATE, 2, T, 5, v1=1))
     assert [row[0] for row in found.shown(T + 4_999_999, change(UPDATE, 1, T + 1, v2=2))] == [0, 1, 9]
@@ -181,10 +181,10 @@ def test_collections_are_whole_in_images() -> None:
         (1, (), {"m1": {(3, 3)}}, ()),
         (9, (), {"m1": {(2, 2), (3, 3)}}, ()),
     ]
-    assert found.shown(T, change(UPDATE, None, T + 2, m1={}, replaced=["m1"]))[-1][0] == 1  # nothing of it is left
+    assert found.shown(T, change(UPDATE, None, T + 2, m1={}, replaced=["m1"]))[-1][0] == 1  # the collection is empty
 
 
-def test_columns_that_the_table_has_not_stand_behind_the_others() -> None:
+def test_unknown_columns_follow_the_others() -> None:
     found = log()
     found.shown(T, change(INSERT, 1, T, z=1, v2=2, a=3))
     (before, *_) = found.write(write(change(UPDATE, 1, T + 1, b=1)), T)
@@ -194,14 +194,14 @@ def test_columns_that_the_table_has_not_stand_behind_the_others() -> None:
 # ------------------------------------------------------------------------------------------------- forgetting
 
 
-def test_a_row_that_nobody_writes_is_forgotten_after_the_time_to_live_of_images() -> None:
+def test_an_unwritten_row_is_pruned_after_the_image_ttl() -> None:
     found = log(ttl=60 * SECOND)
     found.shown(T, change(INSERT, 1, T, v1=1))
     assert [row[0] for row in found.shown(T + 60 * SECOND - 1, change(UPDATE, 1, T + 1, v2=1))] == [0, 1, 9]
     assert [row[0] for row in found.shown(T + 120 * SECOND - 1, change(UPDATE, 1, T + 2, v2=2))] == [1, 9]
 
 
-def test_tombstones_are_forgotten_after_their_grace_and_what_they_deleted_stays_away() -> None:
+def test_pruned_tombstones_do_not_revive_deleted_cells() -> None:
     found = log()
     for number in (1, 2, 3):
         found.shown(T, change(INSERT, number, T, v1=1))
@@ -217,7 +217,7 @@ def test_tombstones_are_forgotten_after_their_grace_and_what_they_deleted_stays_
 
 
 def wanted(before: list[Statement], own: list[Statement], now: int, mode: str) -> list[Shown]:
-    """The images that a write of these statements must have, all of one timestamp."""
+    """Return the images that a write of these statements must have, all with one timestamp."""
     every = [name for name in TYPES if name not in "pcds"]
     static, rows = model(before, now)
     found: list[Shown] = []
@@ -241,7 +241,7 @@ def wanted(before: list[Statement], own: list[Statement], now: int, mode: str) -
 
 
 @pytest.mark.parametrize("mode", ["true", "full"])
-def test_images_of_random_histories_are_those_of_the_model(mode: str) -> None:
+def test_images_of_random_histories_match_the_model(mode: str) -> None:
     met = set()
     for seed in range(150):
         chance = Random(seed)
@@ -254,14 +254,14 @@ def test_images_of_random_histories_are_those_of_the_model(mode: str) -> None:
             images = [row for row in rows if row[0] in (0, 9)]
             assert images == wanted(before, own, now, mode), (seed, number)
             codes = [row[0] for row in rows]
-            assert codes == sorted(codes, key=lambda code: (code == 9) - (code == 0)), "before, itself, after"
+            assert codes == sorted(codes, key=lambda code: (code == 9) - (code == 0)), "preimage, delta, postimage"
             before += own
             met |= {*codes}
     assert met == {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 
 
-def test_states_kept_row_by_row_say_what_the_whole_partition_would() -> None:
-    """Writes of several timestamps each; the fold of all their rows, in one piece, is the measure."""
+def test_row_states_match_the_whole_partition() -> None:
+    """Writes have several timestamps each; the oracle is one fold of all their rows."""
     for seed in range(150):
         chance = Random(seed)
         found = Log(image_table(TABLE.columns, TABLE.clustering_key, partition=("p",)), histories.SHAPE)

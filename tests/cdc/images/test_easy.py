@@ -1,4 +1,4 @@
-"""Images made quickly are those of the definition, byte for byte, and leave the same states: random batches."""
+"""The fast path of images against the definition, on random batches: equal bytes and equal states."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ INTS = ("a", "b", "name_of_some_length")
 
 
 def routing(preimage: str, postimage: bool, ttl: int = 0) -> Any:
-    """The tables of ``test_columnar``, three of which keep images."""
+    """Return the tables of ``test_columnar``, three of them with images."""
 
-    def made(partition: tuple[str, ...], clustering: tuple[str, ...]) -> ImageTable:
+    def outputs_of(partition: tuple[str, ...], clustering: tuple[str, ...]) -> ImageTable:
         columns = [Column(name, "blob") for name in (*partition, *clustering, *INTS)]
         return image_table(columns, clustering, preimage, postimage, ttl, partition)
 
     images = {
-        "shop.orders": made(("p",), ("c",)),
-        "shop.lines": made(("p", "q"), ()),
-        "shop.keyed": made(("p",), ("c",)),
+        "shop.orders": outputs_of(("p",), ("c",)),
+        "shop.lines": outputs_of(("p", "q"), ()),
+        "shop.keyed": outputs_of(("p",), ("c",)),
     }
     return replace(TABLE, images=images)
 
 
-def draw(chance: Random) -> bytes:
-    """A write to one of few rows, of any kind; now and then something else."""
+def random_write(chance: Random) -> bytes:
+    """Return a random write to one of few rows; a few records are invalid."""
     table = chance.choice(("orders", "orders", "lines", "keyed", "tagged"))
     key = tuple(chance.choice((b"k", b"longer key")) for _ in range(2 if table == "lines" else 1))
     clustering = () if table == "lines" else (chance.choice((b"", b"c", bytes(70))),)
@@ -96,7 +96,7 @@ def test_random_batches(preimage: str, postimage: bool, ttl: int) -> None:
             assert quick.number(name, one) == slow.number(name, one)
         part = replace(PART, row_bytes_max=500) if seed % 3 == 0 else LARGE
         for number in range(4):
-            values = [draw(chance) for _ in range(chance.randint(1, 40))]
+            values = [random_write(chance) for _ in range(chance.randint(1, 40))]
             begin = NOW + number * (2_000_000 if seed % 2 else GRACE)
             appended = sorted(begin + chance.randrange(1_500_000) for _ in values)
             batch = batch_of(values, first, appended)
@@ -114,7 +114,7 @@ def test_random_batches(preimage: str, postimage: bool, ttl: int) -> None:
     assert (met[0] > 0, met[9] > 0) == (preimage != "false", postimage)
 
 
-# States after plain writes: the short way and the one cell by cell agree; items are cells in Avro.
+# States after plain writes: the fast path and the path cell by cell agree; items are cells in Avro.
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8_191, 8_192, 1_048_576])
@@ -126,7 +126,7 @@ def test_items_are_the_cells_of_mutations(size: int) -> None:
     assert item in encode_mutation(mutation)
 
 
-def test_a_write_that_takes_the_place_of_a_row_leaves_what_its_cells_do_one_by_one() -> None:
+def test_a_replaced_row_state_matches_its_single_cells() -> None:
     chance = Random(1)
     short = 0
     for _ in range(600):

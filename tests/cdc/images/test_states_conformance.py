@@ -1,4 +1,6 @@
-"""What keeps the states of rows: in memory, in files, and on a simulated disk; and the folders of the latter two."""
+"""One suite for all stores of row states: in memory, in files and on a simulated disk, and the folders of the
+last two.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ FOLDERS = [files, simulated]
 
 @dataclass
 class Part:
-    """A part of partition 0 that is carried out, ``begin`` to ``end``, or given up without ``commits``."""
+    """A context manager for a part of partition 0 from ``begin`` to ``end``; without ``commits`` the part is
+    abandoned.
+    """
 
     folder: ImageFiles
     begin: int
@@ -93,12 +97,12 @@ def key_of(states: States, partition: bytes, row: bytes, name: str = NAME) -> by
     return row_key(partition_prefix(states.number(name, TABLE), partition), (row,))
 
 
-def test_a_table_has_one_number_and_another_table_another(states: States) -> None:
+def test_each_table_has_its_number(states: States) -> None:
     found = [states.number(name, TABLE) for name in ("ks.t", "ks.u", "ks.t")]
     assert found[0] == found[2] != found[1]
 
 
-def test_a_state_is_what_was_put_last(states: States) -> None:
+def test_the_last_put_state_is_read(states: States) -> None:
     key, other = key_of(states, b"p", b"1"), key_of(states, b"p", b"2")
     assert states.get(key) is None
     states.put(key, ROW)
@@ -111,7 +115,7 @@ def test_a_state_is_what_was_put_last(states: States) -> None:
     assert states.get(key) is None
 
 
-def test_the_keys_of_a_partition_are_in_order_and_no_others(states: States) -> None:
+def test_keys_of_a_partition_are_sorted(states: States) -> None:
     number = states.number(NAME, TABLE)
     keys = [key_of(states, b"p", bytes([row])) for row in (2, 255, 0, 1)]
     others = [key_of(states, b"q", b"1"), key_of(states, b"o", b"1"), key_of(states, b"p", b"1", "ks.u")]
@@ -125,7 +129,7 @@ def test_the_keys_of_a_partition_are_in_order_and_no_others(states: States) -> N
     assert [states.get(key) for key in states.under(prefix)].count(ROW) == 3
 
 
-def test_what_rows_have_in_common_is_known_of_its_table(states: States) -> None:
+def test_shared_columns_are_known_per_table(states: States) -> None:
     prefix, other = (partition_prefix(states.number(name, TABLE), b"p") for name in (NAME, "ks.u"))
     states.put(row_key(prefix, (b"",)), ROW)
     assert not states.has_common(prefix)
@@ -135,7 +139,7 @@ def test_what_rows_have_in_common_is_known_of_its_table(states: States) -> None:
     assert states.get(common_key(prefix)) == NO_COMMON
 
 
-def test_a_part_counts_whole_or_not_at_all(folder: ImageFiles) -> None:
+def test_a_part_is_atomic(folder: ImageFiles) -> None:
     with Part(folder, 0, 5) as store:
         key = key_of(store, b"p", b"1")
         store.put(key, ROW)
@@ -149,7 +153,7 @@ def test_a_part_counts_whole_or_not_at_all(folder: ImageFiles) -> None:
         assert (store.get(key), store.position) == (LATER, 9)
 
 
-def test_a_part_that_is_repeated_begins_with_the_states_that_it_had(folder: ImageFiles) -> None:
+def test_a_repeated_part_begins_with_its_first_states(folder: ImageFiles) -> None:
     for begin, end, value in ((0, 5, ROW), (5, 9, LATER), (9, 12, None)):
         with Part(folder, begin, end) as store:
             key = key_of(store, b"p", b"1")
@@ -158,7 +162,7 @@ def test_a_part_that_is_repeated_begins_with_the_states_that_it_had(folder: Imag
         assert store.get(key) == ROW
 
 
-def test_what_is_lost_or_taken_is_missed(folder: ImageFiles) -> None:
+def test_lost_states_are_detected(folder: ImageFiles) -> None:
     with pytest.raises(ImagesLost), Part(folder, 3, 5):
         pass
     with Part(folder, 0, 5, owner=4):

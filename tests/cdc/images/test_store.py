@@ -1,4 +1,4 @@
-"""States on disk: whatever crashes and repetitions a part goes through, the same goes out; what is lost is missed."""
+"""Row states on disk: crashes and repetitions of a part do not change its output, and lost states are detected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IMAGES = image_table(TABLE.columns, TABLE.clustering_key, partition=("p",))
 
 
 def outputs(states: MemoryStates | ImageStore, writes: list[Mutation], first: int) -> list[tuple[Piece, ...]]:
-    """What goes out for writes from offset ``first`` on; offset n is appended at n seconds."""
+    """Return the output for writes from offset ``first`` on; offset n is appended at n seconds."""
     found = []
     for number, mutation in enumerate(writes, first):
         pieces = split(mutation, histories.SHAPE)
@@ -50,7 +50,9 @@ def history(chance: Random) -> list[Mutation]:
 
 @pytest.mark.parametrize("seed", range(15))
 def test_a_part_may_be_repeated_or_cut_short(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts in order; each is given up some times, and some that are done are done again with all behind them."""
+    """Run the parts in order; random parts are aborted, and random completed parts are repeated with all
+    later parts.
+    """
     monkeypatch.setattr("ringlog_cdc.images.store.CHANGES_MAX", 3)
     chance = Random(seed)
     writes = history(chance)
@@ -82,7 +84,7 @@ def test_a_part_may_be_repeated_or_cut_short(seed: int, tmp_path: Path, monkeypa
 
 
 def commit(folder: Path, start: int, end: int, owner: int = 1, table: ImageTable = IMAGES, **options: int) -> None:
-    """A part that puts one state, whose key is its begin."""
+    """Commit a part that puts one state; its key is the part's begin."""
     with closing(ImageStore(folder, 0)) as store:
         store.rewind(start, options.get("born", 0), owner)
         store.begin(start, end, owner)
@@ -92,7 +94,7 @@ def commit(folder: Path, start: int, end: int, owner: int = 1, table: ImageTable
         store.commit(end, options.get("now", 0), options.get("kept_from", start))
 
 
-def test_states_that_are_older_than_the_plans_or_not_there_are_missed(tmp_path: Path) -> None:
+def test_old_or_lost_states_are_detected(tmp_path: Path) -> None:
     with pytest.raises(ImagesLost, match="no states of rows, which begin at 0; it goes on at 5"):
         commit(tmp_path, 5, 9)
     commit(tmp_path, 0, 5)
@@ -107,8 +109,8 @@ def test_states_that_are_older_than_the_plans_or_not_there_are_missed(tmp_path: 
     commit(tmp_path, 5, 9)
 
 
-def test_states_that_a_start_finds_in_the_log_are_in_the_file_before_anybody_learns_of_them(tmp_path: Path) -> None:
-    """After a failed sync the log may be in memory alone, and to sync it once more would say that all is well."""
+def test_a_start_stores_logged_states_before_it_serves_them(tmp_path: Path) -> None:
+    """After a failed fsync the log may exist only in memory, and a second fsync would report success."""
     left = tmp_path / "left"
     left.mkdir()
     with closing(ImageStore(tmp_path, 0)) as store:
@@ -125,14 +127,14 @@ def test_states_that_a_start_finds_in_the_log_are_in_the_file_before_anybody_lea
         assert alone.position == 5
 
 
-def test_a_task_of_an_older_incarnation_comes_too_late(tmp_path: Path) -> None:
+def test_a_task_of_an_older_incarnation_is_refused(tmp_path: Path) -> None:
     commit(tmp_path, 0, 5, owner=7)
     with pytest.raises(CdcError, match="images_taken"):
         commit(tmp_path, 5, 9, owner=6)
     commit(tmp_path, 5, 9, owner=8)
 
 
-def test_a_task_goes_back_to_the_begin_of_its_part_and_no_further(tmp_path: Path) -> None:
+def test_a_task_restarts_at_the_begin_of_its_part_at_the_earliest(tmp_path: Path) -> None:
     with closing(ImageStore(tmp_path, 0)) as store, pytest.raises(ImagesLost, match="the driver has some"):
         store.begin(0, 5, 1)
     for start, end in ((0, 5), (5, 9)):
@@ -151,7 +153,7 @@ def keys(folder: Path) -> list[bytes]:
         return [key for (key,) in store._base.execute("SELECT key FROM states ORDER BY key")]
 
 
-def test_what_is_forgotten_is_swept_away_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruned_states_are_deleted_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringlog_cdc.images.store.SWEPT_LEAST", 2)
     for start in range(6):
         commit(tmp_path, start, start + 1, now=0, forgotten=9 if start % 2 else 2**60)
@@ -164,14 +166,14 @@ def test_what_is_forgotten_is_swept_away_in_slices(tmp_path: Path, monkeypatch: 
     assert not {key[-1] for key in keys(tmp_path)} & {1, 3, 5}
 
 
-def test_states_of_a_table_that_is_made_anew_or_kept_no_images_meanwhile_are_not_found_again(tmp_path: Path) -> None:
+def test_a_recreated_or_paused_table_starts_without_states(tmp_path: Path) -> None:
     fields = {"preimage": "full", "postimage": True, "columns": [], "partition_key": (), "clustering_key": ()}
     other = ImageTable(NAME, fields | {"id": "another", "respelled": 0}, 0)
     commit(tmp_path, 0, 1)
     commit(tmp_path, 1, 2, table=other)
     commit(tmp_path, 2, 3)
     found = keys(tmp_path)
-    assert len({key[:4] for key in found}) == len(found), "each has begun anew"
+    assert len({key[:4] for key in found}) == len(found), "both start without states"
 
 
 # ------------------------------------------------------------------------------------------------------- the task
@@ -211,7 +213,7 @@ def test_a_task_of_two_partitions_or_out_of_order_stops(batches: list[pa.RecordB
         assert store.position == 0
 
 
-def test_a_task_moves_its_partition_on_and_the_driver_those_without_records(tmp_path: Path) -> None:
+def test_the_driver_advances_partitions_without_records(tmp_path: Path) -> None:
     mine = work(tmp_path, (0, 0, 5), (3, 2, 4))
     assert list(carried(iter([batch([], []), batch([0], [1]), batch([0], [4])]), mine, seen_by)) == [[0, 1], [0, 4]]
     ImageFolder(ImageFiles(tmp_path / "images"), 1).settle(mine, {0})
@@ -220,7 +222,7 @@ def test_a_task_moves_its_partition_on_and_the_driver_those_without_records(tmp_
             assert store.position == end
 
 
-def test_states_that_a_task_kept_somewhere_else_are_missed(tmp_path: Path) -> None:
+def test_states_in_another_folder_are_detected(tmp_path: Path) -> None:
     mine = work(tmp_path, (0, 0, 5), (1, 0, 5))
     with pytest.raises(CdcError, match="images_elsewhere"):
         ImageFolder(ImageFiles(tmp_path / "images"), 1).settle(mine, {1})
@@ -228,7 +230,7 @@ def test_states_that_a_task_kept_somewhere_else_are_missed(tmp_path: Path) -> No
         ImageStore(tmp_path / "nowhere", 0)
 
 
-def test_a_task_that_is_not_read_to_its_end_leaves_nothing(tmp_path: Path) -> None:
+def test_an_unfinished_task_stores_nothing(tmp_path: Path) -> None:
     mine = work(tmp_path, (0, 0, 5))
     running: Iterator[list[int]] = carried(iter([batch([0], [1]), batch([0], [4])]), mine, seen_by)
     next(running)
@@ -240,7 +242,7 @@ def test_a_task_that_is_not_read_to_its_end_leaves_nothing(tmp_path: Path) -> No
 # ----------------------------------------------------------------------------------------------------- the driver
 
 
-def test_images_begin_where_the_first_part_with_them_does_and_end_with_the_last(tmp_path: Path) -> None:
+def test_images_cover_the_first_to_the_last_part_with_them(tmp_path: Path) -> None:
     driver = ImageFolder(ImageFiles(tmp_path / "images"), 1)
     tables = ((NAME, "i"),)
     made = driver.work(tables, [OffsetRange(0, 7, 9)], {0: 3}, kept_before=None)
@@ -254,7 +256,7 @@ def test_images_begin_where_the_first_part_with_them_does_and_end_with_the_last(
     assert not (tmp_path / "images").exists()
 
 
-def test_what_a_replaced_driver_began_in_an_emptied_folder_is_not_taken_for_states(tmp_path: Path) -> None:
+def test_a_replaced_driver_leaves_no_valid_states(tmp_path: Path) -> None:
     def driver(owner: int) -> ImageFolder:
         return ImageFolder(ImageFiles(tmp_path / "images"), owner)
 
@@ -264,7 +266,7 @@ def test_what_a_replaced_driver_began_in_an_emptied_folder_is_not_taken_for_stat
     successor.settle(made, ())
     assert successor.work((), [OffsetRange(0, 1, 3)], {}, kept_before=True) is None
     late = replaced.work(tables, [OffsetRange(0, 0, 1)], {}, kept_before=None)
-    assert late is not None, "nothing tells the one that stood still that it was replaced"
+    assert late is not None, "the paused driver does not notice that it was replaced"
     replaced.settle(late, ())
     for _ in range(2):
         made = successor.work(tables, [OffsetRange(0, 3, 5), OffsetRange(1, 2, 4)], {}, kept_before=False)
@@ -275,8 +277,8 @@ def test_what_a_replaced_driver_began_in_an_emptied_folder_is_not_taken_for_stat
         replaced.work(tables, [OffsetRange(0, 0, 1)], {}, kept_before=False)
 
 
-def test_a_replaced_driver_begins_no_partition_to_which_its_successor_has_not_come_yet(tmp_path: Path) -> None:
-    """Where it began would count as where the successor did, which goes on elsewhere."""
+def test_a_replaced_driver_begins_no_partition_before_its_successor(tmp_path: Path) -> None:
+    """Its begin would count as the successor's begin, although the successor continues at another offset."""
 
     def driver(owner: int) -> ImageFolder:
         return ImageFolder(ImageFiles(tmp_path / "images"), owner)
@@ -315,7 +317,7 @@ def lose_all(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", [lose_mark, lose_store, lose_all, spoil_mark, spoil_store])
-def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Path], None], tmp_path: Path) -> None:
+def test_lost_states_stop_the_job_without_reset(lose: Callable[[Path], None], tmp_path: Path) -> None:
     driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1), ((NAME, "i"),)
     made = driver.work(tables, [OffsetRange(0, 0, 5)], {}, kept_before=None)
     assert made is not None
@@ -339,7 +341,7 @@ def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Pat
     assert told == [("images_anew", 0, 5)]
 
 
-def test_only_what_was_lost_begins_anew(tmp_path: Path) -> None:
+def test_only_lost_partitions_restart(tmp_path: Path) -> None:
     driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1, anew=True), ((NAME, "i"),)
     for start in (0, 5):
         made = driver.work(

@@ -1,4 +1,4 @@
-"""The lake without Spark: identities, paths, which columns a table can take, and rows as batches of them."""
+"""The lake without Spark: identities, paths, supported columns, and rows as Arrow batches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def encoded(*rows: CdcRow) -> pa.Array:
     return pa.array([encode_cdc_row(one) for one in rows], pa.binary())
 
 
-def test_a_checkpoint_keeps_its_author_and_another_one_is_another(tmp_path: Path) -> None:
+def test_a_checkpoint_keeps_its_author(tmp_path: Path) -> None:
     one = identify(tmp_path, CLUSTER, "spark", "/lake")
     again = identify(tmp_path, CLUSTER, "spark", "/lake")
     assert one is not None
@@ -72,7 +72,7 @@ def test_a_checkpoint_keeps_its_author_and_another_one_is_another(tmp_path: Path
     assert one.author.startswith(author_prefix(CLUSTER))
 
 
-def test_a_lake_is_neither_left_nor_changed_in_silence(tmp_path: Path) -> None:
+def test_a_changed_lake_is_refused(tmp_path: Path) -> None:
     assert identify(tmp_path, CLUSTER, "spark", None) is None
     assert not (tmp_path / FILE).exists()
     identify(tmp_path, CLUSTER, "spark", "/lake")
@@ -85,12 +85,12 @@ def test_a_lake_is_neither_left_nor_changed_in_silence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b'{"root": "x"}', b'{"cluster_id":1,"writer":"","checkpoint":"","root":""}']
 )
-def test_an_identity_that_is_none_is_refused(data: bytes) -> None:
+def test_an_invalid_identity_is_refused(data: bytes) -> None:
     with pytest.raises(ChainBroken):
         decode_identity(data)
 
 
-def test_what_one_identity_has_filled_another_has_not(tmp_path: Path) -> None:
+def test_identities_fill_tables_separately(tmp_path: Path) -> None:
     one = identify(tmp_path, CLUSTER, "spark", "/lake")
     assert one is not None
     mark_filled(tmp_path, one)
@@ -103,12 +103,12 @@ def test_what_one_identity_has_filled_another_has_not(tmp_path: Path) -> None:
     assert not is_filled(tmp_path)
 
 
-def test_a_table_lies_under_its_keyspace_and_descriptions_beside_all_keyspaces() -> None:
+def test_paths_of_tables_and_descriptions() -> None:
     assert log_path("/lake/", "shop.orders") == "/lake/shop/orders_scylla_cdc_log"
     assert description_path("s3a://bucket/lake", "cdc-streams") == "s3a://bucket/lake/cdc-streams"
 
 
-def test_columns_that_delta_cannot_take_are_left_out() -> None:
+def test_columns_delta_cannot_store_are_omitted() -> None:
     assert left_out({"a": "int", "b": "string"}, {}) == frozenset()
     assert left_out({"a": "int"}, {"a": "int", "gone": "string"}) == frozenset()
     assert left_out({"a": "int"}, {"a": "string"}) == {"a"}
@@ -116,7 +116,7 @@ def test_columns_that_delta_cannot_take_are_left_out() -> None:
     assert left_out({"a": "int", "A": "int"}, {"a": "int"}) == {"A"}
 
 
-def test_a_row_has_the_columns_of_the_log_and_says_where_it_came_from() -> None:
+def test_a_row_has_log_columns_and_its_origin() -> None:
     batch = LakeColumns(table_of("shop.people", FIELDS)).batch(encoded(row(), row(deleted=("tags",))))
     first, second = batch.to_pylist()
     assert (first["id"], first["name"], first["tags"], first["cdc$deleted_tags"]) == (7, "Ada", None, None)
@@ -126,7 +126,7 @@ def test_a_row_has_the_columns_of_the_log_and_says_where_it_came_from() -> None:
     assert source == ["c.mutations", 3, 2**40]
 
 
-def test_values_of_a_column_that_is_left_out_are_there_as_they_are_in_the_log() -> None:
+def test_values_of_omitted_columns_keep_their_log_encoding() -> None:
     out = frozenset({"name", "cdc$deleted_name", "cdc$deleted_elements_tags"})
     taken = DeletedElements("tags", (b"x", b"\xff"))
     batch = LakeColumns(table_of("shop.people", FIELDS), out).batch(
@@ -137,7 +137,7 @@ def test_values_of_a_column_that_is_left_out_are_there_as_they_are_in_the_log() 
     assert found == [{"name": b"Ada"}, {"cdc$deleted_name": b"\1"}, {"cdc$deleted_elements_tags": b"78,ff"}]
 
 
-def test_a_value_without_a_column_is_undecoded_and_the_epoch_is_told() -> None:
+def test_a_value_without_a_column_is_undecoded() -> None:
     odd = row(cells=(Cell("nosuchcol", b"!"), Cell("name", b"Ada")), deleted=("gone",), epoch=7)
     first, second = LakeColumns(table_of("shop.people", FIELDS)).batch(encoded(odd, row())).to_pylist()
     assert (first["name"], first["cdc$epoch"]) == ("Ada", 7)
@@ -145,7 +145,7 @@ def test_a_value_without_a_column_is_undecoded_and_the_epoch_is_told() -> None:
     assert (second["cdc$undecoded"], second["cdc$epoch"]) == (None, None)
 
 
-def test_a_row_of_a_table_that_nobody_knows_any_more_loses_nothing() -> None:
+def test_a_row_of_a_pruned_table_keeps_all_fields() -> None:
     batch = LakeColumns(table_of("shop.people", None)).batch(encoded(row(clustering_key=(b"c",))))
     assert dict(batch.to_pylist()[0]["cdc$undecoded"]) == {
         "partition_0": (7).to_bytes(8, "big"),
@@ -154,7 +154,7 @@ def test_a_row_of_a_table_that_nobody_knows_any_more_loses_nothing() -> None:
     }
 
 
-def test_heads_are_what_the_rows_say_of_themselves() -> None:
+def test_heads_match_the_rows() -> None:
     rows = [
         row(),
         row(ttl=70_000, batch_seq_no=300, mutation_id=str(uuid.uuid4()), keyspace="a", table="b" * 40),
@@ -174,13 +174,13 @@ def test_heads_are_what_the_rows_say_of_themselves() -> None:
     assert heads_of(pa.array([], pa.binary())).offsets.tolist() == []
 
 
-def test_bytes_that_are_no_row_are_refused() -> None:
+def test_invalid_rows_are_refused() -> None:
     data = encode_cdc_row(row())
     with pytest.raises(BadRow, match="no CDC row"):
         heads_of(pa.array([data, data[:40]], pa.binary()))
 
 
-def test_rows_go_out_with_what_they_are_sorted_by_and_letters_without() -> None:
+def test_rows_have_sort_columns_and_letters_have_none() -> None:
     rows = [row(), row(stream_id=b"\x7f" + bytes(15), generation=5, keyspace="a")]
     values = [b"a letter", *encoded(*rows).to_pylist(), b""]
     topics = ["letters", "rows", "rows", "letters"]
@@ -195,12 +195,12 @@ def test_rows_go_out_with_what_they_are_sorted_by_and_letters_without() -> None:
     assert only.column("token").null_count == 4
 
 
-def test_a_table_that_is_gone_was_lost_unless_another_one_has_its_name(tmp_path: Path) -> None:
+def test_a_missing_table_is_lost_unless_its_name_is_reused(tmp_path: Path) -> None:
     def made() -> Made:
         return Made(tmp_path, Identity("c", "w", "checkpoint", "/lake"))
 
     first = made()
-    first.check("shop.people", "one")  # it was never there
+    first.check("shop.people", "one")  # the table was never there
     first.note("shop.people", "one")
     for known in (first, made()):
         for same in ("one", ""):
@@ -209,13 +209,13 @@ def test_a_table_that_is_gone_was_lost_unless_another_one_has_its_name(tmp_path:
             assert (lost.value.code, str(tmp_path / "lake.tables") in lost.value.hint) == ("lake_lost", True)
         known.check("shop.people", "two")
     first.note("shop.people", "two")
-    first.note("shop.people", "")  # rows of one that was dropped: nobody knows its id any more
+    first.note("shop.people", "")  # rows of a dropped table whose id is pruned
     first.check("shop.people", "one")
     with pytest.raises(CdcError):
         made().check("shop.people", "two")
 
 
-def test_a_mark_of_an_earlier_release_is_of_any_table(tmp_path: Path) -> None:
+def test_a_mark_of_an_earlier_release_fits_any_table(tmp_path: Path) -> None:
     made = Made(tmp_path, Identity("c", "w", "checkpoint", "/lake"))
     (tmp_path / "lake.tables" / "checkpoint.shop.people").write_bytes(b"")
     with pytest.raises(CdcError):

@@ -1,4 +1,4 @@
-"""What is there is left out, and nothing else: plan parts of a checkpoint that took the place of a lost one."""
+"""Recovery of a lost checkpoint: the new plan parts omit exactly the output that exists already."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.cdc.lake.test_lake import row
 Identity = tuple[int, int, int, int]
 
 
-def out_of(outs: Iterable[tuple[bool, Identity]]) -> pa.RecordBatch:
-    """What goes out for records: rows or letters, and the identity of the row, or of the letter's mutation."""
+def output_of(outs: Iterable[tuple[bool, Identity]]) -> pa.RecordBatch:
+    """Return the output for records: rows or letters, with the identity of the row or of the letter's mutation."""
     found = list(outs)
     return pa.RecordBatch.from_arrays(
         [
@@ -65,7 +65,7 @@ IDENTITIES = st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(10, 12)
     lasts=st.frozensets(IDENTITIES, max_size=5),
     letters=st.frozensets(st.tuples(st.integers(0, 2), st.integers(0, 5))),
 )
-def test_what_is_there_is_left_out_and_all_else_is_as_it_was(
+def test_only_existing_output_is_omitted(
     outs: list[tuple[bool, Identity]],
     rows: frozenset[Identity],
     lasts: frozenset[Identity],
@@ -81,8 +81,8 @@ def test_what_is_there_is_left_out_and_all_else_is_as_it_was(
         for letter, name in outs
         if name[:2] not in letters and (name[:2] not in decided if letter else not {name, name[:3]} & {*rows, *whole})
     ]
-    (after,) = without(lambda batches: batches, there, counts)([out_of(outs)])
-    assert after.equals(out_of(left))
+    (after,) = without(lambda batches: batches, there, counts)([output_of(outs)])
+    assert after.equals(output_of(left))
     gone = Counter(letter for letter, _ in outs) - Counter(letter for letter, _ in left)
     mutations = {name[:2] for letter, name in outs if not letter and (letter, name) not in left}
     assert of_kind(counts.value, REASON) == {
@@ -102,7 +102,7 @@ KINDS = st.tuples(st.integers(0, 2), st.integers(1, 3), st.integers(0, 2))
 
 @given(before=KINDS, now=KINDS, share=st.floats(0, 0.99), cut=st.integers(0, 7))
 def test_a_partial_write(before: tuple[int, int, int], now: tuple[int, int, int], share: float, cut: int) -> None:
-    """``before``, ``now``: numbers of preimages, logged rows and postimages, then and as they are made once more."""
+    """``before`` and ``now`` count preimages, logged rows and postimages of the first and the repeated write."""
     old = [operation for operation, count in zip((0, 2, 9), before, strict=True) for _ in range(count)]
     new = [
         operation for operation, count in zip((0, 2, 9), (now[0], before[1], now[2]), strict=True) for _ in range(count)
@@ -141,7 +141,7 @@ def _rows(values: list[bytes]) -> pa.RecordBatch:
 
 
 def index_of(checkpoint: Path, chunks_of: Iterable[list[tuple[Identity, bool]]]) -> Index:
-    """An index of these, noted chunk after chunk."""
+    """Return an index of these entries, added in chunks."""
     index = Index(checkpoint)
     (checkpoint / FOLDER).mkdir()
     for noted in chunks_of:
@@ -162,7 +162,7 @@ def index_of(checkpoint: Path, chunks_of: Iterable[list[tuple[Identity, bool]]])
     return Index(checkpoint)
 
 
-def test_an_index_gives_what_lies_in_a_part_and_nothing_behind_its_bounds(tmp_path: Path) -> None:
+def test_an_index_returns_entries_within_its_bounds(tmp_path: Path) -> None:
     rows = [((0, offset, 100, 0), False) for offset in range(50)] + [((1, 7, 100, 0), False), ((1, 7, 100, 1), False)]
     index = index_of(tmp_path, [rows[:20], rows[20:], [((1, 9, 0, 0), True)]])
     assert index.is_made
@@ -176,13 +176,13 @@ def test_an_index_gives_what_lies_in_a_part_and_nothing_behind_its_bounds(tmp_pa
     assert index.concerns((OffsetRange(0, 49, 60),))
 
 
-def test_an_index_of_nothing_concerns_no_part(tmp_path: Path) -> None:
+def test_an_empty_index_concerns_no_part(tmp_path: Path) -> None:
     index = index_of(tmp_path, [])
     assert index.is_made
     assert not index.concerns((OffsetRange(0, 0, 10),))
 
 
-def test_an_index_that_is_gone_is_noticed(tmp_path: Path) -> None:
+def test_a_lost_index_is_detected(tmp_path: Path) -> None:
     index_of(tmp_path, [[((0, 1, 1, 0), False)]])
     for path in (tmp_path / FOLDER).iterdir():
         path.unlink()
@@ -197,7 +197,7 @@ def test_an_index_that_is_gone_is_noticed(tmp_path: Path) -> None:
         *(b'{"bounds": {"%s}, "settled": {}, "lasts": []}' % bound for bound in (b'a": 1', b'0": "1"', b'0": true')),
     ],
 )
-def test_bounds_that_are_none_are_refused(data: bytes, tmp_path: Path) -> None:
+def test_invalid_bounds_are_refused(data: bytes, tmp_path: Path) -> None:
     with pytest.raises(ChainBroken, match=FILE):
         decode_index(data)
 
