@@ -1,4 +1,4 @@
-"""Steps of the simulator, performed by whoever is no process of its world."""
+"""Run simulator steps outside of the processes of a simulated world."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PATIENCE_US = 60 * SECOND
 
 
 def run_steps(world: SimWorld, host: SimHost, steps: Work) -> Any:
-    """Perform ``steps`` on ``host`` to their end; virtual time passes. Gives what they give, raises what they raise."""
+    """Run ``steps`` on ``host`` to their end in virtual time; return their result or raise their exception."""
     given: list[Any] = []
     raised: list[Exception] = []
 
@@ -21,7 +21,7 @@ def run_steps(world: SimWorld, host: SimHost, steps: Work) -> Any:
             raised.append(error)
 
     world.spawn(host, "test", run())
-    assert world.run(world.now + PATIENCE_US, lambda: bool(given or raised)), "steps that never end"
+    assert world.run(world.now + PATIENCE_US, lambda: bool(given or raised)), "the steps never end"
     if raised:
         raise raised.pop()
     return given.pop()

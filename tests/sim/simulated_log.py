@@ -1,4 +1,4 @@
-"""The simulator's broker behind the port of a log: each call lets virtual time pass until it is answered."""
+"""The simulator's broker behind the log port: each call advances virtual time until its answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sim.carrying import run_steps
 
 
 class SimulatedTail:
-    """A reader; what it was given and has not returned yet is held."""
+    """A reader; it keeps received records until it returns them."""
 
     def __init__(self, log: SimulatedLog, position: int) -> None:
         self._log = log
@@ -36,7 +36,7 @@ class SimulatedTail:
 
 
 class SimulatedLog:
-    """As one host of the world sees it. ``lock``: threads take turns in the world."""
+    """The log as one host of the world sees it; threads use the world one after another under ``lock``."""
 
     name = METADATA
 
@@ -75,4 +75,4 @@ class SimulatedLog:
             return SimulatedTail(self, from_offset)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing; there is nothing to close."""

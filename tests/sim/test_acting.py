@@ -1,4 +1,4 @@
-"""Every word of a script is performed: who draws it and who performs it agree, and runs show that it happened."""
+"""Every action of a script is performed: generator and performer know the same actions, and runs report each one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ringlog_sim.runner.script import PROFILES, Action, Script, draw_script
 from ringlog_sim.stories.moments import DAWDLE
 
 IN_STORIES = frozenset({"lower_settled", "resize"})
-"""Words that nobody draws: stories of ``test_settled`` and of ``test_tablet_streams`` have them."""
+"""Actions that no profile draws: stories of ``test_settled`` and ``test_tablet_streams`` contain them."""
 QUICK = tuple(name for name in PROFILES if name not in ("medium", "large"))
 PLAYED_MAX = 60
 
 
-def words_of(script: Script) -> Iterator[str]:
-    """All that the script wants to happen, also at moments that are armed."""
+def actions_of(script: Script) -> Iterator[str]:
+    """Return all actions of the script, including those at armed moments."""
     for action in script.actions:
         what, arguments = action.what, action.arguments
         yield what
@@ -31,37 +31,37 @@ def words_of(script: Script) -> Iterator[str]:
                 yield what
 
 
-def test_every_word_that_is_drawn_is_performed_and_the_other_way_round() -> None:
+def test_drawn_and_performed_actions_match() -> None:
     drawn = {
-        word for name in QUICK for seed in range(1, 400) for word in words_of(draw_script(seed, PROFILES[name]))
-    } | {word for seed in range(1, 60) for word in words_of(draw_script(seed, PROFILES["large"]))}
+        word for name in QUICK for seed in range(1, 400) for word in actions_of(draw_script(seed, PROFILES[name]))
+    } | {word for seed in range(1, 60) for word in actions_of(draw_script(seed, PROFILES["large"]))}
     assert drawn | IN_STORIES == set(PERFORMED)
     assert not drawn & IN_STORIES
 
 
-def test_runs_show_that_every_word_happened() -> None:
+def test_runs_report_every_action() -> None:
     done: Counter[str] = Counter()
     missing, played = set(PERFORMED) - IN_STORIES, 0
     for seed in count(1):
         for name in (*QUICK, "medium"):
             script = draw_script(seed, PROFILES[name])
-            if not missing & set(words_of(script)):
+            if not missing & set(actions_of(script)):
                 continue
             report, played = run_script(script), played + 1
             assert (report.rule, report.detail) == ("", ""), (name, seed)
             done.update({key[1]: times for key, times in report.did.items() if key[0] == "action"})
             missing -= set(done)
-            assert played < PLAYED_MAX or not missing, f"drawn, and never seen to happen: {missing}"
+            assert played < PLAYED_MAX or not missing, f"drawn, never performed: {missing}"
         if not missing:
             break
 
 
-def test_a_word_means_one_thing() -> None:
+def test_an_action_has_one_meaning() -> None:
     with pytest.raises(ValueError, match="cut: two tables"):
         merged({"cut": lambda: None}, {"burst": lambda: None, "cut": lambda: None})
 
 
-def test_what_nobody_performs_is_an_error_and_is_not_counted() -> None:
+def test_an_unknown_action_fails_and_is_not_counted() -> None:
     run = Run(draw_script(1, PROFILES["small"]))
     with pytest.raises(ValueError, match="nobody performs dance"):
         perform(run, Action(1, 0, "dance", ()))

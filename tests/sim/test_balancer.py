@@ -1,4 +1,4 @@
-"""The balancer in simulated clusters: tablets spread onto a node that joins, whoever dies; and it comes to an end."""
+"""The balancer in simulated clusters: tablets spread onto a joining node under failures, and the balancer finishes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ RUNS = 12
 SHAPE = ClusterShape(founded=2, joining=1, factor=1, tokens=1, history=10_000, old=False)
 
 
-def played(seed: int, *more: Action) -> ClusterState:
-    """The last state of ``run``."""
+def last_state(seed: int, *more: Action) -> ClusterState:
+    """Return the last state of ``run``."""
     return run(seed, *more)[0]
 
 
 def run(seed: int, *more: Action) -> tuple[ClusterState, Counter[tuple[str, ...]]]:
-    """The last state of a run in which n3 joins a cluster whose table has eight tablets, and what happened in it."""
+    """Run a cluster whose table has eight tablets while n3 joins; return its last state and its events."""
     actions = (
         Action(0, 0, "with_role", ("balancer",)),
         Action(1, 0, "spread", (1, 8)),
@@ -41,11 +41,11 @@ def run(seed: int, *more: Action) -> tuple[ClusterState, Counter[tuple[str, ...]
 
 
 def broken(bug: Mutant, befalls: tuple[Action, ...]) -> str:
-    """The first promise that a run breaks with a bug; empty if none does."""
+    """Return the first rule that a run with a bug breaks; empty if it breaks none."""
     with planted(bug):
         for seed in range(10):
             try:
-                played(seed, *befalls)
+                last_state(seed, *befalls)
             except BrokenPromise as violation:
                 return violation.rule
     return ""
@@ -58,29 +58,29 @@ def spread(state: ClusterState) -> Counter[str]:
 
 
 def test_tablets_spread_onto_a_node_that_joins() -> None:
-    found = spread(played(1))
+    found = spread(last_state(1))
     assert found["n3"] > 0, found
     assert sum(found.values()) == 8
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_they_do_so_when_the_balancer_is_handed_over_and_its_hosts_crash(seed: int) -> None:
+def test_tablets_spread_despite_takeovers_and_crashes(seed: int) -> None:
     befalls = (
         Action(10, 4 * SECOND, "hand_over", ("balancer",)),
         Action(11, 6 * SECOND, "crash", ("agents-1", 2_000)),
         Action(12, 9 * SECOND, "crash", ("agents-2", 2_000)),
         Action(13, 12 * SECOND, "hand_over", ("balancer",)),
     )
-    assert spread(played(seed, *befalls))["n3"] > 0
+    assert spread(last_state(seed, *befalls))["n3"] > 0
 
 
 @pytest.mark.parametrize("name", ["n1", "n2", "n3"])
-def test_a_node_that_crashes_meanwhile_holds_nothing_up_for_ever(name: str) -> None:
-    assert spread(played(4, Action(10, 5 * SECOND, "crash", (name, 3_000))))["n3"] > 0
+def test_a_crashed_node_does_not_block_the_balancer(name: str) -> None:
+    assert spread(last_state(4, Action(10, 5 * SECOND, "crash", (name, 3_000))))["n3"] > 0
 
 
-def test_the_profile_of_tablets_meets_what_it_is_about() -> None:
-    """Balancers that are taken over, logged tables that are cut, and nothing that the checks object to."""
+def test_the_tablets_profile_covers_its_subject() -> None:
+    """The runs have takeovers of balancers and cuts of logged tables, and no check fails."""
     did: Counter[tuple[str, ...]] = Counter()
     for seed in range(1, RUNS + 1):
         report = run_seed(seed, PROFILE)
@@ -102,14 +102,14 @@ STALE = Mutant(
 )
 
 
-def test_a_plan_that_comes_after_a_take_over_has_no_effect() -> None:
-    """Its instance is slow once it has planned again, and loses its role; planted: no term is asked for."""
+def test_a_plan_after_a_takeover_has_no_effect() -> None:
+    """The instance is slow after it has planned again, and loses its role; the planted bug skips the term."""
     late = (
         Action(10, 0, "when", ("balancing", 2, 0, "slow", HERE, 1_500, 6_000)),
         Action(11, 0, "when", ("balancing", 2, 200, "hand_over", "balancer")),
     )
     for seed in range(3):
-        assert spread(played(seed, *late))["n3"] > 0
+        assert spread(last_state(seed, *late))["n3"] > 0
     assert broken(STALE, late) == "stale_plan"
 
 
@@ -118,8 +118,8 @@ VAIN = Mutant(
 )
 
 
-def test_a_tablet_whose_rows_do_not_come_turns_back() -> None:
-    """Its source is away while it is streamed, and may be asked once; planted: nobody turns it back."""
+def test_a_tablet_without_rows_reverts() -> None:
+    """Its source is down during the stream and may be asked once; the planted bug never reverts it."""
     away = (
         Action(10, SECOND, "set", ("stream_tries_max", 1)),
         *(
@@ -136,11 +136,11 @@ WAITED_FOR = Mutant(
 )
 
 
-def test_what_an_assassinated_node_had_is_made_anew() -> None:
-    """The only replicas are lost with it; planted: they are waited for."""
+def test_tablets_of_an_assassinated_node_are_recreated() -> None:
+    """The only replicas are lost with the node; the planted bug waits for them."""
     lost = (Action(10, 13 * SECOND, "lost", ("n1",)), Action(11, 14 * SECOND, "bury", ("n1", "Assassinate")))
-    for seed in (0, 2):  # n3 has joined by then: a join that needs what is lost would never end
-        found = spread(played(seed, *lost))
+    for seed in (0, 2):  # n3 has joined already: a join that needs lost rows would never end
+        found = spread(last_state(seed, *lost))
         assert not found["n1"], found
         assert sum(found.values()) == 8
     assert broken(WAITED_FOR, lost) == "drain"

@@ -1,4 +1,4 @@
-"""What the broker model keeps, and what it does not."""
+"""Guarantees of the broker model, and its limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringlog_sim.devices.world import SECOND, SimHost, SimWorld, Unanswered
 
 
 class Bench:
-    """A broker with one topic, and a way to do something on a host."""
+    """A broker with one topic, and a method that runs work on a host."""
 
     def __init__(self, seed: int = 1) -> None:
         self.world = SimWorld(seed)
@@ -21,7 +21,7 @@ class Bench:
         self.partition = self.broker.partition("t")
 
     def do(self, work: Generator[Any, bool, Any], host: SimHost | None = None) -> list[Any]:
-        """Start ``work``; the list gets its result, or the exception that it ended with."""
+        """Start ``work``; the list gets its result or its exception."""
         outcome: list[Any] = []
 
         def run() -> Generator[Any, bool, None]:
@@ -34,7 +34,7 @@ class Bench:
         return outcome
 
     def values(self) -> list[Any]:
-        """What a reader sees now."""
+        """Return the values that a reader sees now."""
         return [record.value for record in self.partition.records[: self.partition.visible]]
 
 
@@ -67,7 +67,7 @@ def test_a_leader_that_changes_loses_an_unacknowledged_tail_sometimes() -> None:
     assert 0 < lost < 40
 
 
-def test_readers_see_only_what_is_replicated_and_each_record_once_in_order() -> None:
+def test_readers_see_each_replicated_record_once_in_order() -> None:
     bench, seen = Bench(3), []
     bench.broker.tail(bench.host, "t", 0, 0, lambda records: seen.extend(record.value for record in records))
     for number in range(30):
@@ -84,7 +84,7 @@ def test_readers_see_only_what_is_replicated_and_each_record_once_in_order() -> 
     assert seen == bench.values()
 
 
-def test_a_fenced_producer_writes_nothing_any_more_and_a_transaction_leaves_a_gap() -> None:
+def test_a_fenced_producer_cannot_write_and_transactions_leave_gaps() -> None:
     bench = Bench()
     first = bench.do(bench.broker.initialise(bench.host, "id"))
     bench.world.run(SECOND)

@@ -1,4 +1,4 @@
-"""Checks on movements, gates, quorums and rows: their models are right, and each sees the bug that it is there for."""
+"""Checks on movements, barriers, quorums and rows: their models are right, and each check finds its bug."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ringlog_sim.runner import run
 from ringlog_sim.runner.search import run_seed
 
 SEEDS = 300
-"""A planted bug that is listed here is usually found by the first few; more would be a change worth a look."""
+"""The first few seeds usually find a planted bug of this list; a higher number deserves an investigation."""
 
 FOUND_BY = {
     "gate_ignores_datacenter": "gate",
@@ -39,7 +39,7 @@ FOUND_BY = {
 
 
 def first_broken(name: str) -> str:
-    """The first rule that the planted bug breaks; empty if none within the seeds."""
+    """Return the first rule that the planted bug breaks; empty if no seed breaks one."""
     with planted(next(mutant for mutant in MUTANTS if mutant.name == name)):
         for seed in range(1, SEEDS + 1):
             report = run_seed(seed, "small")
@@ -67,7 +67,7 @@ def test_the_walk_takes_distinct_owners_clockwise_over_the_end_of_the_ring() -> 
     assert walk({}, 0) == []
 
 
-def test_settings_take_whom_they_want_of_the_walk() -> None:
+def test_strategies_choose_nodes_of_the_walk() -> None:
     owners = {-10: "a", 0: "b", 5: "b", 20: "c", 30: "d"}
     places = {"a": ("dc1", "r1"), "b": ("dc1", "r1"), "c": ("dc2", "r1"), "d": ("dc1", "r2")}
     assert replicas(Replication("simple", 2), owners, places, 5) == ("b", "c")
@@ -91,7 +91,7 @@ def test_ranges_are_open_below_and_wrap() -> None:
     assert covering((0, 5), 1) == 5
 
 
-def test_who_comes_back_is_a_new_member_and_who_stays_is_not() -> None:
+def test_a_returning_replica_is_a_new_member() -> None:
     first = NO_RANGE.next(("a", "b"), ("a", "b"), 3)
     assert first == SeenRange({"a": 3, "b": 3}, {"a": 3, "b": 3}, 3)
     without = first.next(("b",), ("b",), 5)
@@ -100,7 +100,7 @@ def test_who_comes_back_is_a_new_member_and_who_stays_is_not() -> None:
     assert again.next(("a", "b"), ("a", "b"), 9) is again
 
 
-def test_a_write_needs_the_old_and_the_new_group_and_whoever_has_gone_on_is_of_no_use() -> None:
+def test_a_write_needs_both_groups_at_its_epoch() -> None:
     groups = _distinct(("a", "b", "c"), ("b", "c", "x"), ("a", "b", "c", "x"))
     assert groups == (("a", "b", "c"), ("b", "c", "x"))
     assert set(smallest_quorums(groups, frozenset("abcx"))) == {frozenset("bc"), frozenset("abx"), frozenset("acx")}
@@ -115,7 +115,7 @@ def test_a_write_needs_the_old_and_the_new_group_and_whoever_has_gone_on_is_of_n
     starts=st.dictionaries(st.integers(0, 40), st.integers(0, 8), max_size=4),
     leeway=st.integers(0, 8),
 )
-def test_the_rule_of_acceptance_is_retold_well(timestamp: int, now: int, starts: dict[int, int], leeway: int) -> None:
+def test_the_acceptance_model_matches_the_kernel(timestamp: int, now: int, starts: dict[int, int], leeway: int) -> None:
     ascending = tuple(sorted(starts))
     reaches = tuple(starts[start] for start in ascending)
     verdict = accept(timestamp, now, ascending, leeway, reaches)

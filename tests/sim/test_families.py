@@ -1,4 +1,4 @@
-"""Runs of the simulator about one subject each: zones, columns, batches, clocks, peers, members, racks."""
+"""Simulator runs with one subject each: zones, columns, batches, clocks, peers, members, racks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from ringlog_sim.stories.story import AGENT_HOSTS
 from ringlog_sim.stories.zones import PROFILE as ZONES
 from ringlog_sim.stories.zones import STEPS
 from tests.kernel.entries import TABLE, applied, entry, founded, with_normal_nodes
-from tests.sim.test_losses import Befalls, played
+from tests.sim.test_losses import Befalls, play
 
 RUNS = 8
 
 
-def test_the_profile_of_zones_meets_what_it_is_about() -> None:
-    """Moves that end, are cancelled, begin anew; rebalancers that are taken over; and nothing that checks object to."""
+def test_the_zones_profile_covers_its_subject() -> None:
+    """Moves complete, are cancelled and restart; rebalancers are taken over; and no check fails."""
     did: Counter[tuple[str, ...]] = Counter()
     for seed in range(1, RUNS + 1):
         report = run_seed(seed, ZONES)
@@ -48,15 +48,18 @@ def test_the_profile_of_zones_meets_what_it_is_about() -> None:
 
 
 RICH = (2, 5, 9, 11, 22, 25, 26, 29, 43, 50)
-"""Seeds of which each has something that not every run has. Where the profile draws otherwise,
-``ringlog sim run --profile zones --seeds N`` counts what another seed has.
+"""Seeds with events that not every run has.
+
+If the profile draws other events, ``ringlog sim run --profile zones --seeds N`` counts the events of other seeds.
 """
 
 
-def test_the_runs_contain_what_the_profile_is_said_to_contain() -> None:
-    """CDC rows and registers of tables that a zone places, restarts of replicas that begin and end, disks that fail
-    and say so, nodes that die at each kind of entry that leads data on, and resets of partitions with data: more than
-    one node survives, most survive and somebody admits a loss or nobody does, and one that nobody admits waits.
+def test_the_runs_contain_the_documented_events() -> None:
+    """The runs contain CDC rows and registers of zone-placed tables, replica restarts, and disks that fail and report
+    it.
+
+    Nodes die at each kind of entry that moves data forward. Partitions with data are reset: several nodes survive, most
+    survive with or without an admitted loss, and a reset without an admitted loss waits.
     """
     did: Counter[tuple[str, ...]] = Counter()
     for seed in RICH:
@@ -72,7 +75,7 @@ def test_the_runs_contain_what_the_profile_is_said_to_contain() -> None:
     assert [what for what in wanted if not did[what]] == []
 
 
-# Columns that are dropped, renamed and made anew on the simulated world.
+# Columns are dropped, renamed and recreated on the simulated world.
 
 
 def test_seeds_break_no_promise_and_exercise_all_of_it() -> None:
@@ -84,10 +87,10 @@ def test_seeds_break_no_promise_and_exercise_all_of_it() -> None:
     assert min(did[what] for what in ("seen on a node", "seen in the CDC log", "dropped")) > 10
 
 
-# Commands about tables come in batches now and then, which apply, and which the check of tablets follows.
+# Some table commands come in batches, which apply, and the check of tablets follows them.
 
 
-def test_batches_are_drawn_and_mostly_apply() -> None:
+def test_most_batches_apply() -> None:
     empty = applied(with_normal_nodes(founded(), 2), CreateKeyspace("ks", Replication("tablets", 1)))
     outcomes = Counter[str]()
     for seed in range(60):
@@ -103,13 +106,13 @@ def test_batches_are_drawn_and_mostly_apply() -> None:
     assert outcomes["applied"] > outcomes["refused"] > 0, outcomes
 
 
-# Nodes and agents whose clocks are ahead settle verdicts far ahead; then the clocks are right, and that is lowered.
+# Nodes and agents with fast clocks set the watermark far ahead; then their clocks are corrected and it is lowered.
 
 
 AHEAD_MS = 600_000
 WRONG = ("n1", "agents-1", "agents-2")
 SEEDS = (1, 2)
-"""Seeds in which a node settles in time."""
+"""Seeds with a watermark advance in time."""
 
 UNCUT = Mutant(
     "lowered_uncut",
@@ -122,7 +125,7 @@ UNCUT = Mutant(
 
 
 def story(seed: int) -> RunReport:
-    """The settled time is ten minutes ahead when a node begins to join and a setting changes."""
+    """The watermark is ten minutes ahead when a node starts to join and a setting changes."""
     happens: list[Befalls] = [
         *((at, "clock", (name, sign * AHEAD_MS)) for at, sign in ((300, 1), (2_000, -1)) for name in WRONG),
         *((at, "burst", (5,)) for at in (600, 1_000, 1_400, 4_500, 75_000)),
@@ -130,11 +133,11 @@ def story(seed: int) -> RunReport:
         (3_500, "start", ("n2",)),
         (5_000, "lower_settled", ()),
     ]
-    return played(seed, happens, ClusterShape(1, 1, 1, 1, 10_000, False), calm=80_000)
+    return play(seed, happens, ClusterShape(1, 1, 1, 1, 10_000, False), calm=80_000)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_settled_time_of_the_future_is_lowered_under_load(seed: int) -> None:
+def test_a_future_watermark_is_lowered_under_load(seed: int) -> None:
     report = story(seed)
     assert not report.rule, f"{report.rule}: {report.detail}"
     assert report.did["command", "LowerSettledTime", "AppliedResult"], report.did
@@ -145,35 +148,35 @@ def test_a_planted_bug_is_found() -> None:
         assert story(SEEDS[0]).rule == "invariant_broken", UNCUT.bug
 
 
-# Nodes that learn of the log from each other while the broker is away from them, and peers that lie.
+# Nodes learn log entries from each other while the broker is unreachable, and some peers lie.
 
 
 PEERS_SEEDS = range(1, 19)
 
 
-def test_nodes_learn_from_each_other_and_nobody_serves_it() -> None:
+def test_nodes_learn_from_peers_and_do_not_serve_it() -> None:
     found = SearchResult()
     for report in reports(PEERS_SEEDS, "peers", jobs=1):
         found.add(report)
     assert [(one.seed, one.rule, one.detail) for one in found.failures] == []
     heard = {key[1] for key in found.did if key[0] == "peers"}
-    assert heard >= {"entries", "refuted", "bad_entries", "foreign_cluster"}, "in more seeds there is more"
+    assert heard >= {"entries", "refuted", "bad_entries", "foreign_cluster"}, "more seeds have more events"
 
 
-def test_each_run_of_the_profile_has_nodes_that_ask_and_lies_of_all_kinds_come() -> None:
+def test_each_run_has_requests_to_peers_and_all_lies_occur() -> None:
     scripts = [draw_script(seed, PROFILES["peers"]) for seed in range(60)]
     assert all(any(action.what == "ask_peers" for action in script.actions) for script in scripts)
     lies = {action.arguments[1] for script in scripts for action in script.actions if action.what == "lies"}
     assert lies == set(LIES)
 
 
-# Members of the metadata service change while who takes part dies, and the copies that they keep are the log.
+# Log replicas change while participants die, and their copies equal the log.
 
 
 SHAPE = ClusterShape(founded=3, joining=0, factor=1, tokens=1, history=10_000, old=False)
 
 
-def test_members_come_and_go_and_nobody_is_called_one_who_lacks_the_log() -> None:
+def test_members_change_and_each_member_has_the_log() -> None:
     found = SearchResult()
     for report in reports(range(1, 16), MEMBERS, jobs=1):
         found.add(report)
@@ -184,7 +187,7 @@ def test_members_come_and_go_and_nobody_is_called_one_who_lacks_the_log() -> Non
     assert did["joining to member"] > 10
 
 
-def test_each_run_of_the_profile_has_members_and_all_wishes_come() -> None:
+def test_each_run_has_members_and_all_targets_occur() -> None:
     scripts = [draw_script(seed, PROFILES[MEMBERS]) for seed in range(60)]
     assert all(any(action.what == "keep_log" for action in script.actions) for script in scripts)
     wishes = {action.arguments[0] for script in scripts for action in script.actions if action.what == "service"}
@@ -195,8 +198,8 @@ def test_each_run_of_the_profile_has_members_and_all_wishes_come() -> None:
     assert {action.arguments[1] for action in steps} == set(range(1, 9))
 
 
-def test_everybody_dies_at_each_step_of_a_service_of_three() -> None:
-    """All nodes and both hosts of agents, at each of six steps; then all is as wanted."""
+def test_all_hosts_die_at_each_step_of_a_service_of_three() -> None:
+    """All nodes and both agent hosts die at each of six steps; then the service reaches its target."""
     for nth in range(1, 7):
         dies = [("crash", "n1"), ("crash", "n2"), ("torn", "n3"), *(("crash", host) for host in AGENT_HOSTS)]
         happens: list[tuple[int, str, tuple[object, ...]]] = [(0, "keep_log", ()), (100, "service", ("automatic",))]
@@ -211,7 +214,7 @@ def test_everybody_dies_at_each_step_of_a_service_of_three() -> None:
         assert report.did["moment", STEP, "crash"] == 4
 
 
-# Runs in which each of two datacenters has two racks: how many have them, and that nothing else is another one.
+# Runs in which each of two datacenters has two racks: their share, and no other changes.
 
 
 RACKED_SEEDS = range(400)
@@ -225,13 +228,13 @@ def is_racked(script: Script) -> bool:
     return script.shape.racked and script.shape.datacenters == 2
 
 
-def test_a_fifth_of_the_longer_runs_have_them() -> None:
+def test_a_fifth_of_the_longer_runs_have_racks() -> None:
     racked = sum(script.shape.racked for script in drawn("medium"))
     assert 0.7 * RACK_SHARE < racked / len(RACKED_SEEDS) < 1.3 * RACK_SHARE
     assert not any(script.shape.racked for script in drawn("small"))
 
 
-def test_each_datacenter_has_two_racks_and_who_replaces_lies_where_the_other_lay() -> None:
+def test_each_datacenter_has_two_racks_and_replacements_keep_theirs() -> None:
     pairs = 0
     for script in filter(is_racked, drawn("medium")):
         shape = script.shape
@@ -242,18 +245,18 @@ def test_each_datacenter_has_two_racks_and_who_replaces_lies_where_the_other_lay
         for newcomer, founder in (one.arguments for one in script.actions if one.what == "replace"):
             assert places[int(newcomer[1:])] == places[int(founder[1:])]
             pairs += 1
-    assert pairs, "somebody is replaced"
+    assert pairs, "a node is replaced"
 
 
-def test_racks_are_drawn_beside_all_else() -> None:
-    """Else each seed would be another run than before, and each saved script."""
+def test_racks_do_not_change_other_draws() -> None:
+    """Otherwise each seed and each saved script would be another run than before."""
     shape = next(filter(is_racked, drawn("medium"))).shape
     without = replace(shape, racked=False)
     assert repr(shape) == repr(without)
     assert cluster_id_of(shape) == cluster_id_of(without)
 
 
-def test_a_run_with_them_breaks_no_promise_and_its_script_comes_back() -> None:
+def test_a_run_with_racks_breaks_no_promise_and_replays() -> None:
     script = next(filter(is_racked, drawn("medium")))
     assert from_json(to_json(script)) == script
     report = run_script(script)

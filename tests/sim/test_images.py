@@ -1,4 +1,4 @@
-"""Tables with images in the simulator: drivers that die, stand still or are replaced, late tasks, tables made anew."""
+"""Tables with images in the simulator: drivers die, pause or are replaced; tasks are late; tables are recreated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ NARROWED: tuple[Befalls, ...] = ((1_000, "images", ("narrow", "i")),)
 
 
 def story(seed: int, *befalls: Befalls, tables: str = "i", made: str = "create") -> RunReport:
-    """Writes meet in few rows of tables with images, and these things happen: (milliseconds, what, arguments)."""
+    """Return a script with writes to few rows of tables with images, plus events of (milliseconds, action,
+    arguments).
+    """
     happens = [
         *((0, "images", (made, table)) for table in tables),
         *((at, "imaged_burst", (4,)) for at in BURSTS),
@@ -55,7 +57,7 @@ def story(seed: int, *befalls: Befalls, tables: str = "i", made: str = "create")
     ],
     ids=["switched", "stood still", "replaced twice", "late tasks", "crashed", "made anew", "other columns"],
 )
-def test_images_are_those_of_the_writes_before(befalls: tuple[Befalls, ...], happened: str) -> None:
+def test_images_match_the_earlier_writes(befalls: tuple[Befalls, ...], happened: str) -> None:
     did: Counter[tuple[str, ...]] = Counter()
     for seed in (1, 2, 3):
         report = story(seed, *befalls)
@@ -79,7 +81,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("mutant", bugs_of("images"), ids=lambda mutant: mutant.name)
-def test_a_bug_in_the_states_is_found(mutant: Mutant) -> None:
+def test_a_planted_state_bug_is_found(mutant: Mutant) -> None:
     befalls, tables = PLANTED[mutant.name], "ij" if mutant.name == "states_outlast_a_pause" else "i"
     with planted(mutant):
         made = "bare" if mutant.name == "folder_of_any_writer" else "create"

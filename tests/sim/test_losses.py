@@ -1,4 +1,4 @@
-"""A checkpoint that is lost, a fence, and what the next one under the same name makes of the topics."""
+"""A lost checkpoint, a fence, and the recovery by the next checkpoint under the same name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Befalls = tuple[int, str, tuple[object, ...]]
 
 
 def story(seed: int, nth: int, delay: int, *befalls: Befalls) -> RunReport:
-    """The checkpoint goes ``delay`` ms after the ``nth`` part began, with rows on their way that get there late."""
+    """Return a script that deletes the checkpoint ``delay`` ms after the start of part ``nth``, with late rows in
+    flight.
+    """
     happens: list[Befalls] = [
         *((at, "burst", (5,)) for at in (100, 400, 2_600)),
         (50, "when", ("part", nth, 0, "late", "spark", 80, 60)),
@@ -26,18 +28,18 @@ def story(seed: int, nth: int, delay: int, *befalls: Befalls) -> RunReport:
         (50, "when", ("part", nth, 300, "fence", 200, False)),
         *befalls,
     ]
-    return played(seed, happens)
+    return play(seed, happens)
 
 
-def played(seed: int, happens: list[Befalls], shape: ClusterShape = SHAPE, calm: int = 6_000) -> RunReport:
-    """What becomes of a script of (milliseconds, what, arguments)."""
+def play(seed: int, happens: list[Befalls], shape: ClusterShape = SHAPE, calm: int = 6_000) -> RunReport:
+    """Run a script of (milliseconds, action, arguments)."""
     actions = [Action(number, at * MS, what, arguments) for number, (at, what, arguments) in enumerate(happens)]
     ordered = tuple(sorted(actions, key=lambda action: (action.at, action.number)))
     return run_script(Script(seed, "small", shape, calm * MS, ordered))
 
 
 def images_switched(seed: int) -> RunReport:
-    """A table has no images any more when its writes are decided anew."""
+    """Return a script: a table loses its images before its writes are decided again."""
     nth = 4 + seed % 5
     happens: list[Befalls] = [
         (0, "images", ("create", "i")),
@@ -46,10 +48,10 @@ def images_switched(seed: int) -> RunReport:
         (50, "when", ("imaged", nth, 100, "images", "off", "i")),
         (50, "when", ("imaged", nth, 300, "fence", 900, False)),
     ]
-    return played(seed, happens)
+    return play(seed, happens)
 
 
-def test_a_write_that_is_half_written_is_whole_with_other_images_too() -> None:
+def test_a_half_written_write_is_completed_with_other_images() -> None:
     did: Counter[tuple[str, ...]] = Counter()
     for seed in range(1, 13):
         report = images_switched(seed)
@@ -59,7 +61,7 @@ def test_a_write_that_is_half_written_is_whole_with_other_images_too() -> None:
 
 
 def cut_off(seed: int, steps: int) -> RunReport:
-    """A driver dies in a part just before a generation begins; fenced and closed without it, it comes back."""
+    """Return a script: a driver dies in a part before a generation starts, is fenced, and returns after the close."""
     committed: list[Befalls] = [
         (0, "when", ("CommitCdcGeneration", 1, delay, *what))
         for delay, what in (
@@ -70,10 +72,10 @@ def cut_off(seed: int, steps: int) -> RunReport:
         )
     ]
     happens = [(100, "burst", (4,)), (400, "start", ("n2",)), (2_600, "burst", (6,)), *committed]
-    return played(seed, happens, ClusterShape(1, 1, 1, 2, 10_000, old=False), 14_000)
+    return play(seed, happens, ClusterShape(1, 1, 1, 2, 10_000, old=False), 14_000)
 
 
-def test_a_checkpoint_that_a_fence_has_cut_off_is_not_worked_on() -> None:
+def test_a_fenced_checkpoint_stops_the_job() -> None:
     did: Counter[tuple[str, ...]] = Counter()
     for seed, steps in ((2, 10), (4, 8), (5, 4), (6, 10)):
         report = cut_off(seed, steps)
@@ -86,7 +88,7 @@ def stories(most: int = 12) -> Iterator[RunReport]:
     return (story(seed, 2 + seed % 4, seed) for seed in range(1, most + 1))
 
 
-def test_each_row_is_there_once_whatever_was_written_before() -> None:
+def test_each_row_exists_once_after_a_loss() -> None:
     did: Counter[tuple[str, ...]] = Counter()
     for report in stories():
         assert not report.rule, f"seed {report.seed}: {report.rule}: {report.detail}"
@@ -104,7 +106,7 @@ def test_the_next_driver_may_die_in_any_step() -> None:
 
 
 def silenced() -> Iterator[RunReport]:
-    """A table has no log for a while, and has one again when a checkpoint is lost."""
+    """Return a script: a table has no log for a while, and has one again when a checkpoint is lost."""
     for seed in range(1, 13):
         happens: list[Befalls] = [
             (0, "images", ("create", "i")),
@@ -115,10 +117,10 @@ def silenced() -> Iterator[RunReport]:
             (650, "when", ("imaged", 2 + seed % 4, seed % 7, "wipe", "spark", 100)),
             (650, "when", ("imaged", 2 + seed % 4, 300, "fence", 900, False)),
         ]
-        yield played(seed, happens)
+        yield play(seed, happens)
 
 
-def test_what_was_skipped_stays_skipped() -> None:
+def test_skipped_writes_stay_skipped() -> None:
     did: Counter[tuple[str, ...]] = Counter()
     for report in silenced():
         assert not report.rule, f"seed {report.seed}: {report.rule}: {report.detail}"

@@ -1,4 +1,4 @@
-"""Planted bugs: each still applies, is taken back without a trace, and a sample is found within its bound."""
+"""Planted bugs: each applies, is removed without a trace, and a sample is found within its bound."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FOLD = "ringlog.kernel.fold"
 ALL = (*MUTANTS, *bugs_of("rare"), *bugs_of("explored"), *bugs_of("stories"), *bugs_of("quorums"))
 SAMPLE = 5
 QUICK = 60
-"""Only bugs that are found this soon are in the sample of every change; the whole table is measured by a command."""
+"""The sample of each change has only bugs with at most this bound; a command measures the whole table."""
 COSTLY = frozenset({"seen_is_a_fate"})
-"""Nor those whose seeds take long: what never comes to rest is run to the end of the simulator's patience (minutes)."""
+"""Bugs with slow seeds are excluded: a run that never settles takes minutes until the simulator's limit."""
 
 
-def test_every_file_of_planted_bugs_is_read_and_says_what_it_is_about() -> None:
-    """Those of a part are in the table; the others, beside it, are found by a script, the explorer, or a named test."""
+def test_every_file_of_planted_bugs_is_read_and_documented() -> None:
+    """Bugs of a part are in the table; a script, the explorer or a named test finds the others."""
     files = {path.stem for path in FOLDER.glob("*.diff")}
     assert files - set(PARTS) == {"rare", "explored", "stories", "quorums"}
     for part in sorted(files):
@@ -56,12 +56,12 @@ def test_a_bug_is_written_as_a_difference() -> None:
         "one: x\na.b, 1\n- x\n+ y",
     ],
 )
-def test_what_is_no_planted_bug_is_refused(text: str) -> None:
+def test_invalid_planted_bugs_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no planted bug"):
         read_bugs(text)
 
 
-def test_there_are_enough_and_their_names_differ() -> None:
+def test_there_are_enough_bugs_with_unique_names() -> None:
     assert len(MUTANTS) >= 30
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     assert {mutant.name for mutant in MUTANTS} >= COSTLY
@@ -78,7 +78,7 @@ def test_each_rare_bug_has_a_script_that_finds_it() -> None:
     assert {mutant.name for mutant in bugs_of("rare")} <= saved
 
 
-def test_a_bug_is_there_while_it_is_planted_and_not_afterwards() -> None:
+def test_a_bug_exists_only_while_planted() -> None:
     bug = Mutant("always_foreign", f"{FOLD}:_off_the_chain", "return None", "return 7", "", 1)
     before = fold._off_the_chain.__code__
     with planted(bug):
@@ -107,8 +107,8 @@ def _as(old: str, new: str, target: str = "m:Room.within") -> str:
     return ast.unparse(changed_tree(Mutant("a_bug", target, old, new, "", 1), SOURCE))
 
 
-def test_the_code_is_found_however_it_is_written() -> None:
-    """An expression in one place, or statements in a row."""
+def test_the_code_is_found_in_any_layout() -> None:
+    """The code may be one expression, or consecutive statements."""
     same = ast.unparse(ast.parse(SOURCE))
     assert _as("self . left<=0", "True") == same.replace("self.left <= 0", "True")
     block = "if (self.left <= 0):\n  return f('a', 'b')"
@@ -134,12 +134,12 @@ def test_the_code_is_found_however_it_is_written() -> None:
         ("f(3", "m:Room.within_too", "neither an expression nor statements"),
     ],
 )
-def test_code_that_is_not_there_once_does_not_apply(old: str, target: str, times: str) -> None:
+def test_ambiguous_or_missing_code_does_not_apply(old: str, target: str, times: str) -> None:
     with pytest.raises(DoesNotApply, match=f"a_bug: .*{times}"):
         _as(old, "pass" if old.startswith("return") else "0", target)
 
 
-def test_a_bug_that_changes_nothing_is_refused() -> None:
+def test_a_bug_without_a_change_is_refused() -> None:
     for old, new in (("no_such_name", "x"), ("return None", "return None  # still")):
         with pytest.raises(DoesNotApply), planted(Mutant("nothing", f"{FOLD}:_off_the_chain", old, new, "", 1)):
             pass
@@ -168,7 +168,7 @@ def _closures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return import_module("with_closures")
 
 
-def test_a_bug_in_a_function_that_a_call_left_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_bug_in_a_returned_closure_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = _closures(monkeypatch, tmp_path)
     with pytest.raises(DoesNotApply, match=r"made\.<locals>\.told was made by a call that is over"):
         planted(Mutant("b", "with_closures:made.told", "1 + number", "2 + number", "", 1)).__enter__()
@@ -177,7 +177,7 @@ def test_a_bug_in_a_function_that_a_call_left_is_refused(monkeypatch: pytest.Mon
     assert module.asked() == 1
 
 
-def test_a_bug_that_fails_half_way_is_taken_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failed_plant_is_reverted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = _closures(monkeypatch, tmp_path)
     before = module.asked.__code__
     halves = [(module.asked, module.made.__code__), (module.asked, module.Kept.told[0].__code__)]
@@ -188,7 +188,7 @@ def test_a_bug_that_fails_half_way_is_taken_back(monkeypatch: pytest.MonkeyPatch
 
 
 def _sample() -> list[Mutant]:
-    """Others each day, the same all day."""
+    """Return a sample that changes each day."""
     day = datetime.now(UTC).date().isoformat()
     quick = [mutant for mutant in MUTANTS if mutant.seeds <= QUICK and mutant.name not in COSTLY]
     return sorted(quick, key=lambda mutant: zlib.crc32(f"{day}/{mutant.name}".encode()))[:SAMPLE]

@@ -1,4 +1,4 @@
-"""Reads and writes of registers in simulated clusters: histories that two checkers agree on, bugs that are found."""
+"""Register reads and writes in simulated clusters: two checkers agree on the histories, and planted bugs are found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ringlog_testing.histories.verdict import Linearizability
 SEEDS = range(1, 6)
 
 
-def test_histories_are_judged_alike_by_ours_and_by_porcupine(tmp_path: Path) -> None:
+def test_our_checker_and_porcupine_agree(tmp_path: Path) -> None:
     for report in reports(SEEDS, "small", jobs=1, histories=tmp_path):
         assert (report.rule, report.detail, report.history) == ("", "", ())
     found: set[tuple[str, Op]] = set()
@@ -38,7 +38,7 @@ def test_histories_are_judged_alike_by_ours_and_by_porcupine(tmp_path: Path) -> 
     assert found >= {(LOG, Op.COMMIT), (LOG, Op.BARRIER), (LOG, Op.APPLIED), ("r0", Op.READ), ("r0", Op.WRITE)}
 
 
-def test_a_history_that_is_recorded_changes_nothing(tmp_path: Path) -> None:
+def test_recording_does_not_change_the_run(tmp_path: Path) -> None:
     assert run_seed(3, histories=tmp_path).digest == run_seed(3).digest
 
 
@@ -50,7 +50,7 @@ def test_bugs_on_this_path_are_found(name: str, first: int) -> None:
     assert rules & {"linearizable", "write_lost"}
 
 
-def test_registers_in_tablets_are_used_while_their_tablets_move() -> None:
+def test_registers_in_tablets_are_used_during_moves() -> None:
     drawn = (draw_script(seed, PROFILES["small"]) for seed in range(1, 310))
     scripts = [script for script in drawn if any(action.what == "tablets" for action in script.actions)]
     did: Counter[tuple[str, ...]] = Counter()
@@ -63,7 +63,7 @@ def test_registers_in_tablets_are_used_while_their_tablets_move() -> None:
     assert did["register", "stream kept"]
 
 
-def test_an_outsider_changes_nothing_and_gets_nothing() -> None:
+def test_an_outsider_changes_and_reads_nothing() -> None:
     did = sum((report.did for report in reports(SEEDS, "small", jobs=1)), Counter())
     sent = did["outsider", "read"] + did["outsider", "write"]
     refused = did["register", "read other_history"] + did["register", "write other_history"]
@@ -78,7 +78,7 @@ def test_an_outsider_changes_nothing_and_gets_nothing() -> None:
         ("other_history_taken", "other_history"),
     ],
 )
-def test_who_believes_an_outsider_is_found(name: str, rule: str) -> None:
+def test_a_bug_that_trusts_an_outsider_is_found(name: str, rule: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     with planted(mutant):
         assert rule in {run_seed(seed).rule for seed in range(1, 8)}

@@ -1,4 +1,4 @@
-"""Whole simulated clusters: fixed seeds, replays, scripts, shrinking, and what was found before."""
+"""Whole simulated clusters: fixed seeds, replays, scripts, shrinking, and regressions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_fixed_seeds_break_no_promise() -> None:
 
 
 def test_a_search_over_all_profiles_gives_each_seed_a_profile_that_replays_it() -> None:
-    assert set(SHARES) == set(PROFILES) >= set(STORIES), "give a new profile its share"
+    assert set(SHARES) == set(PROFILES) >= set(STORIES), "add the new profile to the search"
     assert sum(SHARES.values()) == 100
     drawn = Counter(profile_of(seed) for seed in range(2_000))
     assert set(drawn) == set(SHARES)
@@ -51,7 +51,7 @@ def test_a_search_over_all_profiles_gives_each_seed_a_profile_that_replays_it() 
     assert (report.profile, report.digest) == ("peers", run_seed(seed, "peers").digest)
 
 
-def test_a_search_leaves_the_collector_of_its_caller_as_it_was() -> None:
+def test_a_search_restores_the_collector_of_its_caller() -> None:
     searching = reports(range(1, 9), "small", jobs=1)
     next(searching)
     searching.close()
@@ -76,7 +76,7 @@ def test_a_seed_replays_to_the_same_digest_in_any_process() -> None:
     assert len(set(here)) == len(seeds)
 
 
-def test_a_story_changes_nothing_and_tells_what_happened() -> None:
+def test_a_story_reports_events_and_does_not_change_the_run() -> None:
     quiet, told = run_seed(5), run_seed(5, tracing=True)
     assert told.digest == quiet.digest
     assert any("TakeOver applied" in line for line in told.story)
@@ -85,7 +85,7 @@ def test_a_story_changes_nothing_and_tells_what_happened() -> None:
 
 def test_every_command_belongs_to_one_family() -> None:
     kinds = [kind for family in FAMILIES for kind in family.commands]
-    assert sorted(kinds) == sorted(COMMANDS), "name a new command in the family that proves it (ringlog_sim.families)"
+    assert sorted(kinds) == sorted(COMMANDS), "add the new command to its family (ringlog_sim.families)"
     assert all(check.__doc__ for check in CHECKS)
 
 
@@ -102,8 +102,8 @@ def test_each_run_of_a_profile_has_one_of_its_stories(profile: str) -> None:
         assert numbers & {story.first for story in stories_of(profile, seed)}, seed
 
 
-def test_numbers_of_stories_do_not_meet() -> None:
-    """An action draws from its number, so two stories of one run must not share any."""
+def test_numbers_of_stories_are_disjoint() -> None:
+    """An action draws from its number, so two stories of one run must not share a number."""
     for name, profile in PROFILES.items():
         for seed in range(10):
             actions = draw_script(seed, profile).actions
@@ -111,7 +111,7 @@ def test_numbers_of_stories_do_not_meet() -> None:
 
 
 @pytest.mark.parametrize("founded", [1, 3])
-def test_a_prepared_log_is_a_cluster_at_rest(founded: int) -> None:
+def test_a_prepared_log_is_a_settled_cluster(founded: int) -> None:
     prefix = prefix_of(ClusterShape(founded, 1, 2, 2, 10_000, old=False))
     state = prefix.states[-1]
     assert len(prefix.records) == state.epoch
@@ -124,7 +124,7 @@ def test_a_prepared_log_is_a_cluster_at_rest(founded: int) -> None:
     assert digest(prefix_of(ClusterShape(founded, 1, 2, 2, 10_000, old=False)).states[-1]) == digest(state)
 
 
-def test_a_run_in_which_too_little_happens_fails() -> None:
+def test_a_run_with_too_few_events_fails() -> None:
     script = replace(draw_script(1, PROFILES["small"]), actions=(), shape=ClusterShape(1, 0, 1, 1, 10_000, old=False))
     report = run_script(replace(script, calm=0), entries_min=50)
     assert report.rule == "too_little"
@@ -144,7 +144,7 @@ def test_shrinking_keeps_the_broken_promise_and_little_else() -> None:
     assert small.shape.tokens == 1
 
 
-def test_saved_scripts_come_back(tmp_path: Path) -> None:
+def test_saved_scripts_round_trip(tmp_path: Path) -> None:
     script = draw_script(9, PROFILES["small"])
     path = save(tmp_path, replace(run_seed(9), rule="some rule", detail="why"), script)
     assert load(path) == ("some rule", script)
@@ -160,7 +160,7 @@ def test_a_table_shows_its_empty_cells() -> None:
     assert some[0].empty() == empty[0].empty() - 1
 
 
-def test_what_was_found_before_stays_mended() -> None:
+def test_fixed_defects_stay_fixed() -> None:
     broken = []
     for path in REGRESSIONS:
         rule, script = load(path)
@@ -171,16 +171,16 @@ def test_what_was_found_before_stays_mended() -> None:
 
 
 @pytest.mark.parametrize("path", ALLOWED, ids=lambda path: path.stem)
-def test_what_a_check_once_called_wrong_and_was_right_stays_allowed(path: Path) -> None:
-    """Here the check had the defect, so no planted bug brings it back: the file tells by its name what is right."""
+def test_former_false_alarms_stay_allowed(path: Path) -> None:
+    """The check had the defect, so no planted bug restores it; the file name states the valid behaviour."""
     wrongly, script = load(path)
     report = run_script(script)
-    assert (report.rule, report.detail) == ("", ""), f"once called {wrongly}"
+    assert (report.rule, report.detail) == ("", ""), f"a check once refused this: {wrongly}"
 
 
 @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
-def test_a_mended_defect_is_seen_again_where_it_is_planted(path: Path) -> None:
-    """A regression is named after the planted bug that brings its defect back."""
+def test_a_planted_fixed_defect_is_found_again(path: Path) -> None:
+    """The regression file has the name of the planted bug that restores its defect."""
     name = path.stem.partition("-")[0]
     rule, script = load(path)
     with planted(next(mutant for mutant in (*MUTANTS, *bugs_of("rare")) if mutant.name == name)):

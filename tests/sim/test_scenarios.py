@@ -1,4 +1,6 @@
-"""Moments and scenarios: what is armed happens at its n-th time, where and when it should, never after the faults."""
+"""Moments and scenarios: an armed event happens at its n-th moment, at the right place and time, never after the
+faults.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ SETTING = ScenarioSetting(SECOND, "n3", ("n1", "n2"))
 
 SELDOM = ("FenceCdcWriter", "RetryOperation", "Remove", "Assassinate", "DropTable")
 ENOUGH = 7
-"""Runs of one rarity that are played."""
+"""The number of runs per rarity."""
 
 
 class Stage:
-    """A process on n1 that comes to a moment called ``here`` again and again; what happened, and when it went on."""
+    """A process on n1 that passes the moment ``here`` repeatedly, with its events and resume times."""
 
     def __init__(self, times: int) -> None:
         self.world = SimWorld(1)
@@ -45,7 +47,7 @@ class Stage:
         self.world.run(SECOND)
 
 
-def test_a_moment_comes_for_the_nth_time_once() -> None:
+def test_the_nth_moment_occurs_once() -> None:
     stage = Stage(4)
     stage.moments.arm(1, "here", 2, 0, "pause", HERE, 5)
     stage.moments.arm(2, "here@n2", 1, 0, "pause", "elsewhere", 5)
@@ -55,7 +57,7 @@ def test_a_moment_comes_for_the_nth_time_once() -> None:
     assert [at // MS for at, _, _ in stage.happened] == [20, 30]
 
 
-def test_what_is_delayed_holds_nobody_up() -> None:
+def test_a_delayed_process_does_not_block_others() -> None:
     stage = Stage(1)
     stage.moments.arm(1, "here", 1, 50, "burst", 3)
     stage.play()
@@ -63,14 +65,14 @@ def test_what_is_delayed_holds_nobody_up() -> None:
     assert stage.happened == [(60 * MS, "burst", (3,))]
 
 
-def test_a_process_dawdles_by_itself() -> None:
+def test_a_process_is_slow_alone() -> None:
     stage = Stage(1)
     stage.moments.arm(1, "here", 1, 0, DAWDLE, 300)
     stage.play()
     assert (stage.went_on, stage.happened) == ([310 * MS], [])
 
 
-def test_nothing_happens_once_the_faults_are_over() -> None:
+def test_no_event_happens_after_the_faults() -> None:
     stage = Stage(2)
     stage.moments.arm(1, "here", 1, 50, "burst", 3)
     stage.moments.arm(2, "here", 2, 0, "burst", 4)
@@ -81,14 +83,14 @@ def test_nothing_happens_once_the_faults_are_over() -> None:
 
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, *RARITIES], ids=lambda scenario: scenario.draw.__name__)
-def test_a_scenario_is_drawn_alike_for_a_seed(scenario: Scenario) -> None:
+def test_a_seed_always_draws_the_same_scenario(scenario: Scenario) -> None:
     one, other = (scenario.draw(Chance(7, "scenario"), SETTING) for _ in range(2))
     assert one == other
     assert one
     assert all(at >= 0 for at, _, _ in one)
 
 
-def test_every_scenario_comes_up_and_gets_the_cluster_that_it_needs() -> None:
+def test_every_scenario_occurs_with_its_cluster() -> None:
     drawn = set()
     for seed in range(1, 400):
         chosen = choose(Chance(seed, "scenario/small"))
@@ -109,7 +111,7 @@ def test_each_run_of_a_profile_has_a_scenario_or_a_rarity() -> None:
         assert any(FIRST_OF_SCENARIO <= action.number < FIRST_REPLACEMENT for action in script.actions), seed
 
 
-def test_every_rarity_comes_up_and_what_it_is_about_is_applied() -> None:
+def test_every_rarity_occurs_and_applies() -> None:
     drawn: Counter[str] = Counter()
     applied: Counter[str] = Counter()
     for seed in range(1, 1_000):

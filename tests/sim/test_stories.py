@@ -1,4 +1,4 @@
-"""Planted bugs that the simulator cannot reach: a test that is there anyhow finds each."""
+"""Planted bugs outside the simulator's reach; an existing test finds each of them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def _agreed(story: Callable[..., None], **more: str) -> Story:
 
 
 def _copied(folder: Path) -> None:
-    """As the fixtures of that module would make it."""
+    """Return the value of the fixture in that module."""
     cluster = copies.cluster.__wrapped__()  # type: ignore[attr-defined]
     made = copies.copy.__wrapped__(folder, cluster)  # type: ignore[attr-defined]
     copies.test_a_copy_restarts_if_the_log_starts_later(folder, cluster, next(made))
 
 
 def _pruned(story: Callable[..., None], *more: object) -> Story:
-    """As the fixture of that module would make it."""
+    """Return the value of the fixture in that module."""
     return lambda _: story(prunings.altered.__wrapped__(), *more)  # type: ignore[attr-defined]
 
 
@@ -106,11 +106,11 @@ def test_each_bug_has_a_story() -> None:
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_planted_bug_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The story is true without the bug, and with it something in it is not as the story says, or raises."""
+    """The story passes without the bug, and fails or raises with it."""
     (bug,) = (one for one in bugs_of("stories") if one.name == name)
     for folder in ("right", "wrong"):
         (tmp_path / folder).mkdir()
     STORIES[name](tmp_path / "right")
-    monkeypatch.setattr(agreement, "LONG_S", 1.0)  # so long it waits for what the bug keeps from coming
+    monkeypatch.setattr(agreement, "LONG_S", 1.0)  # the time limit for events that the bug prevents
     with planted(bug), pytest.raises((Exception, pytest.fail.Exception)):
         STORIES[name](tmp_path / "wrong")

@@ -1,4 +1,4 @@
-"""A table in tablets with a CDC log, written to while it is split, merged and a node joins; with bugs planted."""
+"""A table in tablets with a CDC log and writes during a split, a merge and a join; with planted bugs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from ringlog_sim.devices.world import SECOND
 from ringlog_sim.mutants.plant import Mutant, planted
 from ringlog_sim.runner.run import RunReport
-from tests.sim.test_cdc import played, told
+from tests.sim.test_cdc import failure_of, play
 
 RULES, ROUTING = "ringlog.kernel.commands.cdc.generations", "ringlog_cdc.columnar.routing"
 COORDINATOR = "ringlog.protocol.coordinator.core"
@@ -33,7 +33,7 @@ FOUND = {"tablets_as_before": "cdc_tablets", "rows_of_tablets_in_the_ring": "cdc
 
 
 def story(seed: int) -> RunReport:
-    """(milliseconds, what, arguments): two tablets become four, a node joins, and they are two again; rows come in."""
+    """Return events of (milliseconds, action, arguments): two tablets become four, a node joins, four become two."""
     happens: list[tuple[int, str, tuple[object, ...]]] = [
         (100, "burst", (2,)),
         (150, "logged_tablets", (1, 2)),
@@ -43,13 +43,13 @@ def story(seed: int) -> RunReport:
         (9_000, "resize", ("merge", 2)),
         *((at, "tablet_burst", (4,)) for at in (9_100, 10_000, 11_500, 13_000)),
     ]
-    return played(seed, happens, 16 * SECOND)
+    return play(seed, happens, 16 * SECOND)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_lie_under_the_streams_of_their_tablets_while_the_table_is_split_and_merged(seed: int) -> None:
+def test_rows_follow_the_streams_of_their_tablets_in_splits_and_merges(seed: int) -> None:
     report = story(seed)
-    assert not report.rule, told(report)
+    assert not report.rule, failure_of(report)
     assert report.did["entry", "FinishResize", "applied"] == 2
     assert report.did["entry", "RequestCdcGeneration", "applied"] >= 2
     assert report.did["entry", "CommitCdcGeneration", "applied"] >= 3
@@ -62,8 +62,8 @@ def test_a_planted_bug_is_found(bug: Mutant) -> None:
     assert FOUND[bug.name] in found
 
 
-def test_without_the_request_of_the_coordinator_nothing_is_switched() -> None:
-    """Planted: nobody asks for the generation. The streams stay, and the story above says so."""
+def test_without_the_coordinators_request_streams_stay() -> None:
+    """The planted bug drops the request for the generation; the streams stay, and the story above reports it."""
     bug = Mutant(
         "nobody_asks",
         f"{COORDINATOR}:_request_for_tablets",

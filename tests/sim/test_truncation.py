@@ -54,8 +54,8 @@ def test_agents_may_die_in_any_write_of_a_snapshot_and_a_truncation() -> None:
 
 
 @pytest.mark.parametrize("refused", [PlaceAtOnce.ALL, PlaceAtOnce.WRITES])
-def test_what_the_archive_refuses_is_archived_and_goes_once_it_is_back(refused: str) -> None:
-    """The log knows of no archive by then, so the order itself is accepted. No other snapshot comes."""
+def test_a_snapshot_is_archived_when_the_archive_returns(refused: str) -> None:
+    """The log has no known archive by then, so the command itself is accepted; no other snapshot follows."""
     happens: list[tuple[int, str, tuple[object, ...]]] = [
         (0, "archive", ()),
         (0, "archive_refuses", (refused, 8_000)),

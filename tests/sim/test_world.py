@@ -7,7 +7,7 @@ import pytest
 from ringlog_sim.devices.world import MS, SECOND, PowerCut, Signal, SimWorld, Unanswered
 
 
-def test_events_of_one_instant_keep_their_order() -> None:
+def test_events_of_one_time_keep_their_order() -> None:
     world, seen = SimWorld(1), []
     for name in "abc":
         world.on(None, 5, seen.append, name)
@@ -32,7 +32,7 @@ def test_a_process_sleeps_and_waits() -> None:
     assert seen == [("slept", 5 * MS), ("signalled", True, 7 * MS), ("timed out", False, 7 * MS + SECOND)]
 
 
-def test_a_crash_ends_processes_where_they_stand_and_their_messages_still_arrive() -> None:
+def test_messages_of_a_crashed_process_still_arrive() -> None:
     world, seen = SimWorld(1), []
     host, other = world.host("h"), world.host("other")
 
@@ -50,7 +50,7 @@ def test_a_crash_ends_processes_where_they_stand_and_their_messages_still_arrive
     assert seen == ["sent before the crash"]
 
 
-def test_a_paused_host_does_everything_later_in_order() -> None:
+def test_a_paused_host_continues_in_order() -> None:
     world, seen = SimWorld(1), []
     host = world.host("h")
 
@@ -85,7 +85,7 @@ def test_a_link_keeps_its_order_except_for_stragglers() -> None:
 
 
 @pytest.mark.parametrize("cut", [("a", "b"), ("b", "a")])
-def test_a_call_over_a_link_cut_in_one_direction_is_not_answered_but_may_have_an_effect(cut: tuple[str, str]) -> None:
+def test_a_call_over_a_one_way_cut_may_take_effect(cut: tuple[str, str]) -> None:
     world, effects, outcomes = SimWorld(1), [], []
     a, b = world.host("a"), world.host("b")
     world.link(*cut).cut = True
@@ -106,7 +106,7 @@ def test_a_call_over_a_link_cut_in_one_direction_is_not_answered_but_may_have_an
     assert effects == ([] if cut == ("a", "b") else ["done"])
 
 
-def test_a_torn_write_is_there_or_not_and_nothing_happens_after_it() -> None:
+def test_a_torn_write_exists_or_not_and_ends_the_process() -> None:
     kept = set()
     for seed in range(20):
         world, after = SimWorld(seed), []
@@ -130,7 +130,7 @@ def test_a_torn_write_is_there_or_not_and_nothing_happens_after_it() -> None:
         world.store(host, "x", "newer")
 
 
-def test_the_same_seed_gives_the_same_fingerprint_and_another_one_another() -> None:
+def test_fingerprints_depend_on_the_seed_only() -> None:
     def fingerprint(seed: int) -> int:
         world = SimWorld(seed)
         a, b = world.host("a"), world.host("b")

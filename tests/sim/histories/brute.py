@@ -1,7 +1,7 @@
-"""The definition of linearizability, literally: every order of at most a handful of operations, played on the object.
+"""The literal definition of linearizability: every order of a few operations, applied to the object.
 
-No shortcut of the real checkers is used. An operation may come next if nothing that is still to come had returned
-before it was invoked. What has an unknown outcome may be left out for ever.
+It uses no shortcut of the real checkers. An operation may be next if no remaining operation returned before its
+invocation. An operation with an unknown outcome may be omitted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EPOCHS = range(1, 9)
 
 
 def is_linearizable(operations: tuple[ClientOperation, ...]) -> bool:
-    """Whether an order exists."""
+    """Return whether a valid order exists."""
     if is_register(operations):
         return _place(None, [one for one in operations if one.type is not Type.FAIL], _register)
     failed = {one.asked for one in operations if one.type is Type.FAIL and one.op is Op.COMMIT}
@@ -62,7 +62,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _log(state: Any, one: ClientOperation, known: set[Any]) -> Iterator[Any]:
-    """State: the epoch, and the requests of the history with the epochs at which they were applied."""
+    """The state is the epoch and the requests of the history with their applied epochs."""
     epoch, done = state
     if one.op is Op.COMMIT:
         before = dict(done)

@@ -1,4 +1,4 @@
-"""Makes histories: drawn by hand, at random, and by running processes against an object that is there."""
+"""Generators of histories: written by hand, random, and recorded from processes on a real object."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Line = dict[str, Any]
 
 
 def line(process: str, kind: str, op: str, value: Any = ..., key: str = "k") -> Line:
-    """An event as the object that its line holds."""
+    """Return an event as the object of its line."""
     found = {"process": process, "type": kind, "op": op, "key": key}
     return found if value is ... else {**found, "value": value}
 
 
-def drawn(text: str, key: str = "k") -> list[Line]:
-    """Events from rows of ``process type op [value]``, the value as JSON."""
+def events_of(text: str, key: str = "k") -> list[Line]:
+    """Return events from rows of ``process type op [value]`` with JSON values."""
     found = []
     for row in text.strip().splitlines():
         process, kind, op, *value = row.split(maxsplit=3)
@@ -29,7 +29,7 @@ def drawn(text: str, key: str = "k") -> list[Line]:
 
 
 def history(lines: list[Line]) -> OperationHistory:
-    """The operations of events."""
+    """Return the operations of events."""
     return pair(events(lines))
 
 
@@ -38,18 +38,18 @@ def events(lines: list[Line]) -> list[Event]:
 
 
 def operations(lines: list[Line]) -> tuple[ClientOperation, ...]:
-    """The operations of events that have one key."""
+    """Return the operations of events with one key."""
     ((_, found),) = history(lines).keys
     return found
 
 
 def text_of(lines: list[Line]) -> str:
-    """The file that holds the events."""
+    """Return the file with these events."""
     return "".join(json.dumps(one) + "\n" for one in lines)
 
 
 def random_small(rng: Random, key: str) -> list[Line]:
-    """Up to six operations that overlap at random and were answered at random: as often wrong as right."""
+    """Return up to six overlapping operations with random answers, right or wrong."""
     make = _random_log if rng.random() < 0.4 else _random_register
     count = rng.randint(1, 6)
     marks = [number for number in range(count) for _ in range(2)]
@@ -90,7 +90,7 @@ def _random_log(rng: Random) -> tuple[str, Any, Any]:
 
 
 def _random_whole(rng: Random, key: str, lines: list[Line]) -> list[Line]:
-    """A reading of the whole log that fits the answers, mostly."""
+    """Return a read of the whole log that mostly fits the answers."""
     answers = {}
     asked = {one["process"]: one.get("value") for one in lines if one["type"] == "invoke" and one["op"] == "commit"}
     for one in lines:
@@ -106,9 +106,9 @@ def _random_whole(rng: Random, key: str, lines: list[Line]) -> list[Line]:
 
 
 def run(rng: Random, processes: int, count: int, ask: Callable[[Random, int], tuple[Op, Any]], key: str) -> list[Line]:
-    """Processes that use one object, each operation taking effect at a random moment between its two lines.
+    """Run processes on one object; each operation takes effect at a random moment between its two lines.
 
-    ``ask`` gives operation and value by the operation's number. Some answers get lost, with or without the effect.
+    ``ask`` returns operation and value for an operation's number. Some answers get lost, with or without the effect.
     """
     found: list[tuple[float, int, Line]] = []
     effects: list[tuple[float, int, Op, Any]] = []
@@ -142,7 +142,7 @@ def run(rng: Random, processes: int, count: int, ask: Callable[[Random, int], tu
 
 
 def apply(state: Any, op: Op, value: Any) -> tuple[Any, Any]:
-    """What an object that is right does: the next state, the answer."""
+    """Return the next state and the answer of a correct object."""
     if op is Op.READ:
         return state, state
     if op is Op.WRITE:
@@ -156,12 +156,12 @@ def apply(state: Any, op: Op, value: Any) -> tuple[Any, Any]:
 
 
 def ask_different(rng: Random, number: int) -> tuple[Op, Any]:
-    """Reads, and writes of different values."""
+    """Return reads, and writes of different values."""
     return (Op.READ, None) if rng.random() < 0.5 else (Op.WRITE, number)
 
 
 def ask_anything(rng: Random, number: int) -> tuple[Op, Any]:
-    """Reads, writes and swaps of few values."""
+    """Return reads, writes and swaps of few values."""
     values = [None, 0, 1, "a", True]
     op = rng.choice([Op.READ, Op.READ, Op.WRITE, Op.CAS])
     if op is Op.CAS:
@@ -170,5 +170,5 @@ def ask_anything(rng: Random, number: int) -> tuple[Op, Any]:
 
 
 def ask_log(rng: Random, number: int) -> tuple[Op, Any]:
-    """Commits and barriers."""
+    """Return commits and barriers."""
     return (Op.BARRIER, None) if rng.random() < 0.4 else (Op.COMMIT, f"r{number}")

@@ -1,4 +1,4 @@
-"""Three opinions on the same histories: our checker, every order tried out, and porcupine."""
+"""Three checkers on the same histories: ours, brute force, and porcupine."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ needs_go = pytest.mark.skipif(porcupine.find_go() is None, reason="porcupine is 
 
 
 def small() -> list[list[Line]]:
-    """Small random histories, each of a key of its own."""
+    """Return small random histories, each with a separate key."""
     rng = Random(20240615)
     return [random_small(rng, f"h{number}") for number in range(SMALL)]
 
 
-def test_ours_agrees_with_every_order_tried_out() -> None:
+def test_our_checker_agrees_with_brute_force() -> None:
     seen: Counter[tuple[Method, Linearizability]] = Counter()
     for lines in small():
         found = operations(lines)
@@ -64,7 +64,7 @@ def test_zones_and_search_agree_where_both_apply() -> None:
     assert min(applied.values()) >= 50, applied
 
 
-def test_the_line_is_that_of_the_smallest_beginning() -> None:
+def test_the_line_ends_the_smallest_prefix() -> None:
     checked = 0
     for lines in small()[:400]:
         found = operations(lines)
@@ -103,7 +103,7 @@ def test_porcupine_agrees_on_longer_histories(tmp_path: Path) -> None:
 
 
 def agree(file: Path, least: int) -> None:
-    """Both checkers say the same of every key, and enough of both."""
+    """Assert that both checkers agree on every key, with enough valid and invalid keys."""
     ours = {one.key: one.decision.verdict for one in check(read(file)).keys}
     theirs = porcupine.ask(porcupine.build(cache_root()), file).keys
     assert ours == theirs
@@ -113,7 +113,7 @@ def agree(file: Path, least: int) -> None:
 
 
 @pytest.mark.parametrize("ask", [ask_different, ask_anything, ask_log])
-def test_what_an_object_that_is_right_did_is_accepted(ask: object) -> None:
+def test_histories_of_a_correct_object_are_accepted(ask: object) -> None:
     for seed in range(25):
         lines = run(Random(seed), 5, 80, ask, "k")  # type: ignore[arg-type]
         found = check(history(lines))

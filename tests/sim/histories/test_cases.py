@@ -1,4 +1,4 @@
-"""Histories drawn by hand: the ways in which a store or a log goes wrong, and what only looks wrong."""
+"""Histories by hand: faults of stores and logs, and histories that only look wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from ringlog_testing.histories.check import check, decide
 from ringlog_testing.histories.events import Op, Scalar
 from ringlog_testing.histories.verdict import Linearizability, Method
-from tests.sim.histories.making import ask_anything, ask_different, ask_log, drawn, history, line, operations, run
+from tests.sim.histories.making import ask_anything, ask_different, ask_log, events_of, history, line, operations, run
 
 WRONG = {
     "a stale read": "a invoke write 1|a ok write|a invoke write 2|a ok write|b invoke read|b ok read 1",
@@ -63,8 +63,8 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_rejected_and_explained(name: str) -> None:
-    lines = drawn(WRONG[name].replace("|", "\n"))
+def test_faults_are_rejected_and_explained(name: str) -> None:
+    lines = events_of(WRONG[name].replace("|", "\n"))
     found = check(history(lines))
     assert found.verdict is Linearizability.NOT_LINEARIZABLE
     assert found.counterexample is not None
@@ -73,13 +73,13 @@ def test_what_is_wrong_is_rejected_and_explained(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_only_looks_wrong_is_accepted(name: str) -> None:
-    assert check(history(drawn(RIGHT[name].replace("|", "\n")))).verdict is Linearizability.LINEARIZABLE
+def test_valid_histories_are_accepted(name: str) -> None:
+    assert check(history(events_of(RIGHT[name].replace("|", "\n")))).verdict is Linearizability.LINEARIZABLE
 
 
-def test_keys_are_checked_apart_and_the_first_to_break_is_explained() -> None:
-    lines = drawn("a invoke write 1\na ok write", "x") + drawn(WRONG["a lost write"].replace("|", "\n"), "y")
-    lines += drawn(WRONG["a stale read"].replace("|", "\n"), "w")
+def test_keys_are_checked_separately() -> None:
+    lines = events_of("a invoke write 1\na ok write", "x") + events_of(WRONG["a lost write"].replace("|", "\n"), "y")
+    lines += events_of(WRONG["a stale read"].replace("|", "\n"), "w")
     found = check(history(lines))
     assert [(one.key, one.decision.verdict) for one in found.keys] == [
         ("w", Linearizability.NOT_LINEARIZABLE),
@@ -90,16 +90,16 @@ def test_keys_are_checked_apart_and_the_first_to_break_is_explained() -> None:
     assert (found.counterexample.key, found.counterexample.line) == ("y", 6)
 
 
-def test_nothing_recorded_is_linearizable() -> None:
+def test_an_empty_history_is_linearizable() -> None:
     assert check(history([])).verdict is Linearizability.LINEARIZABLE
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("values", [ask_different, ask_anything])
-def test_a_planted_loss_is_found_and_told_in_a_few_operations(values: object, seed: int) -> None:
+def test_a_planted_loss_is_explained_in_a_few_operations(values: object, seed: int) -> None:
     ask = ask_different if values is ask_different else ask_anything
     lines = run(Random(seed), 6, 200, ask, "k")
-    # Everybody is done; a value is written and acknowledged, and is then not there.
+    # All operations are complete; a value is written and acknowledged, and a read misses it.
     value: Scalar = "new"
     lines += [line("end", "invoke", "write", value), line("end", "ok", "write")]
     lines += [line("end", "invoke", "read"), line("end", "ok", "read", "never")]
@@ -112,7 +112,7 @@ def test_a_planted_loss_is_found_and_told_in_a_few_operations(values: object, se
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_planted_stale_read_is_told_by_its_values(seed: int) -> None:
+def test_a_planted_stale_read_is_explained_by_its_values(seed: int) -> None:
     lines = run(Random(seed), 6, 200, ask_different, "k")
     for value in ("old", "new"):
         lines += [line("end", "invoke", "write", value), line("end", "ok", "write")]
@@ -135,9 +135,9 @@ def test_a_planted_split_brain_gives_one_epoch_twice(seed: int) -> None:
     assert len(found.operations) == 2
 
 
-def test_beyond_the_limit_nothing_is_claimed() -> None:
+def test_beyond_the_limit_the_result_is_undecided() -> None:
     lines = [line(f"p{number}", "invoke", "cas", [number % 7, number % 5]) for number in range(14)]
-    lines += drawn("r invoke write 0\nr ok write\nr invoke read\nr ok read 3\nr invoke read\nr ok read 0")
+    lines += events_of("r invoke write 0\nr ok write\nr invoke read\nr ok read 3\nr invoke read\nr ok read 0")
     method, decision = decide(operations(lines), limit=3)
     assert (method, decision.verdict) == (Method.SEARCH, Linearizability.UNDECIDED)
     assert check(history(lines), limit=3).verdict is Linearizability.UNDECIDED

@@ -1,4 +1,4 @@
-"""``ringlog sim check``: what it prints, and its exit status."""
+"""``ringlog sim check``: its output and exit status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ringlog_testing.histories.check import check
 from ringlog_testing.histories.operations import read
 from ringlog_testing.histories.porcupine import Opinion
 from ringlog_testing.histories.verdict import Linearizability
-from tests.sim.histories.making import drawn, text_of
+from tests.sim.histories.making import events_of, text_of
 from tests.tidy.files import ROOT
 
 STALE = "a invoke write 1\na ok write\na invoke write 2\na ok write\nb invoke read\nb ok read 1"
@@ -35,14 +35,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "history.jsonl"
 
 
-def test_a_history_that_is_linearizable(path: Path) -> None:
-    result = run(path, text_of(drawn("a invoke write 1\na ok write")))
+def test_a_linearizable_history(path: Path) -> None:
+    result = run(path, text_of(events_of("a invoke write 1\na ok write")))
     assert result.exit_code == 0
     assert "linearizable: 1 operations on 1 keys" in result.stdout
 
 
-def test_one_that_is_not_is_shown_with_the_least_that_tells(path: Path) -> None:
-    result = run(path, text_of(drawn(STALE)))
+def test_an_invalid_history_is_shown_minimised(path: Path) -> None:
+    result = run(path, text_of(events_of(STALE)))
     assert result.exit_code == 1
     for shown in ("not linearizable", "Up to line 6, key 'k'", "write 1", "write 2", "ok 1"):
         assert shown in result.stdout
@@ -55,8 +55,8 @@ def test_the_example_of_the_guide_ends_at_line_10() -> None:
     assert [(one.invoked, one.returned) for one in found.counterexample.operations] == [(1, 2), (4, 7), (9, 10)]
 
 
-def test_json_has_all_of_it(path: Path) -> None:
-    result = run(path, text_of(drawn(STALE))[:-1], "--json")
+def test_json_has_all_fields(path: Path) -> None:
+    result = run(path, text_of(events_of(STALE))[:-1], "--json")
     found = json.loads(result.stdout)
     assert result.exit_code == 1
     assert found["verdict"] == "not_linearizable"
@@ -66,13 +66,13 @@ def test_json_has_all_of_it(path: Path) -> None:
 
 
 def test_a_bad_line_is_named(path: Path) -> None:
-    result = run(path, text_of(drawn("a ok write")))
+    result = run(path, text_of(events_of("a ok write")))
     assert result.exit_code == 2
     assert "not_open" in result.stderr
     assert "line 1: process" in result.stderr
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     app = typer.Typer()
     app.callback()(lambda: None)
     register(app)
@@ -82,21 +82,21 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_undecided_is_not_success(path: Path) -> None:
-    lines = drawn("a invoke cas [null, 1]\na ok cas true\na invoke cas [1, 2]\na ok cas true")
+    lines = events_of("a invoke cas [null, 1]\na ok cas true\na invoke cas [1, 2]\na ok cas true")
     assert run(path, text_of(lines)).exit_code == 0
     assert run(path, text_of(lines), "--limit", "1").exit_code == 2
 
 
 @needs_go
 def test_both_agree(path: Path) -> None:
-    result = run(path, text_of(drawn(STALE)), "--checker", "both")
+    result = run(path, text_of(events_of(STALE)), "--checker", "both")
     assert result.exit_code == 1
     assert "porcupine: not linearizable" in result.stdout
 
 
 @needs_go
 def test_porcupine_alone(path: Path) -> None:
-    result = run(path, text_of(drawn(STALE)), "--checker", "porcupine", "--json")
+    result = run(path, text_of(events_of(STALE)), "--checker", "porcupine", "--json")
     found = json.loads(result.stdout)
     assert result.exit_code == 1
     assert found["porcupine"]["keys"] == {"k": "not_linearizable"}
@@ -104,17 +104,17 @@ def test_porcupine_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize("checker", ["both", "porcupine"])
-def test_without_go_ours_says_so(path: Path, checker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_go_only_ours_runs(path: Path, checker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(porcupine, "GO_HOME", tmp_path / "go")
-    result = run(path, text_of(drawn(STALE)), "--checker", checker)
+    result = run(path, text_of(events_of(STALE)), "--checker", checker)
     assert result.exit_code == 1
     assert "porcupine was not asked: no_go" in result.stderr
     assert "ours: not linearizable" in result.stdout
 
 
-def test_a_program_that_breaks_is_no_opinion(path: Path, tmp_path: Path) -> None:
+def test_a_crash_of_porcupine_is_not_a_result(path: Path, tmp_path: Path) -> None:
     program = tmp_path / "broken"
     program.write_text("#!/bin/sh\necho nonsense\n")
     program.chmod(0o755)
@@ -123,11 +123,11 @@ def test_a_program_that_breaks_is_no_opinion(path: Path, tmp_path: Path) -> None
     assert caught.value.code == "broken"
 
 
-def test_disagreement_is_loud(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disagreement_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Opinion(Linearizability.LINEARIZABLE, {"k": Linearizability.LINEARIZABLE}, 0.0)
     monkeypatch.setattr(porcupine, "build", lambda cache: cache)
     monkeypatch.setattr(porcupine, "ask", lambda program, history: wrong)
-    result = run(path, text_of(drawn(STALE)), "--checker", "both", "--json")
+    result = run(path, text_of(events_of(STALE)), "--checker", "both", "--json")
     assert result.exit_code == 3
     assert json.loads(result.stdout)["disagree"] == ["k"]
     assert "checkers_disagree" in result.stderr

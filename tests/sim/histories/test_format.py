@@ -1,4 +1,4 @@
-"""The format of histories: what a line may say, what the reader refuses and how it names it, torn files."""
+"""The history format: valid lines, the reader's errors for invalid ones, and truncated files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ringlog_testing.histories.events import HistoryError, Op, Type, parse_event
 from ringlog_testing.histories.operations import read, read_bytes
 from ringlog_testing.histories.recorder import FileSink, Recorder
 from ringlog_testing.histories.verdict import Linearizability
-from tests.sim.histories.making import drawn, text_of
+from tests.sim.histories.making import events_of, text_of
 from tests.waiting import at_once
 
 GOOD = {"process": "p", "type": "invoke", "op": "write", "key": "k", "value": 1}
@@ -71,7 +71,7 @@ def test_a_value_must_be_there_even_if_it_is_null() -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"process":1,"process":1}', '{"value":NaN}', "\udcff"])
-def test_what_is_no_object_of_json_is_refused(text: str) -> None:
+def test_invalid_json_objects_are_refused(text: str) -> None:
     with pytest.raises(HistoryError) as caught:
         read_bytes(text.encode(errors="surrogateescape") + b"\n")
     assert (caught.value.code, caught.value.line) == ("not_json", 1)
@@ -88,20 +88,20 @@ def test_what_is_no_object_of_json_is_refused(text: str) -> None:
         ('b invoke applied\nb ok applied []\na invoke commit "r"', "applied_not_last", 3),
     ],
 )
-def test_events_that_do_not_fit_together_are_refused(text: str, code: str, at: int) -> None:
-    error = refused(text_of(drawn(text)))
+def test_inconsistent_events_are_refused(text: str, code: str, at: int) -> None:
+    error = refused(text_of(events_of(text)))
     assert (error.code, error.line) == (code, at)
     assert pickle.loads(pickle.dumps(error)).args == error.args
 
 
-def test_what_has_no_completion_is_unknown_and_its_process_may_go_on_after_info() -> None:
-    lines = drawn("a invoke write 1\na info write\na invoke write 2\nb invoke read")
+def test_an_open_operation_is_unknown_and_info_frees_its_process() -> None:
+    lines = events_of("a invoke write 1\na info write\na invoke write 2\nb invoke read")
     ((_, found),) = read_bytes(text_of(lines).encode()).keys
     assert [(one.type, one.returned) for one in found] == [(Type.INFO, None)] * 3
 
 
-def test_half_a_line_at_the_end_is_left_out_and_said() -> None:
-    whole = text_of(drawn("a invoke write 1\na ok write")).encode()
+def test_a_truncated_last_line_is_skipped_and_reported() -> None:
+    whole = text_of(events_of("a invoke write 1\na ok write")).encode()
     for cut in range(1, len(whole)):
         found = read_bytes(whole[:cut])
         assert found.is_torn == (whole[:cut].rpartition(b"\n")[2] not in (b"", *whole.split(b"\n")))
@@ -109,12 +109,12 @@ def test_half_a_line_at_the_end_is_left_out_and_said() -> None:
     assert read_bytes(b"").keys == ()
 
 
-def test_a_last_line_without_its_end_must_keep_the_rules() -> None:
-    assert refused(text_of(drawn("a invoke write 1\na ok write"))[:-1].replace('"ok"', '"oj"')).line == 2
+def test_a_last_line_without_newline_is_checked() -> None:
+    assert refused(text_of(events_of("a invoke write 1\na ok write"))[:-1].replace('"ok"', '"oj"')).line == 2
 
 
-def test_events_are_written_as_they_are_read(tmp_path: Path) -> None:
-    lines = drawn('a invoke cas [null, "ü"]\na ok cas false\nb invoke write null\nb ok write')
+def test_events_round_trip(tmp_path: Path) -> None:
+    lines = events_of('a invoke cas [null, "ü"]\na ok cas false\nb invoke write null\nb ok write')
     lines[0] |= {"time": 5, "note": "first", "process": 7}
     lines[1] |= {"process": 7}
     events = [parse_event(json.dumps(one), number) for number, one in enumerate(lines, start=1)]
@@ -126,10 +126,10 @@ def test_events_are_written_as_they_are_read(tmp_path: Path) -> None:
     assert read(path).events == 4
 
 
-# Recording: threads into one file, operations that end in exceptions, values that break the format.
+# Recording: several threads on one file, operations with exceptions, and invalid values.
 
 
-def test_threads_and_recorders_that_share_a_file_record_a_history_that_is_linearizable(tmp_path: Path) -> None:
+def test_threads_and_recorders_can_share_a_file(tmp_path: Path) -> None:
     path, store, lock = tmp_path / "h.jsonl", {"k": 0}, threading.Lock()
     ticks = itertools.count()
 
@@ -153,7 +153,7 @@ def test_threads_and_recorders_that_share_a_file_record_a_history_that_is_linear
     assert check(found).verdict is Linearizability.LINEARIZABLE
 
 
-def test_an_operation_is_unknown_unless_it_says_otherwise() -> None:
+def test_an_operation_is_unknown_by_default() -> None:
     sink: list[str] = []
     recorder = Recorder(sink)
     with pytest.raises(TimeoutError), recorder.operation("a", Op.WRITE, "k", 1):
@@ -167,7 +167,7 @@ def test_an_operation_is_unknown_unless_it_says_otherwise() -> None:
     assert fates == {"a": (Type.INFO, "TimeoutError"), "b": (Type.FAIL, "node_exists"), "c": (Type.INFO, None)}
 
 
-def test_a_value_that_breaks_the_format_is_refused_before_it_is_written() -> None:
+def test_an_invalid_value_is_refused_before_the_write() -> None:
     sink: list[str] = []
     with pytest.raises(HistoryError):
         Recorder(sink).invoke("a", Op.COMMIT, "log", 5)

@@ -1,4 +1,4 @@
-"""``ringlog sim quorums``: what it prints, and its exit status."""
+"""``ringlog sim quorums``: its output and exit status."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def written(folder: Path, value: object) -> Path:
     return path
 
 
-def test_nothing_given_is_a_small_regular_cluster() -> None:
+def test_the_default_is_a_small_regular_cluster() -> None:
     status, found = answer()
     assert (status, found["sound"], found["not_covered"]) == (0, True, [*NOT_COVERED])
     counts = {
@@ -70,8 +70,8 @@ def test_nothing_given_is_a_small_regular_cluster() -> None:
     assert counts == {
         "join": (4, 0, 0, 12),
         "leave": (4, 0, 0, 12),
-        "move": (32, 0, 0, 36),  # each node: four more tokens, or four others; ownership may stay what it was
-        "replace": (20, 12, 0, 60),  # of two dead ones both may be in a group of three
+        "move": (32, 0, 0, 36),  # each node: four more tokens, or four others; ownership may stay equal
+        "replace": (20, 12, 0, 60),  # two dead nodes may be in one group of three
         "remove": (4, 12, 0, 12),
         "assassinate": (4, 0, 4, 0),
         "rebuild": (8, 0, 4, 12),
@@ -82,7 +82,7 @@ def test_nothing_given_is_a_small_regular_cluster() -> None:
     assert "assassinate: 4 of 4 plans admit loss" in shown
 
 
-def test_a_counterexample_is_a_table_and_a_story() -> None:
+def test_a_counterexample_has_a_table_and_an_explanation() -> None:
     weak = ("--operations", "join", "--rule", "gate:write_both_read_new=off")
     result = run(*weak)
     assert result.exit_code == 1
@@ -106,7 +106,7 @@ def test_a_cluster_in_a_file(tmp_path: Path) -> None:
     assert (status, [one["plans"] for one in found["operations"]]) == (0, [8, 4])
 
 
-def test_a_cluster_with_keyspaces_in_the_ring_in_tablets_and_in_a_zone(tmp_path: Path) -> None:
+def test_a_cluster_with_ring_tablet_and_zone_keyspaces(tmp_path: Path) -> None:
     nodes = [{"name": name, "tokens": [100 * number]} for number, name in enumerate("ABC")]
     settings = {
         "kr": {"strategy": "simple", "factor": 2},
@@ -126,7 +126,7 @@ def test_a_cluster_with_keyspaces_in_the_ring_in_tablets_and_in_a_zone(tmp_path:
     assert "they wait for tablets that the balancer does not move" in shown
 
 
-def test_a_defect_of_the_tool_is_no_counterexample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_of_the_tool_is_not_a_counterexample(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise AssertionError("planted")
 
@@ -136,7 +136,7 @@ def test_a_defect_of_the_tool_is_no_counterexample(monkeypatch: pytest.MonkeyPat
     assert "not_explored" in result.output
 
 
-def test_a_history_drawn_by_hand(tmp_path: Path) -> None:
+def test_a_history_by_hand(tmp_path: Path) -> None:
     path = written(tmp_path, {"histories": [SWAP]})
     assert run(path).exit_code == 0
     without_streams = {key: value for key, value in SWAP.items() if key != "streams"}
@@ -146,7 +146,7 @@ def test_a_history_drawn_by_hand(tmp_path: Path) -> None:
 
 
 class IdentityRecord(WalkWorld):
-    """A world that keeps the bytes of its log, as ``ringlog log --dump`` writes them."""
+    """A world that keeps the bytes of its log in the format of ``ringlog log --dump``."""
 
     def __init__(self) -> None:
         super().__init__(EMPTY_STATE)
@@ -170,14 +170,14 @@ def test_the_state_of_a_log(tmp_path: Path) -> None:
         return path
 
     world.apply(InitializeCluster("test"))
-    assert answer("--from", dumped())[1]["operations"][0]["plans"] == 0  # nowhere to join
+    assert answer("--from", dumped())[1]["operations"][0]["plans"] == 0  # no position for a join
     for number in (1, 2, 3):
         world.apply(replace(NODE, name=f"A{number}", id=NODE.id[:-1] + str(number), address=f"a{number}:1"))
         assert drive(world, Join(NODE.id[:-1] + str(number), (number, -number), bytes(16)))[1] is None
     world.apply(CreateKeyspace("ks", Replication("simple", 2)))
     status, found = answer("--from", dumped())
     join = found["operations"][0]
-    # Between 1 and 2, and between their likes, there is no room for another token.
+    # There is no free token between 1 and 2, or between the equivalent pairs.
     assert (status, join["plans"], join["ranges"] > 0, join["faults"]) == (0, 2, True, [])
     world.apply(replace(NODE, name="B", id=NODE.id[:-1] + "4", address="b:1"))
     world.apply(Join(NODE.id[:-1] + "4", (900,), bytes(16)))
@@ -200,7 +200,7 @@ def test_the_state_of_a_log(tmp_path: Path) -> None:
         (("nowhere.json", "--nodes", 3), "bad_usage"),
     ],
 )
-def test_bad_input_is_told_with_a_code(arguments: tuple[object, ...], code: str) -> None:
+def test_bad_input_is_reported_with_a_code(arguments: tuple[object, ...], code: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"{code}: ")
@@ -218,7 +218,7 @@ def test_bad_input_is_told_with_a_code(arguments: tuple[object, ...], code: str)
         ('{"histories": []}', "bad_field"),
     ],
 )
-def test_a_bad_file_is_told_with_a_code(tmp_path: Path, text: str, code: str) -> None:
+def test_a_bad_file_is_reported_with_a_code(tmp_path: Path, text: str, code: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text, "utf-8")
     result = run(path)

@@ -1,4 +1,4 @@
-"""The model of quorums on examples that can be done by hand."""
+"""The quorum model on examples with results by hand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def one_for_one(old: int, new: int, datacenters: tuple[str, ...] = ONE_DATACENTE
 
 
 def hand(*views: tuple[str, str], **more: object) -> RangeHistory:
-    """Views as (readers, writers), one letter a node."""
+    """Return views as (readers, writers), one letter per node."""
     rows = [{"name": f"v{n}", "read": list(r), "write": list(w)} for n, (r, w) in enumerate(views)]
     ((_, placed),) = drawn({"histories": [{"views": rows, **more}]})
     return placed.history
@@ -55,7 +55,7 @@ def found(history: RangeHistory, rules: QuorumRules) -> set[str]:
     return {conflict.kind for conflict in check(history, rules).conflicts}
 
 
-def test_minimal_quorums_are_those_that_one_node_less_would_break() -> None:
+def test_minimal_quorums_have_no_smaller_quorum() -> None:
     assert minimal(((A | B | C, 2),)) == (A | B, A | C, B | C)
     everybody = A | B | C | X
     needs = ((A | B | C, 2), (B | C | X, 2))
@@ -67,7 +67,7 @@ def test_minimal_quorums_are_those_that_one_node_less_would_break() -> None:
 
 
 def test_a_majority_of_three_writers_holds_one_old_replica_of_two() -> None:
-    """Factor 2: {B, X} is a majority of {A, B, X}, but no quorum of {A, B}: R1 does not take it."""
+    """Factor 2: {B, X} is a majority of {A, B, X}, but no quorum of {A, B}, so R1 rejects it."""
     history = one_for_one(A | B, B | X)
     writing = history.views[1]
     assert B | X in write_quorums(history, writing, A | B | X, QuorumRules(write="majority"))
@@ -122,8 +122,10 @@ def test_each_rule_has_a_counterexample_without_it(history: RangeHistory, rules:
 ONE_LESS = (("ABCDE", "ABCDE"), ("ABCDE", "ABCDE"), ("ABCD", "ABCDE"), ("ABCD", "ABCD"))
 
 
-def test_a_group_that_shrinks_must_learn_what_the_leaver_knows() -> None:
-    """Nothing is lost by this step, but C and D alone may know a write of C, D, E: the next step would lose it."""
+def test_a_shrinking_group_must_learn_from_the_leaver() -> None:
+    """This step loses nothing, but C and D may be the only nodes with a write of {C, D, E}; the next step would lose
+    it.
+    """
     assert found(hand(*ONE_LESS), QuorumRules()) == {KEPT}
     (conflict,) = check(hand(*ONE_LESS), QuorumRules()).conflicts
     assert (conflict.write.bit_count(), conflict.kept) == (3, conflict.write & 0b1111)
@@ -139,14 +141,14 @@ def test_an_even_group_may_lose_one_member() -> None:
     assert found(hand(*views), QuorumRules()) == set()
 
 
-def test_who_has_lost_all_its_rows_knows_only_what_it_streams() -> None:
+def test_a_node_without_rows_knows_only_streamed_rows() -> None:
     view = RangeView("before", A | B | C, A | B | C, False)
     for sources, expected in ((A | B, set()), (A, {KEPT})):
         history = RangeHistory(("dc1",) * 3, (view,), streams=(RangeStream(C, sources, A | B, afresh=True),))
         assert found(history, QuorumRules()) == expected
 
 
-def test_under_simple_strategy_nothing_is_promised_of_quorums_in_a_datacenter() -> None:
+def test_simple_strategy_has_no_datacenter_quorums() -> None:
     views = one_for_one(A | B | C | X, A | B | X | Y, ("dc1", "dc1", "dc1", "dc2", "dc2")).views
     streams = (RangeStream(Y, C, A | B | C | X),)
     for local, levels in ((True, {"LOCAL_QUORUM in dc1", "LOCAL_QUORUM in dc2"}), (False, set())):
@@ -155,12 +157,12 @@ def test_under_simple_strategy_nothing_is_promised_of_quorums_in_a_datacenter() 
 
 
 def test_for_one_replica_a_majority_of_the_union_is_enough() -> None:
-    """What CEP-21 asks of its gates is safe while one replica gives way to one; only for two at once it is not."""
+    """The barriers of CEP-21 are safe while one replica replaces one, and unsafe for two at the same time."""
     assert found(SWAP, QuorumRules(gate="union", write="majority")) == set()
 
 
 def test_the_two_examples_of_cep_21() -> None:
-    """Without gates: a late read of {A, B} beside a write to {C, X}, and a late write to {A, B} beside a read."""
+    """Without barriers: a late read of {A, B} with a write to {C, X}, and a late write to {A, B} with a read."""
     late_read = [
         (r, w)
         for r in read_quorums(SWAP.views[1], 15)
@@ -181,8 +183,8 @@ def test_every_conflict_is_two_quorums_without_a_common_node() -> None:
             assert conflict.write & ~views[conflict.writer].write == 0
 
 
-def test_larger_quorums_add_nothing() -> None:
-    """The shortcut of minimal quorums against all of them, for every pair of views of the swap."""
+def test_larger_quorums_do_not_matter() -> None:
+    """The shortcut with minimal quorums against all quorums, for each pair of views of the swap."""
     for rules in (QuorumRules(), QuorumRules(write="off"), QuorumRules(write="majority")):
         for reader, writer in ((r, w) for r in range(4) for w in range(4)):
             reads = read_quorums(SWAP.views[reader], 15)
@@ -194,7 +196,7 @@ def test_larger_quorums_add_nothing() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), combinations((A, A | B, B | C, A | B | C, C | X, A | B | C | X), 2))
-def test_r1_meets_every_neighbour_whatever_the_groups_are(old: int, new: int) -> None:
+def test_r1_intersects_every_neighbour_for_all_groups(old: int, new: int) -> None:
     history = one_for_one(old, new)
     assert {c.kind for c in check(history, QuorumRules()).conflicts} <= {APART, STREAMED, KEPT}
 
@@ -210,13 +212,13 @@ def test_r1_meets_every_neighbour_whatever_the_groups_are(old: int, new: int) ->
         ({"views": [], "colour": 1}, "a history has"),
     ],
 )
-def test_a_bad_drawing_is_told(history: dict[str, object], message: str) -> None:
+def test_a_bad_drawing_is_reported(history: dict[str, object], message: str) -> None:
     with pytest.raises(BadDescription, match=message):
         drawn({"histories": [history]})
 
 
 @pytest.mark.parametrize("module", [model, check_module])
-def test_the_check_knows_nothing_of_what_it_judges(module: ModuleType) -> None:
+def test_the_check_does_not_import_the_kernel(module: ModuleType) -> None:
     tree = ast.parse(inspect.getsource(module))
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     ours = {name for name in imported if name.startswith("ringlog")}

@@ -1,4 +1,4 @@
-"""Every kind of operation on clusters with racks, datacenters and all strategies; defects planted in the planner."""
+"""Every kind of operation on clusters with racks, datacenters and all strategies, and planted planner defects."""
 
 from __future__ import annotations
 
@@ -72,18 +72,18 @@ def test_no_kind_of_operation_has_a_counterexample(name: str, kind: str) -> None
     ("name", "kind", "plans", "refused"),
     [
         ("racks", "leave", 5, 0),
-        ("racks", "replace", 34, 16),  # two dead ones of a group of three are too many
+        ("racks", "replace", 34, 16),  # two dead nodes of a group of three are too many
         ("datacenters", "leave", 5, 0),
-        ("datacenters", "remove", 4, 21),  # whoever is alone in its datacenter has nobody who knows its rows
+        ("datacenters", "remove", 4, 21),  # the only replica of a datacenter has no other node with its rows
         ("rack lists", "alter", 11, 0),
     ],
 )
-def test_what_the_cluster_can_be_asked_for(name: str, kind: str, plans: int, refused: int) -> None:
+def test_all_requests_to_the_cluster(name: str, kind: str, plans: int, refused: int) -> None:
     findings = explored(name, kind)
     assert (findings.plans, findings.refused) == (plans, refused)
 
 
-def test_settings_are_all_that_the_nodes_can_hold() -> None:
+def test_settings_include_all_that_the_nodes_support() -> None:
     found = list(settings(quiet("rack lists")))
     assert len(set(found)) == len(found)
     assert [one.factor for one in found if one.strategy == "simple"] == [1, 2, 3, 4]
@@ -102,7 +102,7 @@ def test_readers_are_counted_without_the_kernel() -> None:
         assert readers_of(replication, state) == expected
 
 
-def test_what_changes_no_group_is_done_at_once() -> None:
+def test_a_change_without_group_changes_completes_at_once() -> None:
     state = quiet("rack lists")
     one_each = next(
         one for one in settings(state) if one.strategy == "network" and one.factor == 2 and not one.datacenters[0].racks
@@ -123,14 +123,14 @@ def test_what_changes_no_group_is_done_at_once() -> None:
     ],
 )
 def test_several_replicas_at_once_need_every_rule(rules: QuorumRules, kind: str) -> None:
-    """Of joins alone, a majority of all writers, or of all nodes at a gate, would be enough."""
+    """For joins alone, a majority of all writers, or of all nodes at a barrier, would suffice."""
     assert kind in kinds(explored("several at once", "alter", rules))
 
 
 # ------------------------------------------------------------------------------------------- planted defects
 
 
-def test_a_smaller_group_that_merges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smaller_group_without_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer replicas at once lose writes; a node that leaves EntireStrategy prepares the loss."""
     quiet("racks"), quiet("five replicas")
     monkeypatch.setattr(sources, "_surer", lambda *_: set())
@@ -141,7 +141,7 @@ def test_a_smaller_group_that_merges_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_dead_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One survivor instead of a quorum of them."""
+    """The planted planner uses one survivor instead of a quorum of them."""
     quiet("five replicas")
     real = sources.quorum_sources
     monkeypatch.setattr(sources, "quorum_sources", lambda *arguments: real(*arguments)[:1])

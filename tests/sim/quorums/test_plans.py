@@ -1,4 +1,4 @@
-"""All plans of small clusters through the production rules, and planted defects that must be found."""
+"""All plans of small clusters under the production rules, and planted defects that the check must find."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def kinds(findings: Findings) -> set[str]:
     return {kind for kind, _ in findings.counterexamples}
 
 
-def test_every_kind_of_operation_that_the_kernel_knows_has_plans_here() -> None:
-    """Who adds a kind to the kernel adds its cases to ``KINDS``: then all of this holds for it, too."""
+def test_every_kind_of_operation_has_plans() -> None:
+    """A new kind of the kernel needs its cases in ``KINDS``; then all tests here cover it."""
     assert KINDS.keys() == known.KINDS.keys()
     assert unknown_here() == ()
 
@@ -57,7 +57,8 @@ def test_every_kind_of_operation_that_the_kernel_knows_has_plans_here() -> None:
 def test_no_plan_of_these_clusters_has_a_counterexample(numbers: Numbers) -> None:
     findings = explored(numbers)
     assert (findings.counterexamples, findings.broken) == ({}, [])
-    # Each plan: one entry a stage, the generation's data, commit and publication; a cancel at all but the last.
+    # Each plan: one entry per stage, the generation's data, commit and publication; a cancel at all stages except the
+    # last.
     assert findings.plans == numbers.nodes * numbers.tokens * min(numbers.nodes, numbers.racks * numbers.datacenters)
     assert findings.entries > 9 * findings.plans
     assert findings.cancels == findings.entries - findings.plans
@@ -67,7 +68,7 @@ def test_no_plan_of_these_clusters_has_a_counterexample(numbers: Numbers) -> Non
 
 def test_several_tokens_in_every_choice_of_ranges() -> None:
     findings = explored(Numbers(nodes=3, factor=2), new_tokens=3)
-    assert findings.plans == 10  # three tokens in three ranges, a range may take more than one
+    assert findings.plans == 10  # three tokens in three ranges, and a range may contain more than one
     assert (findings.counterexamples, findings.broken) == ({}, [])
     cases = list(KINDS["join"](quiet(Numbers(nodes=3, factor=2)), CaseOptions(3)))
     assert len({case.request for case in cases}) == 10
@@ -86,11 +87,11 @@ def test_several_tokens_in_every_choice_of_ranges() -> None:
         (Numbers(nodes=4), QuorumRules(step="off"), NEIGHBOURS),
     ],
 )
-def test_a_weakened_rule_is_found_out(numbers: Numbers, rules: QuorumRules, kind: str) -> None:
+def test_a_weakened_rule_is_detected(numbers: Numbers, rules: QuorumRules, kind: str) -> None:
     assert kind in kinds(explored(numbers, rules))
 
 
-def test_the_gate_of_prepared_is_one_more_than_safety_needs() -> None:
+def test_the_gate_of_prepared_exceeds_safety_by_one() -> None:
     assert explored(Numbers(nodes=4), QuorumRules(gates_off=("prepared",))).counterexamples == {}
 
 
@@ -105,7 +106,9 @@ def planning(monkeypatch: pytest.MonkeyPatch, change: Callable[[Plan], Plan]) ->
 
 
 def test_reading_from_the_new_owner_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The swap of readers comes with the first step: neighbours miss each other, and too many read too early."""
+    """The planted plan swaps readers in the first step: neighbours do not intersect, and too many nodes read
+    too early.
+    """
     quiet(Numbers(nodes=4))
     planning(
         monkeypatch,
@@ -115,7 +118,7 @@ def test_reading_from_the_new_owner_too_early(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_wrong_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows come from a replica that stays."""
+    """The planted plan streams rows from a replica that stays."""
 
     def elsewhere(plan: Plan) -> Plan:
         owners = {source.source for source in plan.sources}
@@ -126,7 +129,7 @@ def test_the_wrong_source(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kinds(explored(Numbers(nodes=4))) == {STREAMED, KEPT}
 
 
-def test_a_gate_that_forgets_the_old_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_without_the_old_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     real = timeline.gate
 
     def forgetful(*arguments: Any) -> Any:
@@ -137,7 +140,7 @@ def test_a_gate_that_forgets_the_old_readers(monkeypatch: pytest.MonkeyPatch) ->
     assert kinds(explored(Numbers(nodes=4))) == {APART}
 
 
-def test_a_cancel_that_leaves_the_ranges_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancel_without_merging_the_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     from ringlog.kernel.movements import cancel
 
     quiet(Numbers(nodes=4))
@@ -148,7 +151,7 @@ def test_a_cancel_that_leaves_the_ranges_split(monkeypatch: pytest.MonkeyPatch) 
     assert "placements" in broken[0].fault.detail
 
 
-def test_a_finish_that_keeps_the_old_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finish_with_the_old_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet(Numbers(nodes=4))
     planning(monkeypatch, lambda plan: replace(plan, finish=Deltas()))
     assert {one.fault.rule for one in explored(Numbers(nodes=4)).broken} == {"canonical when quiet"}
@@ -168,7 +171,7 @@ def test_a_reader_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {(one.fault.rule, one.fault.stage) for one in broken} == {("number of readers", "write_both_read_new")}
 
 
-def test_an_operation_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stuck_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet(Numbers(nodes=4))
     monkeypatch.setattr(walk, "acknowledgements", lambda state, at: {})
     assert {(one.fault.rule, one.fault.stage) for one in explored(Numbers(nodes=4)).broken} == {("ends", "prepared")}
@@ -178,8 +181,8 @@ def test_an_operation_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("numbers", CLUSTERS)
-def test_the_production_gate_asks_for_what_the_model_asks(numbers: Numbers) -> None:
-    """Found by asking it about every subset; the gaining node is asked besides where data depend on it."""
+def test_the_production_gate_matches_the_model(numbers: Numbers) -> None:
+    """The gate is determined by a query per subset; the gaining node is asked too if data depend on it."""
     state = quiet(numbers)
     for case in KINDS["join"](state, CaseOptions()):
         world = WalkWorld(state)
@@ -197,7 +200,7 @@ def test_the_production_gate_asks_for_what_the_model_asks(numbers: Numbers) -> N
                 assert set(gate.informed) == everything, (placed, gate)
 
 
-def test_histories_cover_exactly_the_ranges_that_change() -> None:
+def test_histories_cover_exactly_the_changed_ranges() -> None:
     state = quiet(Numbers(nodes=4))
     world = WalkWorld(state)
     case = next(KINDS["join"](state, CaseOptions()))
@@ -217,7 +220,7 @@ def test_histories_cover_exactly_the_ranges_that_change() -> None:
     )
 
 
-def test_limits_and_bad_clusters_are_told() -> None:
+def test_limits_and_bad_clusters_are_reported() -> None:
     with pytest.raises(TooMuch, match=f"than {PLANS_MAX}"):
         explored(Numbers(nodes=4, tokens=8), new_tokens=9)
     with pytest.raises(BadDescription, match="replicas need as many"):

@@ -1,4 +1,4 @@
-"""All transitions of tablets and changes of members of the metadata service, on small clusters; planted bugs."""
+"""All tablet transitions and membership changes of the metadata service on small clusters, and planted bugs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KIND_OF = {
 
 @cache
 def cluster(factor: int, nodes: int, zone: bool = False, datacenters: int = 1, service: bool = False) -> ClusterState:
-    """``service``: it has as many members as a tablet has replicas."""
+    """Return a cluster; with ``service``, the service has as many members as a tablet has replicas."""
     replication = {**PLACED} if zone else {**TABLETS, "factor": factor}
     if datacenters > 1:
         share = {f"dc{number + 1}": factor for number in range(datacenters)}
@@ -92,11 +92,11 @@ def test_no_transition_over_two_datacenters_has_a_counterexample(kind: str) -> N
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_a_kind_goes_through_all_of_its_stages_and_back(name: str) -> None:
+def test_each_kind_passes_all_stages_and_reverts(name: str) -> None:
     state, seen = cluster(3, 4), set[str]()
     for case in tablet_plans.KINDS[KIND_OF[name]](state, OPTIONS):
         begun = begin(state, case)
-        assert isinstance(begun, tuple), begun
+        assert isinstance(begun, tuple), "begun"
         for walk in walks(begun, case):
             seen |= {one.stage for after in walk.states for _, one in transitions(after)}
     assert seen >= set(KINDS[name].stages)
@@ -124,7 +124,7 @@ def test_a_planted_bug_is_found(mutant: Any) -> None:
     assert rule in {*(kind for kind, _ in findings.counterexamples), *(one.fault.rule for one in findings.broken)}
 
 
-def test_a_tablet_in_transition_is_no_quiet_cluster() -> None:
+def test_a_migrating_tablet_is_refused() -> None:
     state = cluster(2, 3)
     begun = begin(state, next(tablet_plans.migrations(state, OPTIONS)))
     assert isinstance(begun, tuple)
@@ -172,11 +172,11 @@ def test_no_change_of_members_has_a_counterexample(members: int) -> None:
     if fewer:
         assert [("before", members, members), ("leaving", fewer, members), ("after", fewer, fewer)] in seen
     called_off = [("before", members, members), ("joining", members, more), ("after", members, members)]
-    assert called_off in seen, "a node that joins is removed, or dies"
+    assert called_off in seen, "a joining node is removed, or dies"
 
 
 @pytest.mark.parametrize("kind", ["leave", "replace", "remove"])
-def test_operations_of_members_hand_over_and_have_no_counterexample(kind: str) -> None:
+def test_operations_of_members_have_no_counterexample(kind: str) -> None:
     findings = explored_service(with_members(3, 4), kind)
     assert (findings.counterexamples, findings.broken) == ({}, [])
     assert any("leaving" in {name for name, _, _ in seen} for seen in views(findings))
@@ -184,18 +184,18 @@ def test_operations_of_members_hand_over_and_have_no_counterexample(kind: str) -
 
 @pytest.mark.parametrize("kind", ["leave", "replace", "remove", "assassinate"])
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_refused_operation_of_the_last_member_is_no_fault(kind: str, members: int) -> None:
+def test_a_refused_operation_of_the_last_member_is_not_a_fault(kind: str, members: int) -> None:
     findings = explored_service(with_members(members, 3), kind)
     assert (findings.counterexamples, findings.broken) == ({}, [])
 
 
 @pytest.mark.parametrize(("rules", "kind"), [({"gate": "off"}, KEPT), ({"write": "off"}, NEIGHBOURS)])
-def test_a_weakened_rule_is_found_out(rules: dict[str, str], kind: str) -> None:
+def test_a_weakened_rule_is_detected(rules: dict[str, str], kind: str) -> None:
     assert kind in {found for found, _ in explored_service(with_members(3, 4), **rules).counterexamples}
 
 
 @pytest.mark.parametrize(("command", "stage"), [(AddServiceMember, "joining"), (RemoveServiceMember, "leaving")])
-def test_the_change_that_is_under_way_is_followed_from_before_its_first_step(command: Any, stage: str) -> None:
+def test_a_running_change_is_followed_from_its_start(command: Any, stage: str) -> None:
     quiet = with_members(2, 4)
     members = {node.name: node.id for node in quiet.nodes.values()}
     state = after(quiet, command(members["C" if stage == "joining" else "B"]))
@@ -221,7 +221,7 @@ def test_a_service_without_a_live_majority_waits_for_a_recovery() -> None:
         explored_service(after(lost, EnterRecovery("tried", "ops")))
 
 
-def test_a_coordinator_that_takes_no_step_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_without_steps_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     state, real = with_members(3, 4), WalkWorld.apply
 
     def without_steps(world: WalkWorld, command: Command) -> Any:
@@ -231,7 +231,7 @@ def test_a_coordinator_that_takes_no_step_is_a_fault(monkeypatch: pytest.MonkeyP
     assert "ends" in {one.fault.rule for one in explored_service(state).broken}
 
 
-def test_a_cluster_without_members_and_one_with_too_many_have_no_plans_for_them() -> None:
+def test_zero_or_too_many_members_have_no_plans() -> None:
     assert SERVICE not in tablet_plans.kinds_in(with_members(0, 2))
     assert SERVICE in tablet_plans.kinds_in(with_members(1, 2))
     large = with_members(MEMBERS_MAX, MEMBERS_MAX + 1)

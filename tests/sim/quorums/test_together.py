@@ -1,8 +1,8 @@
-"""Several operations in flight, one after the other and side by side: each range's history is looked at as if alone.
+"""Several operations in flight, sequential and concurrent; each range's history is checked as if it were alone.
 
-A random walk: requests of every kind, nodes that die and come back, steps in any order, cancels. Each operation that
-finishes is checked for every quorum in every pair of views, on all ranges that it had locked; what no quorum knows any
-more after one operation could hurt the next only if a check of its own failed first.
+A random walk: requests of every kind, nodes that die and return, steps in any order, cancels. Each finished operation
+is checked for every quorum in every pair of views, on all ranges that it had locked. A write that no quorum knows after
+one operation can harm the next only if a check of that operation failed first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KINDS = [kind for kind in plans.KINDS if kind != "assassinate"]
 
 @dataclass
 class Followed:
-    """An operation in flight: what it had locked, and its steps so far."""
+    """An operation in flight: its locked ranges and its steps so far."""
 
     case: Case
     locks: tuple[LockedRange, ...]
@@ -51,7 +51,7 @@ class Followed:
 
 @dataclass
 class Walk:
-    """A cluster, and what is in flight."""
+    """A cluster and its operations in flight."""
 
     dice: random.Random
     world: WalkWorld
@@ -80,8 +80,8 @@ class Walk:
             )
             self.together = max(self.together, len(self.followed))
 
-    def go_on(self) -> bool:
-        """One of the coordinator's proposals; False if there is none."""
+    def step(self) -> bool:
+        """Apply one of the coordinator's proposals; return False if there is none."""
         state = self.world.state
         proposals = propose(CoordinatorView(state, acknowledgements(state, state.time), state.epoch, state.time))
         if proposals:
@@ -98,16 +98,16 @@ class Walk:
                 del self.followed[name]
                 self.ended[operation.stage] += 1
                 if operation.stage == FINISHED and one.case.promised:
-                    self.look(one)
+                    self.check(one)
 
-    def look(self, one: Followed) -> None:
+    def check(self, one: Followed) -> None:
         for placed in histories(one.steps):
             key = placed.replication.split(">")[0]
             mine = any(lock.replication == key and in_range(placed.end, lock.start, lock.end) for lock in one.locks)
             if mine and placed.history not in self.known:
                 self.known.add(placed.history)
                 kinds = {conflict.kind for conflict in check(placed.history, QuorumRules()).conflicts}
-                assert kinds <= ({APART} if died_on_the_way(one) else set()), (kinds, one.case.title, placed)
+                assert kinds <= ({APART} if died_meanwhile(one) else set()), (kinds, one.case.title, placed)
 
     def cancel(self) -> None:
         flying = in_flight(self.world.state)
@@ -124,11 +124,11 @@ class Walk:
                 self.world.apply(DeclareUp(node.id, ""))
 
 
-def died_on_the_way(one: Followed) -> bool:
-    """True if the node that goes by the operation was declared down meanwhile: then the operation goes on without it.
+def died_meanwhile(one: Followed) -> bool:
+    """Return whether the operation's own node was declared down meanwhile; then the operation continues without it.
 
-    Where it was the only replica of its datacenter, nobody is left to be asked, and safety rests on that word alone: if
-    the node still answers, a coordinator that is late may read from it.
+    If it was the only replica of its datacenter, no other node can acknowledge, and safety depends on that declaration
+    alone. If the node still answers, a late coordinator may read from it.
     """
     operation = one.steps[-1].operation
     assert operation is not None
@@ -136,7 +136,7 @@ def died_on_the_way(one: Followed) -> bool:
     return bool(parting) and one.steps[-1].state.nodes[parting].down and not one.steps[0].state.nodes[parting].down
 
 
-def walked(seed: int) -> Walk:
+def walk_of(seed: int) -> Walk:
     dice = random.Random(seed)
     nodes = [
         {
@@ -154,19 +154,19 @@ def walked(seed: int) -> Walk:
     walk = Walk(dice, WalkWorld(state_of({"nodes": nodes, "keyspaces": keyspaces})))
     for _ in range(ACTIONS):
         dice.choice(
-            (walk.request, walk.request, walk.go_on, walk.go_on, walk.go_on, walk.go_on, walk.cancel, walk.revive)
+            (walk.request, walk.request, walk.step, walk.step, walk.step, walk.step, walk.cancel, walk.revive)
         )()
     while in_flight(walk.world.state):
         walk.revive()
-        if not walk.go_on():
+        if not walk.step():
             break
     return walk
 
 
 @pytest.mark.parametrize("first", range(0, 16, 4))
 def test_random_walks(first: int) -> None:
-    """Four walks, one with each set of keyspaces."""
-    walks = [walked(seed) for seed in range(first, first + 4)]
+    """Run four walks, one with each set of keyspaces."""
+    walks = [walk_of(seed) for seed in range(first, first + 4)]
     for walk in walks:
         assert in_flight(walk.world.state) == ()
         quiet = WalkStep(walk.world.state, None)
@@ -177,8 +177,8 @@ def test_random_walks(first: int) -> None:
 
 
 def test_a_walk_would_find_a_planted_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a quorum should be merged, one of it is asked."""
+    """The planted plan asks one node of a quorum that it should merge."""
     real = planner.quorum_sources
     monkeypatch.setattr(planner, "quorum_sources", lambda *arguments: real(*arguments)[:1])
     with pytest.raises(AssertionError, match="kept"):
-        [walked(seed) for seed in range(20)]
+        [walk_of(seed) for seed in range(20)]
