@@ -1,4 +1,4 @@
-"""The command line on a log in memory, without agents: what it submits is decided at once."""
+"""The command line on a log in memory, without agents: each submitted command is decided at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ringlog.protocol.submission.results import Submitted
 
 
 class Authoring(Client):
-    """A client that decides what it submits by itself: no agents run here."""
+    """A client that decides its submitted commands, because no agents run here."""
 
     def submit(self, command: Command, **_: Any) -> Submitted:
         return self.direct.submit(command)
@@ -29,7 +29,7 @@ class Authoring(Client):
 
 @contextmanager
 def authoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """The client of an empty cluster, which the command line uses."""
+    """Return the client of an empty cluster, for the command line."""
     metadata = MemoryLog("tests.metadata")
     with LogReplica(metadata) as replica:
         found(metadata, replica, "tests", {})
@@ -47,7 +47,7 @@ def authoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 
 
 def run(*words: str) -> tuple[int, str, str]:
-    """(exit status, standard output, standard error) of ``ringlog`` with these words."""
+    """Return (exit status, standard output, standard error) of ``ringlog`` with these arguments."""
     ended = CliRunner().invoke(app, [*words, "--bootstrap", "b:1", "--cluster", "tests"])
     assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
     return ended.exit_code, ended.stdout, ended.stderr

@@ -1,4 +1,4 @@
-"""Whether the program has the commands that a page or a message shows. This module needs no Spark and no Arrow."""
+"""Check whether the program knows the commands in pages and messages. This module needs neither Spark nor Arrow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ringlog.cli.main import CONNECTION_OPTIONS, app
 
 OPTION = re.compile(r"--?[a-z][a-z-]*")
 OPENS_FILES = frozenset({"--kafka-config", "--trust-config"})
-"""Options whose files are read while a command line is parsed."""
+"""Options with files that the parser reads."""
 BEFORE = frozenset(f"--{name.replace('_', '-')}" for name in CONNECTION_OPTIONS)
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 def options_of(command: Any) -> dict[str, bool]:
-    """Name to whether a value follows."""
+    """Return whether a value follows, per option name."""
     found = {"--help": False}
     for parameter in command.params:
         takes = not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
@@ -50,7 +50,7 @@ def unknown(words: list[str]) -> str | None:
 
 
 def parse(arguments: Sequence[str]) -> None:
-    """Parse a command line as the program does, and execute nothing. Raises TyperException for a wrong one."""
+    """Parse a command line like the program, and execute nothing. Raises TyperException for a wrong one."""
     found: Any = typer.main.get_command(app)
     context, rest = typer.Context(found, info_name="ringlog"), list(arguments)
     while isinstance(found, TyperGroup):

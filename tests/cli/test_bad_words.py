@@ -1,4 +1,4 @@
-"""Words that no command can do anything with are refused before a broker is asked, and never by a trace."""
+"""Invalid arguments are refused before a broker is asked, and never with a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringlog.files import INPUT_BYTES_MAX, FileUnusable, write_private
 from ringlog.operator.history.log_lines import write_dump
 
 LARGE = "9" * 5_000
-"""More digits than a number may have."""
+"""A number with more digits than allowed."""
 
 
 @pytest.mark.parametrize(
@@ -37,19 +37,19 @@ LARGE = "9" * 5_000
         ["audit", "--base", "-1"],
     ],
 )
-def test_numbers_without_bounds_and_names_of_nothing(words: list[str]) -> None:
+def test_unbounded_numbers_and_empty_names(words: list[str]) -> None:
     cluster = [] if words[0] in ("sim", "stack") else ["--bootstrap", "127.0.0.1:1", "--cluster", "c"]
     ended = CliRunner().invoke(app, [*words, *cluster])
     assert isinstance(ended.exception, SystemExit), ended.exception
     assert (ended.exit_code, ended.stdout) == (2, "")
 
 
-def test_seconds_are_what_was_typed() -> None:
+def test_seconds_match_the_typed_value() -> None:
     assert [seconds_of(text) for text in ("0", "0.5", "1e9")] == [0.0, 0.5, 1e9]
 
 
 def test_only_a_file_is_replaced(tmp_path: Path) -> None:
-    """Where ``/dev/stdout`` was given, root replaced it, for every process of the machine."""
+    """A root process once replaced ``/dev/stdout`` for every process of the machine."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     link = tmp_path / "link"
@@ -84,8 +84,8 @@ def test_credentials_go_into_a_file(tmp_path: Path) -> None:
         (["sim", "quorums", "/dev/zero"], "bad_file"),
     ],
 )
-def test_what_has_no_end_is_not_read_to_its_end(words: list[str], code: str, tmp_path: Path) -> None:
-    """It took all the memory of the machine."""
+def test_an_endless_file_is_not_read_completely(words: list[str], code: str, tmp_path: Path) -> None:
+    """An endless file once used all memory of the machine."""
     cluster = [] if words[0] in ("sim", "rehearse") else ["--bootstrap", "127.0.0.1:1", "--cluster", "c"]
     here = [str(tmp_path / word) if word.endswith(".svg") else word for word in words]
     ended = CliRunner().invoke(app, [*here, *cluster])
@@ -93,7 +93,7 @@ def test_what_has_no_end_is_not_read_to_its_end(words: list[str], code: str, tmp
     assert f"has more than {INPUT_BYTES_MAX:,} bytes" in ended.stderr
 
 
-def test_a_schema_without_an_end_is_not_read_to_its_end() -> None:
+def test_an_endless_schema_is_not_read_completely() -> None:
     words = ["cdc", "import-debezium", "--topic", "t", "--schema", "1=/dev/zero"]
     ended = CliRunner().invoke(app, [*words, "--bootstrap", "127.0.0.1:1", "--cluster", "c"])
     assert (ended.exit_code, ended.stdout, ended.stderr.split(":")[0]) == (1, "", "bad_option"), ended.exception

@@ -1,4 +1,4 @@
-"""The key of a node alone needs no authority, and says where it is. An authority is replaced in steps, each alone."""
+"""A node key needs no authority, and the command prints its path. An authority is replaced in separate steps."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.certificates import needs_openssl
 NODE = "018f0000-0000-7000-8000-000000000001"
 
 
-def test_the_key_of_a_node_alone(tmp_path: Path) -> None:
+def test_a_node_key(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     words = ["cluster", "certificates", str(folder), "--ack-key"]
     bad = CliRunner().invoke(app, [*words, "n1=nope"])
     assert (bad.exit_code, folder.exists()) == (1, False)
     made = CliRunner().invoke(app, [*words, f"n1={NODE}"])
     assert made.exit_code == 0
-    assert "ca.key" not in made.stdout, "none was made"
+    assert "ca.key" not in made.stdout, "no authority is created"
     (told,) = json.loads(CliRunner().invoke(app, [*words, f"n1={NODE}", "--json"]).stdout)
     assert told == {"name": "n1", "node": NODE, "ack_key": str(folder / "n1.acks")}
     master = (folder / "acks.master").read_text().strip()
@@ -45,7 +45,7 @@ def test_an_authority_is_replaced_in_three_steps(tmp_path: Path) -> None:
 
 
 @needs_openssl
-def test_an_authority_that_certificates_need_is_not_retired(tmp_path: Path) -> None:
+def test_a_used_authority_is_not_retired(tmp_path: Path) -> None:
     folder = tmp_path / "trust"
     for options in (("--node", "n1", "--client", "ops", "--agents", "agents"), ("--new-ca",), ("--node", "n1")):
         assert certificates(folder, *options)[0] == 0
@@ -60,29 +60,29 @@ def test_an_authority_that_certificates_need_is_not_retired(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("options", [("--new-ca", "--retire-ca"), ("--new-ca", "--node", "n1")])
-def test_a_step_is_taken_alone(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_steps_are_separate(options: tuple[str, ...], tmp_path: Path) -> None:
     code, said = certificates(tmp_path / "trust", *options)
     assert (code, "bad_usage" in said) == (2, True)
 
 
-def test_without_an_authority_there_is_nothing_to_replace(tmp_path: Path) -> None:
+def test_without_an_authority_a_replacement_fails(tmp_path: Path) -> None:
     ended = CliRunner().invoke(app, ["cluster", "certificates", str(tmp_path / "trust"), "--new-ca"])
     assert isinstance(ended.exception, CertificatesFailed)
 
 
-# Credentials that cannot be written down are not made, and a file that has some is not lost for nothing.
+# Credentials without a writable file are not created, and an existing file stays intact.
 
 
 NOWHERE = ("--bootstrap", "127.0.0.1:1", "--cluster", "none", "--listener", "127.0.0.1:1")
 
 
 def granted(to: Path) -> tuple[int, str]:
-    """Exit status and what was said; where the broker is asked, it does not answer."""
+    """Return the exit status and the output; a broker would not answer."""
     said = CliRunner().invoke(app, ["cdc", "grant", "--writer", "w", "--to", str(to), *NOWHERE])
     return said.exit_code, said.output
 
 
-def test_the_file_comes_before_the_broker(tmp_path: Path) -> None:
+def test_the_file_is_checked_before_the_broker(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for to in (tmp_path, tmp_path / "missing" / "credentials", tmp_path / "file" / "credentials"):
         code, said = granted(to)

@@ -1,4 +1,4 @@
-"""The command line before it reaches a broker: which cluster is meant, what is refused, what small commands load."""
+"""The command line without a broker: the selected cluster, refusals, and the modules that small commands import."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ VARIABLES = (
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user who has never used Ringlog."""
+    """The setup of a user without stored clusters."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for name in VARIABLES:
-        monkeypatch.setenv(name, "")  # so that it is put back, whatever a command makes of it
+        monkeypatch.setenv(name, "")  # the fixture restores the variable after the command
         monkeypatch.delenv(name)
 
 
 def run(*words: str, typed: str = "") -> tuple[int, str, str]:
-    """(exit status, standard output, standard error)."""
+    """Return (exit status, standard output, standard error)."""
     ended = CliRunner().invoke(app, list(words), input=typed)
     return ended.exit_code, ended.stdout, ended.stderr
 
@@ -54,7 +54,7 @@ def run(*words: str, typed: str = "") -> tuple[int, str, str]:
 # -------------------------------------------------------------------------------------------- which cluster
 
 
-def test_what_is_given_goes_before_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_options_override_stored_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     store_cluster(ClusterContext("old:9092", "old", "redis://old"))
     assert resolve(None, None) == ClusterContext("old:9092", "old", "redis://old")
     assert resolve("new:9092", None) == ClusterContext("new:9092", "old", "")
@@ -63,7 +63,7 @@ def test_what_is_given_goes_before_what_is_remembered(monkeypatch: pytest.Monkey
     assert resolve(None, "new").redis == "redis://new"
 
 
-def test_nothing_known_says_what_to_type() -> None:
+def test_without_a_cluster_the_error_names_a_command() -> None:
     status, out, err = run("status")
     assert (status, out) == (1, "")
     assert err.startswith("no_broker: ")
@@ -99,7 +99,7 @@ def test_options_of_the_connection_may_precede_the_command(tmp_path: Path) -> No
         (["table", "create", "no/such/file", "--bootstrap", "b:1", "--cluster", "c"], "", "bad_json: "),
     ],
 )
-def test_wrong_input_is_refused_before_anything_is_done(words: list[str], typed: str, prefix: str) -> None:
+def test_wrong_input_is_refused_without_effects(words: list[str], typed: str, prefix: str) -> None:
     status, out, err = run(*words, typed=typed)
     assert (status, out) == (2, "")
     assert err.startswith(prefix)
@@ -124,7 +124,7 @@ def test_wrong_usage(words: list[str]) -> None:
         ["operation", "fail", "join-1"],
     ],
 )
-def test_half_a_command_is_refused_before_a_broker_is_asked(words: list[str]) -> None:
+def test_an_incomplete_command_is_refused_without_a_broker(words: list[str]) -> None:
     assert run(*words, "--bootstrap", "nowhere:1", "--cluster", "c")[:2] == (2, "")
 
 
@@ -149,7 +149,7 @@ def test_answers_as_json() -> None:
 # ------------------------------------------------------------------------------------------------ the program
 
 
-def test_every_command_can_be_loaded_and_helps() -> None:
+def test_every_command_has_help() -> None:
     status, out, _ = run("--help")
     assert status == 0
     assert [name for name in COMMANDS if name not in out] == []
@@ -157,8 +157,8 @@ def test_every_command_can_be_loaded_and_helps() -> None:
         assert run(name, "--help")[0] == 0, name
 
 
-def test_small_commands_load_nothing_large() -> None:
-    """They are called in scripts, line by line, and a plain installation has none of the extras."""
+def test_small_commands_import_no_large_modules() -> None:
+    """Scripts call them for each line, and a plain installation has no extras."""
     code = (
         "import sys; from ringlog.cli.main import main; sys.argv = ['ringlog', 'token']\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end\n"
@@ -176,21 +176,21 @@ def test_the_version() -> None:
     assert run("--version")[:2] == (0, f"ringlog {__version__}\n")
 
 
-# Watching operations: who watches before anything has begun is told so, and sees it.
+# Watching operations: a watcher of an idle cluster gets a notice, and sees the next operation.
 
 
 def views(**stages: str) -> list[dict[str, Any]]:
     return [{"id": name, "stage": stage} for name, stage in stages.items()]
 
 
-def test_a_join_that_was_just_asked_for_is_waited_for() -> None:
+def test_a_requested_join_is_awaited() -> None:
     progress = ListProgress(awaits_start=True, shows_ended=False)
     assert progress.shown(views(old="finished", a="prepared")) == views(a="prepared"), "see --all"
-    assert progress.shown(views(old="finished", a="finished")) == views(a="finished"), "it ended under our eyes"
+    assert progress.shown(views(old="finished", a="finished")) == views(a="finished"), "it ended during the watch"
     ended = views(a="finished")
     assert progress.has_changed(ended)
     assert not progress.has_ended(ended)
-    assert [progress.awaits_first_operation() for _ in range(2)] == [True, False], "it is said once"
+    assert [progress.awaits_first_operation() for _ in range(2)] == [True, False], "it is reported once"
     assert not progress.has_changed(ended)
     begun = ended + views(b="prepared")
     assert progress.has_changed(begun)
@@ -200,7 +200,7 @@ def test_a_join_that_was_just_asked_for_is_waited_for() -> None:
     assert progress.has_ended(done)
 
 
-def test_on_a_terminal_a_watched_table_is_drawn_over_the_last_one() -> None:
+def test_on_a_terminal_a_watched_table_replaces_the_last_one() -> None:
     console = SafeConsole(file=io.StringIO(), force_terminal=True, width=80)
     with Live(console=console, auto_refresh=False) as live:
         for stage in ("prepared", "finished"):
@@ -210,7 +210,7 @@ def test_on_a_terminal_a_watched_table_is_drawn_over_the_last_one() -> None:
     assert ("prepared" in before, "finished" in before, "finished" in after) == (True, False, True)
 
 
-def test_one_that_begins_and_ends_between_two_looks_is_not_missed() -> None:
+def test_a_short_operation_is_reported() -> None:
     progress = ListProgress(awaits_start=True)
     progress.has_changed([])
     assert not progress.has_ended([])
@@ -218,7 +218,7 @@ def test_one_that_begins_and_ends_between_two_looks_is_not_missed() -> None:
     assert progress.has_ended(views(b="cancelled"))
 
 
-def test_nothing_is_said_while_something_is_in_flight_and_one_that_has_ended_is_over_at_once() -> None:
+def test_a_watch_prints_no_notice_during_an_operation() -> None:
     progress = ListProgress(awaits_start=True)
     progress.has_changed(views(a="prepared"))
     assert not progress.awaits_first_operation()
@@ -227,15 +227,15 @@ def test_nothing_is_said_while_something_is_in_flight_and_one_that_has_ended_is_
     assert alone.has_ended(views(a="finished"))
 
 
-# ``token``, ``stream-id`` and ``shard``, one line in and one line out, on the facts that ScyllaDB's drivers and
-# documentation give.
+# ``token``, ``stream-id`` and ``shard``, one output line per input line, with values from ScyllaDB's drivers and
+# documentation.
 
 
 FACTS = ROOT / "tests" / "testdata"
 
 
 def facts(name: str) -> list[list[str]]:
-    """The fields of every line that is no remark."""
+    """Return the fields of every line that is not a comment."""
     lines = (FACTS / name).read_text(encoding="utf-8").splitlines()
     return [line.split() for line in lines if line and not line.startswith("#")]
 
@@ -279,7 +279,7 @@ def test_shards() -> None:
         ("shard", ["", "1 2", "1 0 12", "1 4 64", "9223372036854775808 4 12", "1 2 3 4", "1.5 2 3"]),
     ],
 )
-def test_a_bad_line_is_answered_in_its_place(command: str, bad: list[str]) -> None:
+def test_a_bad_line_gets_its_error_in_place(command: str, bad: list[str]) -> None:
     good = {"token": "6b6579", "stream-id": "7ffe0c687fcce86e0783343730000001", "shard": "0 3 12"}[command]
     found, status = answers(command, [*bad, good])
     assert status == 2
@@ -287,7 +287,7 @@ def test_a_bad_line_is_answered_in_its_place(command: str, bad: list[str]) -> No
     assert found[-1:] == answers(command, [good])[0]
 
 
-def test_bytes_that_are_no_text_and_other_line_ends() -> None:
+def test_invalid_text_and_other_line_ends() -> None:
     ended = CliRunner().invoke(app, ["token"], input=b"\xff\xfe\n6b6579\r\n61")
     assert ended.stdout.splitlines()[1:] == ["-6847573755651342660", "-8839064797231613815"]
     assert ended.exit_code == 2

@@ -1,4 +1,4 @@
-"""Completion of names is quick and silent, and knows the arguments of the real commands."""
+"""Completion of names is fast and silent, and matches the arguments of the real commands."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KINDS = {"replaced": "node", "full_name": "table"} | dict.fromkeys(
     ("node", "operation", "table", "zone", "keyspace"), ""
 )
 NEW = {"keyspace create", "zone create", "cluster create", "cluster found", "node run", "cluster certificates"}
-"""Their first argument is not the name of something that exists."""
+"""Commands whose first argument is a new name."""
 
 
-def test_the_arguments_and_flags_are_those_of_the_commands() -> None:
+def test_arguments_and_flags_match_the_commands() -> None:
     root: Any = typer.main.get_command(app)
     found: dict[str, tuple[str, ...]] = {}
     for group in {path.split()[0] for path in ARGUMENTS}:
@@ -49,14 +49,14 @@ def test_names_are_offered_where_one_is_expected(monkeypatch: pytest.MonkeyPatch
     assert names(["cluster", "delete"], "$") == [], "a shell would run it"
     assert names(["node", "replace", "--json", "--tokens", "3", "n4"], "") == ["node.till"]
     assert names(["--cluster", "shop", "data", "--bootstrap", "b0:1", "read"], "") == ["keyspace.shop"]
-    assert names(["node", "leave", "--cluster", "elsewhere"], "") == [], "its Redis is not known"
+    assert names(["node", "leave", "--cluster", "elsewhere"], "") == [], "its Redis is unknown"
     words = [["node", "leave"], ["node", "leave", "n1"], ["node", "down", "--reason"], ["keyspace", "create"], []]
     assert [names(one, "--" if index == 0 else "") for index, one in enumerate(words)] == [None] * len(words)
     assert set(OPTIONS.values()) <= {"cluster", "node", "table"}
 
 
 @pytest.mark.parametrize("redis", ["redis://127.0.0.1:1", "junk"])
-def test_a_redis_that_is_away_gives_no_names_and_no_error(redis: str) -> None:
+def test_an_unreachable_redis_completes_nothing(redis: str) -> None:
     store_cluster(ClusterContext("b:1", "shop", redis))
     given = {"COMP_WORDS": "ringlog node leave ", "COMP_CWORD": "3", "_RINGLOG_COMPLETE": "complete_bash"}
     ended = subprocess.run([sys.executable, "-m", "ringlog.cli"], env={**os.environ, **given}, capture_output=True)

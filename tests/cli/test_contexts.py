@@ -1,4 +1,6 @@
-"""The clusters that a user knows: told apart by id, each with what belongs to its broker, and closed to other users."""
+"""The stored clusters of a user: identified by id, each with the settings of its broker, and unreadable for other
+users.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def mode(path: Path) -> int:
 # ----------------------------------------------------------------------------------------------------- the file
 
 
-def test_clusters_of_one_name_are_known_side_by_side_and_the_last_one_is_in_use() -> None:
+def test_the_last_of_several_clusters_of_one_name_is_in_use() -> None:
     store_cluster(FIRST)
     store_cluster(SECOND)
     assert stored_clusters() == StoredClusters((FIRST, SECOND), SECOND)
@@ -77,7 +79,7 @@ def test_clusters_of_one_name_are_known_side_by_side_and_the_last_one_is_in_use(
     assert (current_cluster(), set(stored_clusters().clusters)) == (FIRST, {FIRST, SECOND})
 
 
-def test_a_cluster_founded_anew_takes_the_place_of_its_namesake_at_the_same_broker() -> None:
+def test_a_recreated_cluster_replaces_its_namesake_at_the_broker() -> None:
     store_cluster(FIRST)
     ignore_remains = ClusterContext("a:1", "shop", "", cluster_id="3" * 8)
     store_cluster(ignore_remains)
@@ -87,7 +89,7 @@ def test_a_cluster_founded_anew_takes_the_place_of_its_namesake_at_the_same_brok
     assert stored_clusters() == StoredClusters((moved,), moved)
 
 
-def test_a_cluster_that_is_forgotten_leaves_none_in_use() -> None:
+def test_removing_the_current_cluster_leaves_none_in_use() -> None:
     store_cluster(SECOND)
     store_cluster(FIRST)
     assert remove_clusters(lambda context: context == FIRST) == (FIRST,)
@@ -98,7 +100,7 @@ def test_a_cluster_that_is_forgotten_leaves_none_in_use() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"bootstrap": "b"}', '{"clusters": 1, "current": 0}', '{"clusters": [], "current": 3}']
 )
-def test_a_broken_memory_is_none(text: str, tmp_path: Path) -> None:
+def test_a_damaged_context_file_is_ignored(text: str, tmp_path: Path) -> None:
     store_cluster(FIRST)
     (tmp_path / "ringlog" / "context.json").write_text(text)
     assert stored_clusters() == StoredClusters()
@@ -106,7 +108,7 @@ def test_a_broken_memory_is_none(text: str, tmp_path: Path) -> None:
     assert current_cluster() == SECOND
 
 
-def test_passwords_are_nobody_elses_to_read(tmp_path: Path) -> None:
+def test_passwords_are_readable_by_the_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "ringlog"
     folder.mkdir(mode=0o755)
     (folder / "context.json").write_text("{}")
@@ -127,7 +129,7 @@ def test_passwords_are_nobody_elses_to_read(tmp_path: Path) -> None:
     assert without_password("unix:///a:b@c?db=0") == "unix:///a:b@c?db=0"
 
 
-def test_a_file_that_others_can_read_is_closed_when_it_is_read(tmp_path: Path) -> None:
+def test_reading_a_world_readable_file_restricts_its_mode(tmp_path: Path) -> None:
     store_cluster(FIRST)
     file = tmp_path / "ringlog" / "context.json"
     file.chmod(0o644)
@@ -135,7 +137,7 @@ def test_a_file_that_others_can_read_is_closed_when_it_is_read(tmp_path: Path) -
     assert mode(file) == 0o600
 
 
-def test_commands_at_once_lose_nothing() -> None:
+def test_concurrent_commands_lose_no_entry() -> None:
     many = [ClusterContext(f"b{number}:1", "c", "", cluster_id=f"{number}") for number in range(12)]
     at_once(store_cluster, many)
     assert set(stored_clusters().clusters) == set(many)
@@ -144,7 +146,7 @@ def test_commands_at_once_lose_nothing() -> None:
 # -------------------------------------------------------------------------------------------------- the commands
 
 
-def test_a_cluster_is_chosen_by_name_by_id_or_by_how_its_id_begins() -> None:
+def test_a_cluster_is_chosen_by_name_id_or_id_prefix() -> None:
     store_cluster(FIRST)
     other = ClusterContext("b:1", "till", "", cluster_id="2" * 8)
     store_cluster(other)
@@ -157,7 +159,7 @@ def test_a_cluster_is_chosen_by_name_by_id_or_by_how_its_id_begins() -> None:
     assert [(c["cluster"], c["in_use"]) for c in listed] == [("shop", False), ("till", True)]
 
 
-def test_a_known_cluster_can_be_given_another_log_in(tmp_path: Path) -> None:
+def test_the_login_of_a_known_cluster_can_be_replaced(tmp_path: Path) -> None:
     store_cluster(FIRST)
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=PLAINTEXT")
@@ -167,7 +169,7 @@ def test_a_known_cluster_can_be_given_another_log_in(tmp_path: Path) -> None:
     assert stored_clusters().clusters == (replace(FIRST, kafka_config=str(file)),)
 
 
-def test_a_name_that_two_clusters_have_is_not_guessed() -> None:
+def test_an_ambiguous_name_is_refused() -> None:
     store_cluster(FIRST)
     store_cluster(SECOND)
     status, _, err = run("cluster", "use", "shop")
@@ -178,7 +180,7 @@ def test_a_name_that_two_clusters_have_is_not_guessed() -> None:
     assert current_cluster() == FIRST
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_an_unknown_cluster_is_reported() -> None:
     for words, code in ((["use", "x"], "unknown_cluster"), (["current"], "no_cluster")):
         status, out, err = run("cluster", *words)
         assert (status, out, err.partition(":")[0]) == (1, "", code)
@@ -188,15 +190,15 @@ def test_what_is_not_known_is_said() -> None:
 # ------------------------------------------------------------------------------------- what belongs to a broker
 
 
-def test_localhost_is_the_broker_that_is_known_by_its_address() -> None:
+def test_localhost_equals_the_broker_with_its_address() -> None:
     known = replace(FIRST, bootstrap="127.0.0.1:1,b:2")
     store_cluster(known)
     store_cluster(SECOND)
     assert resolve("b:2, LocalHost:1", None) == replace(known, cluster_id="")
-    assert resolve("localhost:1", None).redis == "", "other brokers may be another Kafka cluster"
+    assert resolve("localhost:1", None).redis == "", "other brokers may belong to another Kafka cluster"
 
 
-def test_a_cache_is_never_taken_for_that_of_another_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_is_never_used_for_another_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     store_cluster(SECOND)
     store_cluster(FIRST)
     assert resolve(None, None).redis == FIRST.redis
@@ -210,7 +212,7 @@ def test_a_cache_is_never_taken_for_that_of_another_broker(monkeypatch: pytest.M
     assert resolve("c:1", None).redis == "redis://mine"
 
 
-def test_who_named_the_broker_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_source_of_the_broker_address_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert broker_of("a:1").origin == "--bootstrap"
     monkeypatch.setenv("RINGLOG_BOOTSTRAP_SERVERS", "b:1")
     assert broker_of("b:1").origin == "RINGLOG_BOOTSTRAP_SERVERS"
@@ -223,7 +225,7 @@ def test_who_named_the_broker_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert broker_of(None).origin == f"bootstrap.servers of {file}"
 
 
-def test_a_log_in_goes_with_its_broker(tmp_path: Path) -> None:
+def test_a_login_belongs_to_its_broker(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\nsasl.password=pw\n")
     file.chmod(0o600)
@@ -236,8 +238,8 @@ def test_a_log_in_goes_with_its_broker(tmp_path: Path) -> None:
     assert os.environ[VARIABLE] == str(file)
 
 
-def test_the_log_in_of_a_stack_precedes_the_stored_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stored file may be of an earlier broker at that port. A file that the user names goes before both."""
+def test_the_login_of_a_stack_overrides_the_stored_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stored file may belong to an earlier broker at that port. A file named by the user overrides both."""
     files = {}
     for name in ("stack", "stored", "named"):
         files[name] = tmp_path / f"{name}.properties"
@@ -253,7 +255,7 @@ def test_the_log_in_of_a_stack_precedes_the_stored_one(tmp_path: Path, monkeypat
     assert resolve("a:1", None).kafka_config == str(files["named"])
 
 
-def test_a_password_variable_goes_with_the_file_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_variable_belongs_to_the_file_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\n")
     store_cluster(ClusterContext("a:1", "shop", "", str(file), "1"))
@@ -264,7 +266,7 @@ def test_a_password_variable_goes_with_the_file_of_the_broker(tmp_path: Path, mo
     assert (current().security.username, current().security.password) == ("me", "pw")
 
 
-def test_certificates_go_with_their_cluster(tmp_path: Path) -> None:
+def test_certificates_belong_to_their_cluster(tmp_path: Path) -> None:
     file, token = tmp_path / "trust.properties", tmp_path / "token"
     file.write_text("token.file=token")
     token.write_text("a-token-of-many-letters")
@@ -285,7 +287,7 @@ def test_certificates_go_with_their_cluster(tmp_path: Path) -> None:
     assert isinstance(ended.exception, trust.BadTrustConfig)
 
 
-def test_of_two_clusters_at_one_broker_the_one_in_use_says_how_to_log_in_and_where_the_cache_is(tmp_path: Path) -> None:
+def test_the_cluster_in_use_sets_login_and_cache_of_a_shared_broker(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("old", "new")]
     for file in files:
         file.write_text("security.protocol=SSL\n", encoding="utf-8")
@@ -297,11 +299,11 @@ def test_of_two_clusters_at_one_broker_the_one_in_use_says_how_to_log_in_and_whe
     assert (kafka_config_of("a:1"), redis_of("a:1")) == (str(files[1]), "redis://l")
     store_cluster(first)
     assert (kafka_config_of("a:1"), redis_of("a:1")) == (str(files[0]), "redis://k")
-    store_cluster(SECOND)  # at another broker: of those here the newest counts
+    store_cluster(SECOND)  # at another broker; of the clusters here, the newest one applies
     assert (kafka_config_of("a:1"), redis_of("a:1")) == (str(files[0]), "redis://k")
 
 
-def test_a_log_in_that_cannot_be_read_any_more_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_login_is_reported(tmp_path: Path) -> None:
     store_cluster(ClusterContext("a:1", "shop", "", str(tmp_path / "gone"), "1"))
     with pytest.raises(BadKafkaConfig, match="gone"):
         resolve(None, None)
@@ -309,7 +311,7 @@ def test_a_log_in_that_cannot_be_read_any_more_is_said(tmp_path: Path) -> None:
     assert isinstance(ended.exception, BadKafkaConfig)
 
 
-def test_what_belongs_to_a_cluster_is_told_from_its_namesakes(tmp_path: Path) -> None:
+def test_files_of_namesake_clusters_are_separate(tmp_path: Path) -> None:
     agents, nodes = tmp_path / "ringlog" / "agents", tmp_path / "ringlog" / "nodes"
     agents.mkdir(parents=True)
 
@@ -335,7 +337,7 @@ def test_what_belongs_to_a_cluster_is_told_from_its_namesakes(tmp_path: Path) ->
     assert set(cluster_files(FIRST)) == set(mine)
 
 
-def test_a_cluster_is_forgotten_with_its_files_unless_a_node_runs_from_them(tmp_path: Path) -> None:
+def test_removing_a_cluster_deletes_its_files_unless_a_node_uses_them(tmp_path: Path) -> None:
     store_cluster(FIRST)
     store_cluster(replace(SECOND, cluster="till"))
     node = tmp_path / "ringlog" / "nodes" / f"shop.{FIRST.cluster_id}" / "n1"
@@ -348,7 +350,7 @@ def test_a_cluster_is_forgotten_with_its_files_unless_a_node_runs_from_them(tmp_
     assert (node.parent.exists(), [one.cluster for one in stored_clusters().clusters]) == (False, ["till"])
 
 
-def test_nodes_keep_their_files_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_sets_the_folder_of_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Path] = []
 
     @contextmanager
@@ -364,14 +366,14 @@ def test_nodes_keep_their_files_where_the_variable_says(tmp_path: Path, monkeypa
         monkeypatch.setenv("RINGLOG_DATA_DIR", given)
         assert CliRunner().invoke(app, ["node", "run", "n1"]).exit_code == 0
         assert begun.pop() == folder / "nodes"
-        assert ProcessSettings().data_dir == folder, "agents and nodes have one folder"
+        assert ProcessSettings().data_dir == folder, "agents and nodes use one folder"
         mine = folder / "nodes" / f"shop.{FIRST.cluster_id}"
         mine.mkdir(parents=True)
         assert cluster_files(FIRST) == [mine]
 
 
 def test_after_every_error_of_a_damaged_log_the_broker_is_named() -> None:
-    """It may be the wrong one that was asked."""
+    """The command may have used the wrong broker."""
     damages = {LogDamaged, *LogDamaged.__subclasses__()}
     assert {one.code for one in damages} <= ABOUT_BROKERS
 
@@ -379,9 +381,9 @@ def test_after_every_error_of_a_damaged_log_the_broker_is_named() -> None:
 # ----------------------------------------------------------------------------------------------- a broker that is away
 
 
-def test_who_waits_for_a_broker_that_is_away_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_waiting_for_an_unreachable_broker_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listens, socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # nobody else may have that port, and nobody listens
+        silent.bind(("127.0.0.1", 0))  # the port is reserved, and no process listens
         here, nowhere = (f"127.0.0.1:{one.getsockname()[1]}" for one in (listens, silent))
         for bootstrap in (here, f"{nowhere}, {here}"):
             report_unreachable(BrokerAddress(bootstrap, "", "--bootstrap"))
@@ -392,7 +394,7 @@ def test_who_waits_for_a_broker_that_is_away_is_told_so(capsys: pytest.CaptureFi
 
 
 def test_a_running_stack_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """As after a demo that was ended, with the stack that one has started since."""
+    """This happens after an ended demo, with a stack started since."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         nowhere = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -406,8 +408,8 @@ def test_a_running_stack_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_a_log_in_is_missing(closes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A broker with a log-in closes the connection of a client without one. Another program may not answer at all."""
+def test_a_missing_login(closes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A broker with authentication closes the connection of a client without it. Another program may not answer."""
     monkeypatch.setattr(diagnosis, "ASK_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=accept_all, args=(server, closes), daemon=True)
@@ -438,7 +440,7 @@ def founded(monkeypatch: pytest.MonkeyPatch, founding: ClusterCreation, *more: s
     return CliRunner().invoke(app, ["cluster", "create", founding.name, "--bootstrap", "b:1", *more])
 
 
-def test_founding_a_cluster_that_exists_leaves_the_one_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creating_an_existing_cluster_keeps_the_one_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     store_cluster(FIRST)
     there = ClusterCreation("2" * 8, "shop", "", 0, here=False, copies=3)
     said = founded(monkeypatch, there)
@@ -449,11 +451,11 @@ def test_founding_a_cluster_that_exists_leaves_the_one_in_use(monkeypatch: pytes
     assert founded(monkeypatch, replace(there, here=True)).exit_code == 0
     in_use = current_cluster()
     assert in_use is not None
-    assert in_use.cluster_id == there.cluster_id, "a new one is used"
+    assert in_use.cluster_id == there.cluster_id, "a new cluster becomes the current one"
     assert "stays in use" not in founded(monkeypatch, there).stdout
 
 
-def test_settings_of_a_cluster_that_exists_are_not_ignored_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_an_existing_cluster_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     there = ClusterCreation("2" * 8, "shop", "", 0, here=False, copies=3, ignored=("ranges_max",))
     said = founded(monkeypatch, there, "--set", "ranges_max=99", "--set", "history_entries=500")
     assert said.exit_code == 1

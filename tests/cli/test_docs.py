@@ -1,4 +1,4 @@
-"""The documentation against the program: commands that are shown exist, links lead somewhere, Python compiles."""
+"""The documentation against the program: commands exist, links resolve, Python blocks compile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shown_commands(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
-def test_commands_that_are_shown_can_be_typed(page: Path) -> None:
+def test_shown_commands_are_valid(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert [wrong for words in shown_commands(text) if (wrong := wrong_use(words))] == []
 
@@ -78,7 +78,7 @@ def test_commands_are_found_in_shell_text() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
-def test_python_that_is_shown_compiles_and_its_imports_exist(page: Path) -> None:
+def test_shown_python_compiles_and_its_imports_exist(page: Path) -> None:
     for block in blocks(page.read_text(encoding="utf-8")):
         if block.language != "python":
             continue
@@ -94,8 +94,8 @@ def test_the_readme_shows_the_two_commands_and_is_short() -> None:
     assert len(text.splitlines()) <= 150
 
 
-def test_the_worked_example_is_one_that_is_tested() -> None:
-    """Every command and answer of the example in the page is in the transcript, in the same order."""
+def test_the_worked_example_is_a_tested_transcript() -> None:
+    """The transcript contains every command and answer of the page's example in equal order."""
     lines = iter((ROOT / "tests/testdata/rehearsals/dead_node.txt").read_text(encoding="utf-8").splitlines())
     page = (ROOT / "docs/concepts/operations.md").read_text(encoding="utf-8").partition("## A worked example")[2]
     shown = [line for line in page.splitlines() if line.startswith("{")]
@@ -113,7 +113,7 @@ def _holds(line: str, shown: dict[str, Any]) -> bool:
     return all(found.get(name) == value for name, value in shown.items())
 
 
-# The pages made from the code are those that are committed, and say something about everything.
+# The generated pages are current and document every item.
 
 
 FOLDER = ROOT / "docs" / "reference"
@@ -125,7 +125,7 @@ def test_the_committed_page_is_current(name: str) -> None:
     assert reference.pages()[name] == committed, "run: python -m ringlog.cli.reference docs/reference"
 
 
-def test_nothing_is_left_out() -> None:
+def test_the_page_is_complete() -> None:
     made = reference.pages()
     assert [code for code in CODES if f"| `{code}` |" not in made["codes.md"]] == []
     assert [kind for kind in COMMANDS if f"## {kind}\n" not in made["log-commands.md"]] == []
@@ -138,13 +138,13 @@ def test_nothing_is_left_out() -> None:
 def test_topics_name_schemas_that_exist() -> None:
     named = [part.strip("` ") for _, value in reference.RECORDS.values() for part in value.split(";")]
     schemas = [name for name in named if name.startswith("ringlog.")]
-    assert len(schemas) == len(TOPICS) + 13, "all but one, one with seven, one with three, and six with two"
+    assert len(schemas) == len(TOPICS) + 13, "one topic has no schema, one has seven, one has three, six have two"
     assert len(set(schemas)) == len(schemas)
     assert [name for name in schemas if name not in catalog()] == []
 
 
-def test_help_begins_with_what_is_meant() -> None:
-    """A value is a thing, and a verb does something: neither begins in the middle of a sentence."""
+def test_no_help_begins_mid_sentence() -> None:
+    """No help text begins with a fragment such as a relative clause."""
     left = [(typer.main.get_command(app), "ringlog")]
     broken = re.compile(r"(?:Of|Which|Whom|Whose|So|That)\b")
     found, seen = [], 0
@@ -159,7 +159,7 @@ def test_help_begins_with_what_is_meant() -> None:
     assert seen > 300
 
 
-def test_only_what_differs_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_changed_pages_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reference.main([str(tmp_path)]) == 0
     (tmp_path / "codes.md").write_text("old")
     assert reference.write(tmp_path) == ("codes.md",)

@@ -1,4 +1,4 @@
-"""An upgrade as its operator sees it: ``ringlog cluster require-feature``, ``features`` and ``enable-feature``."""
+"""Commands for an upgrade: ``ringlog cluster require-feature``, ``features`` and ``enable-feature``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kernel.entries import NODES, SEED, node
 
 
 def test_an_old_release_cannot_enter_during_an_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This release brings its feature to a cluster with one member of an earlier release."""
+    """This release registers its feature in a cluster with one node of an earlier release."""
     (name,) = FEATURES
     with authoring(monkeypatch) as client:
 

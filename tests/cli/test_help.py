@@ -81,10 +81,10 @@ def test_an_option_name_has_one_meaning() -> None:
             texts[name][f"{option.help} {'' if option.is_flag else option.metavar}"].append(path)
     several = {name: dict(found) for name, found in texts.items() if len(found) > 1}
     assert {name: found for name, found in several.items() if name not in SHARED} == {}
-    assert sorted(set(SHARED) - set(several)) == [], "each of these has one help text now"
+    assert sorted(set(SHARED) - set(several)) == [], "each of these options has one help text now"
 
 
-def test_a_value_has_a_name_and_not_a_python_type() -> None:
+def test_a_value_is_not_named_by_a_python_type() -> None:
     unnamed = [(path, option.opts) for path, option in options() if not option.is_flag and not option.metavar]
     assert unnamed == []
     used = {name for _, option in options() for name in option.opts}
@@ -155,13 +155,13 @@ def test_an_old_spelling_sets_the_same_value() -> None:
     ("words", "meant"),
     [(["nod", "list"], "ringlog node list"), (["cluster", "creat", "shop"], "ringlog cluster create")],
 )
-def test_a_mistyped_command_is_answered_with_the_nearest(words: list[str], meant: str) -> None:
+def test_a_mistyped_command_gets_the_nearest_name(words: list[str], meant: str) -> None:
     ended = CliRunner().invoke(app, words, prog_name="ringlog")
     assert ended.exit_code == 2
     assert f"Did you mean `{meant}" in ended.stderr
 
 
-def test_a_mistyped_setting_is_answered_with_the_nearest() -> None:
+def test_a_mistyped_setting_gets_the_nearest_name() -> None:
     words = ["cluster", "create", "shop", "--bootstrap", "b:1", "--set"]
     ended = [CliRunner().invoke(app, [*words, f"{name}=1"]) for name in ("history_entris", "zzz")]
     assert [one.exit_code for one in ended] == [2, 2]

@@ -1,4 +1,4 @@
-"""What the command line loads: its top nothing of the rooms, ``ringlog status`` no more than it needs."""
+"""Imports of the command line: the root command imports no sub-command, and ``ringlog status`` only its needs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ SLOW = {
 }
 
 
-def loaded(code: str) -> set[str]:
-    """The modules that a new interpreter has loaded after ``code``."""
+def imported(code: str) -> set[str]:
+    """Return the modules that a new interpreter has imported after ``code``."""
     script = f"{code}\nimport sys, json; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(json.loads(run.stderr.splitlines()[-1]))
 
 
-def test_the_help_loads_no_sub_command() -> None:
+def test_the_help_imports_no_sub_command() -> None:
     asked = "from ringlog.cli.main import app\ntry: app(['--help'])\nexcept SystemExit: pass"
-    found = loaded(asked)
+    found = imported(asked)
     assert "typer" in found
     assert found & (SLOW | {"rich", "pygments"}) == set()
     assert {name for name in found if name.startswith("ringlog.")} == {
@@ -55,8 +55,8 @@ def test_the_help_loads_no_sub_command() -> None:
     }
 
 
-def test_the_status_loads_neither_servers_nor_what_reads_settings() -> None:
-    assert loaded("import ringlog.cli.status") & (SLOW | {"pygments"}) == {
+def test_the_status_imports_no_servers_or_settings() -> None:
+    assert imported("import ringlog.cli.status") & (SLOW | {"pygments"}) == {
         "confluent_kafka",
         "numpy",
         "fastavro",
@@ -64,8 +64,8 @@ def test_the_status_loads_neither_servers_nor_what_reads_settings() -> None:
     }
 
 
-def test_a_schema_is_read_when_its_record_is_asked_for() -> None:
-    """Of 174 files, and of their fingerprints."""
+def test_a_schema_is_read_on_first_use() -> None:
+    """There are 174 schema files, each with a fingerprint."""
     read = "from ringlog_schemas import current\nimport sys; print(len(vars(current())['_found']), file=sys.stderr)"
     for module in ("ringlog.cli.status", "ringlog.agents.worker", "ringlog.node.process"):
         ended = subprocess.run(
@@ -75,7 +75,7 @@ def test_a_schema_is_read_when_its_record_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_says_of_a_command_how_its_own_help_begins(name: str) -> None:
+def test_the_root_help_has_the_first_line_of_each_command(name: str) -> None:
     group = typer.main.get_command(app)
     assert isinstance(group, LazyGroup)
     command = group.get_command(None, name)

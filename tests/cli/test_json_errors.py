@@ -1,4 +1,4 @@
-"""With ``--json`` standard output has one JSON value, whatever happens: a result, or an error with its ways out."""
+"""With ``--json``, standard output is always one JSON value: a result, or an error with its remedies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOWHERE = ["--bootstrap", "127.0.0.1:1", "--cluster", "c"]
 
 
 def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str, str]:
-    """(exit status, standard output, standard error) of the program."""
+    """Return (exit status, standard output, standard error) of the program."""
     monkeypatch.setattr(sys, "argv", ["ringlog", *words])
     with pytest.raises(SystemExit) as ended:
         program._main()

@@ -1,4 +1,4 @@
-"""``ringlog pause`` and ``ringlog resume`` on a log in memory, and what a status says of what is paused."""
+"""``ringlog pause`` and ``ringlog resume`` on a log in memory, and the status of paused agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.authoring import authoring, run
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """An empty cluster; the command line uses this client."""
+    """Return the client of an empty cluster, for the command line."""
     with authoring(monkeypatch) as client:
         yield client
 
@@ -27,7 +27,7 @@ def paused(client: Client) -> list[str]:
     return [format_pause(view) for view in views.cluster(client.read_barrier())["pauses"]]
 
 
-def test_what_is_paused_is_refused_shown_and_let_go(client: Client) -> None:
+def test_a_pause_refuses_requests_until_its_end(client: Client) -> None:
     assert run("pause", "schema", "topology", "--reason", "upgrade")[0] == 0
     since = f"is paused since epoch {client.read_barrier().epoch}: upgrade"
     assert paused(client) == [f"schema {since}", f"topology {since}"]
@@ -49,7 +49,7 @@ def test_what_is_paused_is_refused_shown_and_let_go(client: Client) -> None:
         (["resume", "nothing"], "bad_field: scopes: "),
     ],
 )
-def test_what_cannot_be_paused_is_refused(client: Client, words: list[str], prefix: str) -> None:
+def test_invalid_pauses_are_refused(client: Client, words: list[str], prefix: str) -> None:
     before = client.read_barrier()
     status, out, err = run(*words)
     assert (status, out) == (1, "")

@@ -1,4 +1,4 @@
-"""Commands that draw balance over time: a rehearsal, a simulated cluster, the log of a real one."""
+"""Commands that chart balance over time: a rehearsal, a simulated cluster, and the log of a real cluster."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def run(*words: str, typed: str = "") -> Result:
 
 
 def titles(path: Path) -> set[str]:
-    """What a picture names: nodes, shards, counts."""
+    """Return the labels of a chart: nodes, shards, counts."""
     return {one.text or "" for one in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}title")}
 
 
-def test_a_rehearsal_is_drawn_beside_its_answers(tmp_path: Path) -> None:
+def test_a_rehearsal_is_drawn(tmp_path: Path) -> None:
     path = tmp_path / "balance.svg"
     drawn = run("rehearse", "--picture", str(path), typed=PLAN)
     assert (drawn.stdout, drawn.exit_code) == (run("rehearse", typed=PLAN).stdout, 2)
@@ -44,7 +44,7 @@ def test_the_chart_of_the_readme_is_current(tmp_path: Path) -> None:
     assert (tmp_path / "balance.svg").read_bytes() == (images / "balance.svg").read_bytes()
 
 
-def test_there_must_be_something_to_draw_and_a_place_for_it(tmp_path: Path) -> None:
+def test_an_empty_chart_or_bad_path_is_refused(tmp_path: Path) -> None:
     noop = run("rehearse", "--picture", str(tmp_path / "none.svg"), typed='{"command": "Noop"}\n')
     assert (noop.exit_code, noop.stderr.split(":")[0]) == (2, "no_tablets")
     assert not list(tmp_path.iterdir())
@@ -63,7 +63,7 @@ def test_a_run_of_the_simulator_is_drawn(tmp_path: Path) -> None:
 
 
 def settle(log: Log) -> None:
-    """What the coordinator does, everybody acknowledging."""
+    """Apply the coordinator's steps while every node acknowledges."""
     while True:
         known = CoordinatorView(log.state, acknowledgements(log.state, log.state.time), log.state.epoch, log.state.time)
         proposals = propose(known)
@@ -74,7 +74,7 @@ def settle(log: Log) -> None:
 
 @pytest.fixture(scope="module")
 def log() -> Log:
-    """Two nodes; one of two tablets goes from the one to the other."""
+    """Return a log of two nodes; one of two tablets moves between them."""
     made = Log()
     made.append(InitializeCluster("orders"))
     for number, name in enumerate("AB"):
@@ -99,7 +99,7 @@ def test_a_log_is_drawn(log: Log, tmp_path: Path) -> None:
     assert titles(path) == {"A", "B", "A/0", "A/1", "B/0", "B/1", "1"}
 
 
-def test_what_is_no_log_is_not_drawn(tmp_path: Path) -> None:
+def test_an_invalid_log_is_not_drawn(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("no dump\n")
     ended = run("balance", "chart", str(tmp_path / "balance.svg"), "--from", str(tmp_path / "log"))
     assert (ended.exit_code, ended.stderr.split(":")[0]) == (2, "bad_dump")

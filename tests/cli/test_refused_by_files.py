@@ -1,4 +1,4 @@
-"""What a file system refuses comes out as one line with a code; a defect still shows its trace."""
+"""File system errors become one line with a code; a defect still shows its traceback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = "a-file"
 
 
 def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    """The exit status of the whole program."""
+    """Return the exit status of the whole program."""
     monkeypatch.setattr(sys, "argv", ["ringlog", *words])
     with pytest.raises(SystemExit) as end:
         program.main()
@@ -27,7 +27,7 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.mark.parametrize("words", [["stack", "up", "--data"], ["demo", "--data"]], ids=" ".join)
 @pytest.mark.parametrize("data", ["/proc/ringlog", "/dev/null/x", FILE, f"{FILE}/x"])
-def test_a_folder_that_cannot_be_made(
+def test_a_folder_that_cannot_be_created(
     words: list[str], data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / FILE).touch()
@@ -46,7 +46,7 @@ def test_a_file_as_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 @pytest.mark.parametrize("page", ["/proc/ringlog.md", f"{FILE}/x", "no-folder/x", "."])
-def test_a_page_of_planted_bugs_that_cannot_be_written_is_refused_before_they_are_measured(
+def test_an_unwritable_page_of_planted_bugs_is_refused_before_the_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / FILE).touch()
@@ -74,7 +74,7 @@ def test_a_context_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 @pytest.mark.parametrize(
     "defect", [FileNotFoundError(errno.ENOENT, "No such file", "/a"), OSError(errno.EBADF, "Bad file descriptor")]
 )
-def test_a_defect_is_not_taken_for_a_full_disk(defect: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_not_reported_as_a_full_disk(defect: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise defect
 
@@ -84,10 +84,10 @@ def test_a_defect_is_not_taken_for_a_full_disk(defect: OSError, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("folder", ["slip", "empty"])
-def test_an_archive_that_is_not_there_is_not_verified(
+def test_a_missing_archive_is_not_verified(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before a broker is asked; a file that is no segment makes no archive."""
+    """The check precedes the broker; a file that is not a segment does not make an archive."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "000000000001-000000000002.segment.7.part").touch()
     place = str(tmp_path / folder)
@@ -97,7 +97,7 @@ def test_an_archive_that_is_not_there_is_not_verified(
         assert capsys.readouterr().err.startswith(f"archive_empty: {place} has no segment of a log")
 
 
-def test_a_cluster_is_not_remembered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_is_not_stored(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     founding = ClusterCreation("an-id", "c", "", 0, here=True, copies=1)
     monkeypatch.setattr("ringlog.cli.cluster.app.create_cluster", lambda *_, **__: founding)
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/ringlog")

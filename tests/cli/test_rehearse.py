@@ -1,4 +1,4 @@
-"""The rehearsal beside its transcripts: any line at all, and a start from a live cluster's log."""
+"""The rehearsal beyond its transcripts: arbitrary lines, and a start from the log of a live cluster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LINE_CODES = {"bad_json", "unknown_command", "unknown_field", "missing_field", "
 
 
 def run(typed: str | bytes, *arguments: str) -> tuple[list[dict[str, Any]], int]:
-    """(answers, exit status)."""
+    """Return (answers, exit status)."""
     ended = CliRunner().invoke(app, ["rehearse", *arguments], input=typed)
     return [json.loads(line) for line in ended.stdout.splitlines()], ended.exit_code
 
@@ -75,7 +75,7 @@ ANY_LINE = OBJECTS | st.builds(json.dumps, VALUES) | st.text() | st.just("[" * 1
 
 @given(st.lists(ANY_LINE, max_size=6))
 @settings(deadline=None, max_examples=150)
-def test_every_line_has_an_answer_and_what_is_refused_changes_nothing(lines: list[str]) -> None:
+def test_every_line_has_an_answer_and_refusals_change_nothing(lines: list[str]) -> None:
     rehearsal = Rehearsal()
     for text in ('{"command": "RegisterNode", "name": "A"}', '{"command": "Join", "node": "A", "tokens": [0]}'):
         assert rehearsal.line(text, 1)["outcome"] == "applied"
@@ -99,7 +99,7 @@ def test_every_line_has_an_answer_and_what_is_refused_changes_nothing(lines: lis
                 assert outcome is None
 
 
-def test_bytes_that_are_no_text_and_separators_that_are_no_line_ends() -> None:
+def test_invalid_text_and_separators_inside_lines() -> None:
     plan = b'{"command": "Noop"}\r\n\xff\xfe\n\n{"command": "TakeOver", "role": "x", "instance": "a\xe2\x80\xa8b"}\n'
     answers, status = run(plan)
     assert [answer["outcome"] for answer in answers] == ["applied", "invalid", "rejected"]
@@ -108,7 +108,7 @@ def test_bytes_that_are_no_text_and_separators_that_are_no_line_ends() -> None:
     assert status == 2
 
 
-def test_a_plan_in_a_file_and_one_that_is_not_there(tmp_path: Path) -> None:
+def test_a_plan_in_a_file_and_a_missing_plan(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text('{"command": "Noop"}')
     assert run("", str(plan)) == ([{"outcome": "applied", "epoch": 2}], 0)
@@ -122,7 +122,7 @@ def test_a_plan_in_a_file_and_one_that_is_not_there(tmp_path: Path) -> None:
 
 
 class Log:
-    """The records of a small cluster, as ``ringlog log --dump`` would write them."""
+    """The records of a small cluster in the format of ``ringlog log --dump``."""
 
     def __init__(self) -> None:
         self.author = Author("test", ManualClock(1_800_000_000_000_000), SeededDraw(b"log"))
@@ -156,7 +156,7 @@ def log() -> Log:
     return log
 
 
-def test_a_plan_begins_where_a_live_cluster_is(log: Log, tmp_path: Path) -> None:
+def test_a_plan_starts_at_the_state_of_a_live_cluster(log: Log, tmp_path: Path) -> None:
     path = log.dump(tmp_path / "log")
     before = Path(path).read_bytes()
     typed = (
@@ -171,12 +171,12 @@ def test_a_plan_begins_where_a_live_cluster_is(log: Log, tmp_path: Path) -> None
     assert answers[2]["stages"][-1] == "finished"
     assert answers[3] == {"outcome": "applied", "epoch": answers[2]["epoch"] + 1}
     started = answers[4]["generations"][0]["timestamp"]
-    assert started > 1_800_000_000_000_000, "the manual clock begins at the cluster's own time"
+    assert started > 1_800_000_000_000_000, "the manual clock starts at the cluster's time"
     assert Path(path).read_bytes() == before
 
 
-def test_the_live_cluster_is_that_of_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As everywhere they go before the cluster in use; a name that is typed goes before both."""
+def test_variables_select_the_live_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables override the cluster in use; a typed name overrides both."""
     asked: list[tuple[str, str]] = []
 
     def past(context: ClusterContext) -> NoReturn:
@@ -192,7 +192,7 @@ def test_the_live_cluster_is_that_of_the_variables(tmp_path: Path, monkeypatch: 
     assert asked == [("theirs:9092", "shop"), ("theirs:9092", "other")]
 
 
-def test_records_without_effect_are_passed(log: Log, tmp_path: Path) -> None:
+def test_records_without_effect_are_skipped(log: Log, tmp_path: Path) -> None:
     late = log.author.entry(EMPTY_STATE, InitializeCluster("orders")).data
     log.records += [b"no envelope", log.records[1], late]
     log.append(Noop())
@@ -200,7 +200,7 @@ def test_records_without_effect_are_passed(log: Log, tmp_path: Path) -> None:
     assert answers == [{"outcome": "applied", "epoch": 5}]
 
 
-def test_a_log_that_needs_a_later_release_is_not_guessed_at(log: Log, tmp_path: Path) -> None:
+def test_a_log_of_a_later_release_is_refused(log: Log, tmp_path: Path) -> None:
     entry: Entry = log.author.entry(log.state, Noop()).entry
     later = replace(entry, kind="Teleport", command=UnknownCommand("Teleport", 1))
     log.records.append(encode_entry(later, b""))
@@ -210,7 +210,7 @@ def test_a_log_that_needs_a_later_release_is_not_guessed_at(log: Log, tmp_path: 
 
 
 @pytest.mark.parametrize("content", ["", "no dump\n", '{"offset": 0}\n', "[1]\n", '{"offset": 0, "data": "zz"}\n'])
-def test_what_is_no_dump_is_refused(content: str, tmp_path: Path) -> None:
+def test_an_invalid_dump_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "dump"
     path.write_text(content)
     ended = CliRunner().invoke(app, ["rehearse", "--from", str(path)], input='{"command": "Noop"}')
@@ -218,8 +218,8 @@ def test_what_is_no_dump_is_refused(content: str, tmp_path: Path) -> None:
     assert ended.stderr.split(":")[0] in ("bad_dump", "not_founded")
 
 
-def test_the_first_keyspace_of_a_plan_is_one_of_the_log(log: Log, tmp_path: Path) -> None:
-    """A rehearsal may contradict the log only where the plan changed it."""
+def test_the_first_keyspace_of_a_plan_comes_from_the_log(log: Log, tmp_path: Path) -> None:
+    """A rehearsal may contradict the log only after a change by the plan."""
     keyspace = CreateKeyspace("ks", Replication("simple", 1))
     refused = fold(log.state, log.author.entry(log.state, keyspace).entry)
     answers, _ = run(
@@ -230,14 +230,14 @@ def test_the_first_keyspace_of_a_plan_is_one_of_the_log(log: Log, tmp_path: Path
     assert answers[0]["code"] == refused.outcome.code == "replication_impossible"
 
 
-# Stories as text: each transcript is typed into the command and must be answered exactly as written.
+# Stories as text: the command must answer each transcript exactly.
 
 
 SOURCES = os.pathsep.join(str(ROOT / name) for name in ("services", "streaming", "schemas"))
 
 
 def rehearse_in_a_process(typed: bytes, hash_seed: str, *arguments: str) -> tuple[bytes, int]:
-    """(answers, exit status) of the command as a user runs it."""
+    """Return (answers, exit status) of the command in a separate process."""
     environment = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-m", "ringlog.cli", "rehearse", *arguments]
     ended = subprocess.run(command, input=typed, env=environment, capture_output=True, check=False, timeout=120)
@@ -259,8 +259,8 @@ def test_transcript(path: Path) -> None:
     assert found == transcript.text
 
 
-def test_the_same_bytes_in_processes_with_different_hash_seeds(tmp_path: Path) -> None:
-    """All transcripts one after the other, as one plan: many operations, tables and writers in one state."""
+def test_output_is_independent_of_hash_seeds(tmp_path: Path) -> None:
+    """One plan with all transcripts: many operations, tables and writers in one state."""
     whole = "".join(typed(read(path)) for path in transcripts()).encode()
     plan = tmp_path / "plan"
     plan.write_bytes(whole)

@@ -1,4 +1,4 @@
-"""``ringlog sim hold|delay|drop|release|rules`` on a folder of rules."""
+"""``ringlog sim hold|delay|drop|release|rules`` with a folder of rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ringlog(folder: Path | None, *words: str) -> Any:
     return CliRunner().invoke(app, ["sim", *words], env=environment)
 
 
-def test_commands_write_the_rules_that_they_name(tmp_path: Path) -> None:
+def test_commands_write_their_rules(tmp_path: Path) -> None:
     for words in (
         ("hold", "--stage", "write_both_read_new", "--to", "node-n1", "--to", "node-n2"),
         ("hold", "--commit", "--epoch", "7", "--name", "mine"),
@@ -40,7 +40,7 @@ def test_commands_write_the_rules_that_they_name(tmp_path: Path) -> None:
     assert FolderDelays(tmp_path).rules() == ()
 
 
-def test_rules_are_shown_with_what_they_hold(tmp_path: Path) -> None:
+def test_rules_are_shown_with_held_records(tmp_path: Path) -> None:
     control = FolderDelays(tmp_path)
     control.put(Rule("r1", DELAY, COMMIT, ("node-[ab]",), Match("Noop"), seconds=3))
     held = HeldEntry("node-a", "r1", COMMIT, "Noop", "id", None, 1, 1_700_000_000_000_000)
@@ -68,20 +68,20 @@ def test_rules_are_shown_with_what_they_hold(tmp_path: Path) -> None:
         (("release", "x", "--all"), 2, "no_rule: name the rules"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path: Path, words: tuple[str, ...], code: int, says: str) -> None:
+def test_invalid_rules_are_refused(tmp_path: Path, words: tuple[str, ...], code: int, says: str) -> None:
     answer = ringlog(tmp_path, *words)
     assert answer.exit_code == code
     assert says in answer.stderr
     assert FolderDelays(tmp_path).rules() == ()
 
 
-def test_without_a_folder_nothing_is_steered() -> None:
+def test_without_a_folder_commands_are_refused() -> None:
     answer = ringlog(None, "rules")
     assert answer.exit_code == 2
     assert "no_delays" in answer.stderr
 
 
-def test_a_rule_that_is_not_there_cannot_be_released(tmp_path: Path) -> None:
+def test_a_missing_rule_cannot_be_released(tmp_path: Path) -> None:
     answer = ringlog(tmp_path, "release", "gone")
     assert answer.exception is not None
     assert getattr(answer.exception, "code", "") == "unknown_rule"

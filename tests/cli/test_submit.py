@@ -18,7 +18,7 @@ RAW = json.dumps({"command": "DecideResize", "table": "ks.t", "decision": "merge
 
 
 @pytest.mark.parametrize("words", [("submit", RAW), ("tablet", "merge", "ks.t")], ids=["submit", "tablet"])
-def test_what_the_balancer_would_undo_is_refused(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_against_the_balancer_are_refused(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     state = replaced(PILED, settings=PILED.settings.set("balance_tablets_per_shard_min", 2))
     for module in (json_commands, tablet):
         monkeypatch.setattr(module, "newest", lambda _: state)

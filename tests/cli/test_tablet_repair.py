@@ -24,7 +24,7 @@ COUNT = 8
 
 
 def coordinate(client: Client) -> None:
-    """Submit all that a coordinator asks for while every node acknowledges at once."""
+    """Submit the coordinator's requests while every node acknowledges at once."""
     while True:
         state = client.read_barrier()
         asked = propose(CoordinatorView(state, acknowledgements(state, state.time), state.epoch, state.time))
@@ -35,7 +35,7 @@ def coordinate(client: Client) -> None:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A cluster of three nodes with a table in tablets."""
+    """Return a cluster of three nodes with a table in tablets."""
     with authoring(monkeypatch) as client:
         monkeypatch.setattr(repair, "connect", submitting.connect)
         for number in (1, 2, 3):
@@ -80,7 +80,7 @@ def test_without_waiting_it_names_the_command_that_continues(client: Client) -> 
     assert json.loads(run(*words, "--no-wait", "--json")[1])["outcome"] == "applied"
 
 
-def test_who_stops_is_told_how_to_continue(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_names_the_command_that_continues(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     status, _, err = run("tablet", "repair", TABLE, "--timeout", "0")
     assert (status, err.splitlines()[0]) == (1, f"still_in_flight: 0 of {COUNT} tablets are repaired")
     assert err.splitlines()[-1].startswith(f"to continue: ringlog tablet repair {TABLE} 0 1 2 ")

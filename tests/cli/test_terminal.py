@@ -1,4 +1,4 @@
-"""Text of others reaches a terminal without its control characters, whatever prints it."""
+"""Output on a terminal escapes control characters of foreign text, for every command."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_lines_and_styles_stay() -> None:
     assert stream.getvalue() == "\x1b[31mone\x1b[0m\n\x1b[31mtwo\x1b[0m\n"
 
 
-def test_a_log_for_people_escapes_them() -> None:
+def test_a_readable_log_escapes_control_characters() -> None:
     stream = io.StringIO()
     setup_logs(stream=stream)
     get_logger("ringlog").warning("refused", why=HOSTILE)
@@ -58,13 +58,13 @@ def test_a_log_for_people_escapes_them() -> None:
     assert r"\x1b]52" in line
 
 
-def test_every_command_prints_by_it() -> None:
-    """The stack's own commands show nothing of others."""
+def test_every_command_prints_escaped_text() -> None:
+    """The stack's own commands print no foreign text."""
     made = [path for path in (ROOT / "services").rglob("*.py") if " Console(" in path.read_text(encoding="utf-8")]
     assert made == [Path(ROOT, "services/ringlog/stack/cli.py")]
 
 
-# What others wrote is shown as it is: brackets are no markup, and a terminal that lacks a sign gets its number.
+# Foreign text is printed literally: brackets are not markup, and a missing character is printed as its number.
 
 
 @pytest.mark.parametrize("text", ["[fe80::1]:7000", "[red]", "[/x] is no end", "[bold]n1[/bold]"])
@@ -96,7 +96,7 @@ ID, BROKERS = "1d84b9c2-6f0e-4a3b-9c55-0d2f8a7e6b11", "10.10.20.1:39091,10.10.20
     ],
     ids=["drops columns", "shortens ids", "long text below", "wraps text"],
 )
-def test_at_80_columns_ids_and_addresses_can_be_read(
+def test_ids_and_addresses_are_readable_at_80_columns(
     columns: tuple[str, ...], row: tuple[str, ...], shown: list[str]
 ) -> None:
     console = SafeConsole(file=io.StringIO(), width=80)
@@ -107,7 +107,7 @@ def test_at_80_columns_ids_and_addresses_can_be_read(
     assert ("not shown: trust" in printed) is ("trust" in columns)
 
 
-def test_the_width_of_a_pipe_is_that_of_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_sets_the_width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for given in ("80", "0", "wide"):
         monkeypatch.setenv("COLUMNS", given)
@@ -121,15 +121,15 @@ def run(*words: str, alphabet: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_terminal_that_lacks_a_sign_shows_its_number(tmp_path: Path) -> None:
+def test_a_missing_character_is_shown_as_its_number(tmp_path: Path) -> None:
     (tmp_path / "r\u00fcgen.json").write_text("{")
     ended = run("sim", "rules", "--delays", str(tmp_path), alphabet="ascii")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "ignored rule: r\\xfcgen.json" in ended.stdout
 
 
-def test_bytes_that_are_no_text_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """They come as halves of signs; Kafka's client, to name one, is ended by them."""
+def test_invalid_text_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such bytes come as lone surrogates; Kafka's client aborts on them."""
     monkeypatch.setattr(sys, "argv", ["ringlog", "rehearse", os.fsdecode(b"w\xff")])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -138,8 +138,8 @@ def test_bytes_that_are_no_text_fail(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_stream_that_is_closed_is_none_of_its_files(closed: str) -> None:
-    """The file that a command opens next does not get its number."""
+def test_the_number_of_a_closed_stream_is_not_reused(closed: str) -> None:
+    """The next file that a command opens does not get the number of the closed stream."""
     code = "import os, sys; from ringlog.cli import main; main._streams(); sys.exit(os.open(os.devnull, os.O_RDONLY))"
     command = f'exec "$0" -c "{code}" {closed}'
     ended = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
@@ -148,7 +148,7 @@ def test_a_stream_that_is_closed_is_none_of_its_files(closed: str) -> None:
     code = f"import subprocess, sys; from ringlog.cli import main; main._streams(); sys.exit(subprocess.call({child}))"
     command = f'exec "$0" -c "{code}" {closed}'
     ended = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
-    assert ended.returncode == 3, "nor does one that a process opens which it starts"
+    assert ended.returncode == 3, "nor does a file that a child process opens"
     ended = subprocess.run(
         ["sh", "-c", f'exec "$0" -m ringlog.cli cluster --help {closed}', sys.executable],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""``ringlog zone``, each of its words, on a log in memory: what is printed, as JSON, and what is refused."""
+"""``ringlog zone`` with each sub-command, on a log in memory: output, JSON and refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.tidy.files import ROOT
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """Four nodes, of which C has a disk of its own kind; the command line uses this client."""
+    """Return the client of four nodes, for the command line; C has another disk type."""
     with authoring(monkeypatch) as client:
         for name in "ABCD":
             joins(client, name, features=("ssd",) if name == "C" else ())
@@ -41,7 +41,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 
 
 def joins(client: Client, name: str, **changes: Any) -> None:
-    """A node registers and joins."""
+    """Register a node and complete its join."""
 
     def after(_: ClusterState, command: Command) -> ClusterState:
         client.submit(command)
@@ -54,19 +54,19 @@ def joins(client: Client, name: str, **changes: Any) -> None:
 
 
 def run(*words: str) -> tuple[int, str, str]:
-    """As ``authoring.run``, of ``ringlog zone``."""
+    """Run ``ringlog zone`` with these arguments."""
     return authoring_run("zone", *words)
 
 
 def shown(*words: str) -> Any:
-    """What a word prints as JSON."""
+    """Return the JSON output of a sub-command."""
     status, out, err = run(*words, "--json")
     assert status == 0, err
     return json.loads(out)
 
 
 def refused(code: str, *words: str) -> None:
-    """The word ends with status 1 and the code."""
+    """Assert that the sub-command fails with status 1 and the code."""
     status, out, err = run(*words)
     assert (status, out, err.split(":")[0]) == (1, "", code)
 
@@ -76,12 +76,12 @@ def one(client: Client) -> ZonePartition:
 
 
 def moved(client: Client, letters: str) -> None:
-    """The zone's data nodes are others, and its partitions are on their way to them."""
+    """Give the zone other data nodes, so that its partitions migrate."""
     client.submit(SetDataNodes("z", ids(letters), client.read_barrier().epoch))
     client.submit(TriggerRebalance("z", client.read_barrier().epoch))
 
 
-def test_a_zone_is_made_shown_altered_and_dropped(client: Client) -> None:
+def test_a_zone_is_created_shown_altered_and_dropped(client: Client) -> None:
     assert run("list")[1] == "no zones\n"
     assert shown("list") == []
     made = shown("create", "z", "--partitions", "2", "--replicas", "2", "--quorum", "2", "--scale-up", "5")
@@ -104,7 +104,7 @@ def test_a_zone_is_made_shown_altered_and_dropped(client: Client) -> None:
     assert [row["zone"] for row in shown("list")] == ["z"]
 
 
-def test_the_plan_is_what_a_trigger_then_does(client: Client) -> None:
+def test_a_trigger_follows_the_plan(client: Client) -> None:
     assert run("create", "z", "--partitions", "1", "--replicas", "3", "--filter", "$[?(@.name != 'D')]")[0] == 0
     assert run("plan", "z")[1] == "each partition is on its nodes\n"
     client.submit(SetDataNodes("z", ids("ABD"), client.read_barrier().epoch))
@@ -121,7 +121,7 @@ def test_the_plan_is_what_a_trigger_then_does(client: Client) -> None:
     assert "for its group to have A, B, D" in " ".join(out.split())
 
 
-def test_a_timer_that_runs_is_shown_with_whom_since_when_and_its_end(client: Client) -> None:
+def test_a_running_timer_is_shown_with_node_start_and_end(client: Client) -> None:
     assert run("create", "z", "--partitions", "1", "--replicas", "4", "--scale-up", "50", "--scale-down", "60")[0] == 0
     assert shown("list")[0]["timers"] == []
     joins(client, "E")
@@ -143,7 +143,7 @@ def test_a_timer_that_runs_is_shown_with_whom_since_when_and_its_end(client: Cli
     assert "scale_down" not in shown("show", "z")["partitions"][0]["waits"]
 
 
-def test_a_plan_names_who_is_left_out_for_being_down(client: Client) -> None:
+def test_a_plan_names_excluded_down_nodes(client: Client) -> None:
     mode = ("--mode", "high_availability")
     assert run("create", "z", "--partitions", "8", "--replicas", "2", *mode)[0] == 0
     assert shown("plan", "z")["left_out"] == []
@@ -161,7 +161,7 @@ def test_a_plan_names_who_is_left_out_for_being_down(client: Client) -> None:
     assert "left out of the data nodes because it is down: E" in run("plan", "z")[1]
 
 
-def test_a_move_is_cancelled_once_and_only_the_one_that_is_meant(client: Client) -> None:
+def test_a_cancel_applies_once_to_the_named_move(client: Client) -> None:
     assert run("create", "z", "--partitions", "1", "--replicas", "2", "--filter", "$[?(@.rack < 'rC')]")[0] == 0
     refused("nothing_pending", "cancel", "z", "0")
     moved(client, "CD")
@@ -174,10 +174,10 @@ def test_a_move_is_cancelled_once_and_only_the_one_that_is_meant(client: Client)
     assert row["waits"] == "for its group to return to A, B; not yet: A, B"
     assert row["cancelled"] == "too slow"
     assert "its last step is cancelled: too slow" in " ".join(run("show", "z")[1].split())
-    assert run("cancel", "z", "0")[0] == 0, "again changes nothing"
+    assert run("cancel", "z", "0")[0] == 0, "a repetition changes nothing"
 
 
-def test_partitions_that_lost_their_majority_begin_anew(client: Client) -> None:
+def test_partitions_without_a_majority_are_reset(client: Client) -> None:
     filter_ = ("--filter", "$[?(@.rack != 'rD')]")
     assert run("create", "z", "--partitions", "1", "--replicas", "3", *filter_)[0] == 0
     refused("partition_healthy", "reset", "z")
@@ -192,7 +192,7 @@ def test_partitions_that_lost_their_majority_begin_anew(client: Client) -> None:
     assert shown("show", "z")["partitions"][0]["stable"] == ["C"]
 
 
-def test_a_replica_is_made_anew_and_what_is_shown_says_since_when(client: Client) -> None:
+def test_a_recreated_replica_is_shown_with_its_start_time(client: Client) -> None:
     assert run("create", "z", "--partitions", "1", "--replicas", "3", "--filter", "$[?(@.name != 'D')]")[0] == 0
     (row,) = shown("show", "z")["partitions"]
     assert (row["state"], row["since"]) == ("available", client.state.epoch)
@@ -250,11 +250,11 @@ BAD_INPUT = {
     f"{words} of a partition that there is not": ("unknown_zone_partition", words)
     for words in ("cancel z 7", "reset z 7", "restart z 7 A")
 }  # fmt: skip
-"""What is wrong, its code, and the words."""
+"""The fault, its code, and the arguments."""
 
 
-def test_bad_input_is_refused_with_its_code_and_the_state_has_the_digest_that_it_had(client: Client) -> None:
-    """One zone on its way, one at rest; each refusal alone, and as JSON."""
+def test_bad_input_is_refused_with_its_code_and_without_effect(client: Client) -> None:
+    """One zone migrates and one is settled; each refusal is tested as text and as JSON."""
     assert run("create", "z", "--partitions", "1", "--replicas", "2", "--filter", "$[?(@.rack < 'rC')]")[0] == 0
     assert run("create", "still", "--partitions", "1", "--filter", "$[?(@.rack == 'rA')]")[0] == 0
     moved(client, "CD")
@@ -265,7 +265,7 @@ def test_bad_input_is_refused_with_its_code_and_the_state_has_the_digest_that_it
         given = words.format(**explain).split()
         status, out, err = run(*given)
         assert (status, out, err.split(":")[0]) == (1, "", code), (what, out, err)
-        if given[0] not in ("show", "plan"):  # of these only the program itself writes errors as JSON
+        if given[0] not in ("show", "plan"):  # only the program itself prints these errors as JSON
             status, out, err = run(*given, "--json")
             assert status == 1, what
             assert json.loads(out or err)["code"] == code, (what, out, err)

@@ -1,14 +1,14 @@
-"""Transcripts: what is typed, and what is answered, in one file that people read.
+"""Transcripts: typed input and expected output in one readable file.
 
-A line that begins with ``# `` is a remark and belongs to the reader. ``> `` begins a line of input; what follows up to
-the next of them is its expected answer. The last line names the exit status::
+A line that begins with ``# `` is a comment for the reader. ``> `` begins a line of input; the following lines up to the
+next input are its expected answer. The last line names the exit status::
 
     # A second join must wait.
     > {"command": "Join", "node": "X", "tokens": [150]}
     {"outcome": "rejected", ...}
     = exit 0
 
-With ``RINGLOG_REWRITE=1`` in the environment the files are written anew from the real answers; read the difference.
+With ``RINGLOG_REWRITE=1`` in the environment, a run rewrites the files from the real answers; review the diff.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ REMARK, INPUT, STATUS = "# ", "> ", "= exit "
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """``inputs``: the lines typed. ``parts``: for each of them, the remarks and empty lines before it."""
+    """``inputs`` are the typed lines; ``parts`` has the comments and empty lines before each of them."""
 
     inputs: tuple[str, ...]
     parts: tuple[tuple[str, ...], ...]
     text: str
 
     def with_answers(self, answers: list[str], status: int) -> str:
-        """The file as it should be if these were the answers (one a line of input that is not empty)."""
+        """Return the file with these answers (one per non-empty input line)."""
         lines: list[str] = []
         left = iter(answers)
         for before, typed in zip(self.parts, self.inputs, strict=True):
@@ -44,7 +44,7 @@ class Transcript:
 
 
 def read(path: Path) -> Transcript:
-    """A transcript; its answers are not looked at, only kept in ``text``."""
+    """Return a transcript; its answers are kept in ``text`` and not parsed."""
     text = path.read_text(encoding="utf-8")
     inputs: list[str] = []
     parts: list[tuple[str, ...]] = []
@@ -61,5 +61,5 @@ def read(path: Path) -> Transcript:
 
 
 def transcripts() -> list[Path]:
-    """Every transcript, by name."""
+    """Return every transcript, sorted by name."""
     return sorted(FOLDER.glob("*.txt"))
