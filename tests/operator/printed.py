@@ -1,4 +1,4 @@
-"""Printed advice, as an operator types it: the command line reads it, and the fold accepts it or does not."""
+"""Printed advice as an operator types it: the parser reads it, and the fold accepts or rejects it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ringlog.operator.views.ways_out import NEW
 from ringlog.runtime.draw import SeededDraw
 
 LOOKS = ("tablet explain", "balance status", "service show", "operation show", "zone show")
-"""Commands that submit nothing."""
+"""Commands that submit no intent."""
 
 
 def commands_of(way: str) -> list[str]:
-    """The commands of a line of advice, in their order, without ``ringlog``."""
+    """Return the commands of a line of advice in order, without ``ringlog``."""
     found = []
     for part in re.split(r", then (?=ringlog )", way[way.index("ringlog ") :] if "ringlog " in way else ""):
         typed = part.removeprefix("ringlog ")
@@ -50,14 +50,14 @@ def intent_of(words: str) -> Intent:
 
 
 def with_new(state: ClusterState, words: str) -> ClusterState:
-    """The state once the node NEW of a replacement has registered, in the place of the other one."""
+    """Return the state after the new node NEW of a replacement has registered at the old node's location."""
     old = next(one for one in state.nodes.values() if one.name == words.split()[-1])
     new: Any = replace(old, id="new", name=NEW, address="new:1", state="none", tokens=(), down=False, down_reason="")
     return replace(state, nodes=state.nodes.set("new", new), node_names=state.node_names.set(NEW, "new"))
 
 
-def followed(state: ClusterState, way: str) -> ClusterState:
-    """The state after all commands of a line; each must be accepted."""
+def state_after(state: ClusterState, way: str) -> ClusterState:
+    """Return the state after all commands of a line; each must be accepted."""
     for words in commands_of(way):
         if words.startswith(f"node replace {NEW} "):
             state = with_new(state, words)

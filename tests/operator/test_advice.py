@@ -1,4 +1,4 @@
-"""The fold accepts every printed way out in the state that it is printed for, in the printed order."""
+"""The fold accepts every printed remedy in its state, in the printed order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kernel.movements.clusters import network, placed, simple
 from tests.kernel.operations.drive import SEED, admitted, applied, decided, driven, stepped
 from tests.kernel.tablets import lives
 from tests.kernel.tablets.test_random_lives import drawn
-from tests.operator.printed import commands_of, followed
+from tests.operator.printed import commands_of, state_after
 from tests.operator.test_waiting import KINDS, REQUESTS, all_acks
 
 PLACES = {f"n{number}": (f"dc1/r{number % 2}", [100 * number]) for number in range(1, 6)} | {"x": ("dc1/r1", [])}
@@ -61,15 +61,15 @@ def ways_of(state: ClusterState, dead: set[str]) -> list[WaitingFor]:
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_what_is_printed_for_an_operation_is_accepted(seed: int) -> None:
+def test_advice_for_operations_is_accepted(seed: int) -> None:
     state, dead = ring_life(Random(seed))
     for found in ways_of(state, dead):
         for way in found.ways_out:
-            followed(state, way)
+            state_after(state, way)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_printed_in_a_life_of_tablets_is_accepted(seed: int) -> None:
+def test_advice_for_tablets_is_accepted(seed: int) -> None:
     random = Random(seed)
     state = lives.with_table(folded(lives.three_racks(), lives.register(8)), lives.factor(1 + seed % 3), 4)
     for step in range(120):
@@ -79,10 +79,10 @@ def test_what_is_printed_in_a_life_of_tablets_is_accepted(seed: int) -> None:
             dead = set(random.sample(sorted(state.nodes), random.choice([1, 2])))
             for found in ways_of(state, dead):
                 for way in found.ways_out:
-                    followed(state, way)
+                    state_after(state, way)
 
 
-def test_the_lives_come_to_every_kind_of_advice() -> None:
+def test_the_histories_contain_every_kind_of_advice() -> None:
     seen = set()
     for seed in range(120):
         state, dead = ring_life(Random(seed))
@@ -108,7 +108,7 @@ def test_with_one_replica_the_last_resort_is_named_with_its_loss() -> None:
         f"if n2 is permanently lost, as a last resort: ringlog operation cancel {operation} --reason …"
     )
     assert "rows of 1 ranges may be lost" in last
-    after = followed(state, last)
+    after = state_after(state, last)
     assert after.nodes["n2"].state == "left"
 
 
@@ -119,6 +119,6 @@ def test_a_node_that_died_in_its_own_join_is_started_again_or_unregistered() -> 
     found = waiting(state, state.operations[operation], acks)
     assert found.nodes == ("x",)
     assert found.ways_out[0].startswith("if x has stopped, start it again")
-    after = followed(state, found.ways_out[-1])
+    after = state_after(state, found.ways_out[-1])
     assert commands_of(found.ways_out[-1])[-1] == "node unregister x"
     assert not any(one.name == "x" and one.state == "none" for one in after.nodes.values())

@@ -1,8 +1,7 @@
-"""A command is declared in one file: here one is added while the tests run, and nothing else learns of it.
+"""A command is declared in one file: a test adds one at run time, and no other module lists it.
 
-*Dim* sets the number of operations that may run at once, for the nodes that it names. Registry, schema, payload, JSON,
-fold, rehearsal and reference page are made of its class and its rule; where one of them had a list of commands by
-hand, these tests would fail.
+*Dim* sets the number of concurrent operations on named nodes. Registry, schema, payload, JSON, fold, rehearsal and
+reference page come from its class and its rule. These tests fail if one of them keeps a manual list of commands.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ NAME = "ringlog.commands.Dim"
 
 @pytest.fixture(autouse=True)
 def dim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The class; its file is the one thing by hand."""
+    """Return the class; its file is the only manual part."""
     (tmp_path / "lamps.py").write_text(FAMILY)
     spec = spec_from_file_location("lamps", tmp_path / "lamps.py")
     assert spec is not None
@@ -78,7 +77,7 @@ def dim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     family = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "lamps", family)
     spec.loader.exec_module(family)
-    # What stands at the foot of the modules that derive, done again with one family more.
+    # The derivations at the end of the deriving modules, repeated with one more family.
     monkeypatch.setattr(registry, "FAMILIES", (*registry.FAMILIES, family))
     (new,) = {kind: rule for kind, rule in registry._rules().items() if kind not in registry.RULES}.items()
     monkeypatch.setitem(registry.RULES, *new)
@@ -91,7 +90,7 @@ def dim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     commands.mapper.cache_clear()
 
 
-def test_its_schema_is_made_of_the_class() -> None:
+def test_its_schema_comes_from_the_class() -> None:
     schema = avsc.schema_of(NAME)
     assert (schema["doc"], schema[VERSION]) == ("Fewer lamps.", 1)
     assert [(field["name"], field["type"]) for field in schema["fields"]] == [
@@ -102,7 +101,7 @@ def test_its_schema_is_made_of_the_class() -> None:
     ]
 
 
-def test_it_is_read_and_written_as_payload_and_as_json(dim: Any) -> None:
+def test_it_round_trips_as_payload_and_json(dim: Any) -> None:
     state = applied(founded(), node(1))
     command = dim(state.node_names["n1"], 3, bytes(16), ("a", "b"))
     assert decode_command(*encode_command(command)) == command
@@ -112,7 +111,7 @@ def test_it_is_read_and_written_as_payload_and_as_json(dim: Any) -> None:
     assert from_json(state, shown, SeededDraw(b"x")) == command
 
 
-def test_a_seed_is_drawn_and_what_cannot_be_read_is_refused_with_its_path(dim: Any) -> None:
+def test_a_seed_is_drawn_and_bad_fields_are_refused_with_their_path(dim: Any) -> None:
     state = applied(founded(), node(1))
     made = from_json(state, {"command": "Dim", "node": "n1", "level": 3}, SeededDraw(b"x"))
     assert isinstance(made, dim)

@@ -1,4 +1,4 @@
-"""JSON of operators: every command can be typed, mistakes are named, choices are balanced and repeatable."""
+"""JSON of operators: it covers every command, errors name mistakes, and token choices are balanced and repeatable."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -112,7 +112,7 @@ def test_json_is_the_command(value, command):
     assert read(value) == command
 
 
-def test_nodes_of_witnesses_and_reports_may_be_named():
+def test_nodes_in_acks_and_reports_may_be_named():
     witness = {"node": "A", "applied": 5, "drained": 4}
     report = {"node": "A", "operation": "join-3", "rows": 9, "checksum": "ab"}
     found = read(
@@ -122,7 +122,7 @@ def test_nodes_of_witnesses_and_reports_may_be_named():
     assert found.reports[0].node == A_ID
 
 
-def test_a_table_has_three_ways_to_say_the_same():
+def test_a_table_has_three_equal_notations():
     base = {"command": "CreateTable", "keyspace": "k", "name": "t", "id": A_ID}
     expected = CreateTable("k", "t", A_ID, (Column("p", "text"),), ("p",), (), CdcOptions(True, "true"))
     cdc = {"enabled": True, "preimage": True}
@@ -135,7 +135,7 @@ def test_a_table_has_three_ways_to_say_the_same():
     )
 
 
-def test_another_releases_strategy_is_left_for_the_rule_to_reject():
+def test_an_unknown_strategy_is_left_to_the_rule():
     value = {"command": "CreateKeyspace", "name": "k", "replication": {"strategy": "orbital", "stations": {}}}
     assert read(value) == CreateKeyspace("k", Replication("orbital", 1))
 
@@ -190,7 +190,7 @@ def test_defaults_of_views_indexes_functions_and_aggregates() -> None:
     )
 
 
-def test_an_explicit_null_is_what_a_field_without_a_value_is() -> None:
+def test_an_explicit_null_equals_a_missing_value() -> None:
     given = {"command": "UpdateNode", "node": "A", "address": None, "features": None, "capacity": 3, "shards": None}
     assert read(given) == read({"command": "UpdateNode", "node": "A", "capacity": 3})
     altered = {"command": "AlterTable", "keyspace": "ks", "name": "t", "add_columns": {"c": "int"}}
@@ -277,7 +277,7 @@ json_values = st.recursive(
 @pytest.mark.parametrize("kind", sorted(COMMANDS))
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_any_json_gives_a_command_that_can_be_encoded_or_a_reason(kind, data):
+def test_any_json_becomes_a_valid_command_or_an_error(kind, data):
     fields = [field["name"] for field in catalog()[f"ringlog.commands.{kind}"]["fields"]]
     names = st.sampled_from([*fields, "num_tokens", "options"])
     found = read({**data.draw(st.dictionaries(names, json_values, max_size=6)), "command": kind})
@@ -294,7 +294,7 @@ def test_any_json_gives_a_command_that_can_be_encoded_or_a_reason(kind, data):
 @pytest.mark.parametrize("kind", sorted(COMMANDS))
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_what_is_written_is_read_back(kind, data):
+def test_commands_round_trip(kind, data):
     command = mapper(kind).from_record(data.draw(records(f"ringlog.commands.{kind}")))
     if kind in ("InitializeCluster", "ChangeSettings"):
         command = replace(command, settings=tuple(sorted(dict(command.settings).items())))
@@ -307,12 +307,12 @@ def test_what_is_written_is_read_back(kind, data):
 
 
 @pytest.mark.parametrize("setting", [NETWORK, Replication("entire", 0), Replication("simple", 3)])
-def test_a_replication_is_written_and_read_back(setting):
+def test_a_replication_round_trips(setting):
     command = AlterKeyspace("k", setting)
     assert read(to_json(STATE, command)) == command
 
 
-def test_who_moves_may_get_its_own_tokens_again():
+def test_a_moving_node_may_get_its_tokens_again():
     state = replace(STATE, token_owners=STATE.token_owners.set(5, A_ID))
     node = replace(state.nodes[A_ID], tokens=(5,), state="normal")
     found = read({"command": "Move", "node": "A", "num_tokens": 3}, replace(state, nodes=state.nodes.set(A_ID, node)))
@@ -332,7 +332,7 @@ def test_nodes_are_written_by_name():
 
 
 def ownership(owners):
-    """Share of the ring of each owner."""
+    """Return the share of the ring per owner."""
     tokens = sorted(owners)
     sizes = [tokens[0] - tokens[-1] + RING, *(high - low for low, high in pairwise(tokens))]
     shares = dict.fromkeys(owners.values(), 0)
@@ -351,7 +351,7 @@ def test_an_empty_ring_is_divided_evenly(count):
 
 
 @pytest.mark.parametrize("count", [4, 8, 16])
-def test_nodes_that_join_one_after_the_other_own_about_the_same(count):
+def test_successive_joins_balance_ownership(count):
     owners = {}
     for number in range(10):
         tokens = choose_tokens(owners, count, SeededDraw(bytes([number])))
@@ -367,7 +367,7 @@ def test_nodes_that_join_one_after_the_other_own_about_the_same(count):
     st.integers(1, 40),
     st.binary(max_size=4),
 )
-def test_chosen_tokens_are_tokens_that_nobody_owns(owners, count, seed):
+def test_chosen_tokens_are_free(owners, count, seed):
     tokens = choose_tokens(owners, count, SeededDraw(seed))
     assert len(set(tokens)) == len(tokens) == count
     assert list(tokens) == sorted(tokens)
@@ -380,7 +380,7 @@ def test_the_order_of_the_map_does_not_matter():
     assert choose_tokens(owners, 9, SeededDraw(b"x")) == choose_tokens(turned, 9, SeededDraw(b"x"))
 
 
-def test_a_join_takes_as_many_tokens_as_asked_for():
+def test_a_join_gets_the_requested_number_of_tokens():
     assert len(read({"command": "Join", "node": "A", "num_tokens": 5}).tokens) == 5
     assert len(read({"command": "Join", "node": "A"}).tokens) == NUM_TOKENS
     assert read({"command": "Join", "node": "A", "num_tokens": 5}) == read(

@@ -1,4 +1,4 @@
-"""Balance over time: a film counts as a plain count does, and its picture shows what the film has."""
+"""Balance over time: the history matches a plain count, and its chart matches the history."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ START = lives.with_table(lives.three_racks(), factor(2), 4)
 
 
 def moved(state: ClusterState, index: int = 0) -> Iterator[ClusterState]:
-    """Every state of a migration."""
+    """Return every state of a migration."""
     state = applied(state, MigrateTablets((migration(state, index),)))
     yield state
     while tablet(state, index).transition is not None:
@@ -47,7 +47,7 @@ def table_load(state: ClusterState, table: str, own: tuple[int, ...], sizes: tup
 
 
 def said(state: ClusterState, appended: int) -> list[ReceivedLoad]:
-    """Every node reports: tablet i has i + 1 MiB."""
+    """Report from every node: tablet i has i + 1 MiB."""
     found = []
     for node in sorted(state.nodes):
         own = [one.index for one in state.tablets[TABLE] if node in dict(lives.places(one))]
@@ -59,7 +59,7 @@ def said(state: ClusterState, appended: int) -> list[ReceivedLoad]:
 def counted(
     state: ClusterState, balance_history: BalanceHistory
 ) -> tuple[Counter[tuple[str, int]], Counter[tuple[str, int]]]:
-    """Replicas and bytes by name and shard."""
+    """Return replicas and bytes by name and shard."""
     tablets, sizes = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for one in state.tablets[TABLE]:
         for node, shard in lives.places(one):
@@ -79,7 +79,7 @@ def in_film(balance_history: BalanceHistory, what: str) -> Counter[tuple[str, in
     return +Counter(rows)
 
 
-def test_each_moment_is_what_a_plain_count_gives() -> None:
+def test_each_moment_matches_a_plain_count() -> None:
     heard = said(START, START.time)
     balance_history = history_of([START], heard)
     shown = 0
@@ -95,16 +95,16 @@ def test_each_moment_is_what_a_plain_count_gives() -> None:
     assert [node.name for node in balance_history.nodes] == [f"n{number}" for number in range(1, 7)]
 
 
-def test_what_changes_nothing_is_no_moment() -> None:
+def test_entries_without_a_change_add_no_moment() -> None:
     balance_history = history_of([START, START], ())
     assert len(balance_history.moments) == 1
     balance_history.add_state(START.time + 5, applied(START, DropTable("ks", "t")))
     assert not balance_history.moments[-1].tablets.any()
     assert balance_history.end == START.time + 5
-    assert not history_of([lives.three_racks()], ()).moments, "a film begins with the first table in tablets"
+    assert not history_of([lives.three_racks()], ()).moments, "a history starts with the first table in tablets"
 
 
-def test_a_report_counts_from_when_the_broker_took_it_and_only_if_it_is_believed() -> None:
+def test_a_report_counts_from_its_append_time_if_accepted() -> None:
     later = START.time + 1_000
     wrong = ReceivedLoad(NodeLoad(min(START.nodes), 0, 1, (table_load(START, TABLE, (0,), (-1,)),)), later)
     balance_history = history_of([START], [*said(START, later), wrong, ReceivedLoad(None, later)])
@@ -113,7 +113,7 @@ def test_a_report_counts_from_when_the_broker_took_it_and_only_if_it_is_believed
     assert balance_history.moments[-1].at == later
 
 
-def test_bytes_of_a_table_that_is_cut_lie_evenly_until_nodes_report_again() -> None:
+def test_a_split_divides_bytes_evenly_until_the_next_report() -> None:
     balance_history = history_of([START], said(START, START.time))
     whole = int(balance_history.moments[-1].sizes.sum())
     assert whole == 2 * SIZE * (1 + 2 + 3 + 4)
@@ -127,7 +127,7 @@ def test_bytes_of_a_table_that_is_cut_lie_evenly_until_nodes_report_again() -> N
     assert in_film(balance_history, "bytes") != counted(state, balance_history)[1]
 
 
-def test_tables_that_share_tablets_count_once_with_the_bytes_of_all() -> None:
+def test_colocated_tables_count_once_with_all_bytes() -> None:
     state = applied(START, lives.create_table("u", TabletOptions(base="t"), 2))
     more = table_load(state, "ks.u", (0, 1), (7, 7))
     beside = [
@@ -140,7 +140,7 @@ def test_tables_that_share_tablets_count_once_with_the_bytes_of_all() -> None:
     assert int(balance_history.moments[-1].sizes.sum()) == 2 * SIZE * 10 + 2 * 2 * 7
 
 
-def test_a_long_film_keeps_its_end_and_the_greatest_number_of_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_history_keeps_its_end_and_its_most_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balance_film, "MOMENTS_MAX", 4)
     state, balance_history = START, BalanceHistory()
     for turn in range(6):
@@ -169,7 +169,7 @@ def panel(svg: ElementTree.Element, title: str) -> ElementTree.Element:
 
 
 def heights(group: ElementTree.Element, name: str) -> list[float]:
-    """The heights of a node's line, from left to right."""
+    """Return the heights of a node's line, from left to right."""
     (line,) = [one for one in group.iter(f"{SVG}path") if (one.findtext(f"{SVG}title") or "") == name]
     return [float(y) for y in re.findall(r"(?:M[\d.]+ |V)([\d.]+)", line.attrib["d"])]
 
@@ -179,7 +179,7 @@ def story() -> BalanceHistory:
     return history_of([START, *moved(START)], said(START, START.time))
 
 
-def test_lines_are_where_the_loads_are(story: BalanceHistory) -> None:
+def test_lines_follow_the_loads(story: BalanceHistory) -> None:
     svg = drawn(story)
     for what in ("tablets", "bytes"):
         lines = panel(svg, f"{what} of each node")
@@ -207,7 +207,7 @@ def test_strips_and_moves_fill_the_time(story: BalanceHistory) -> None:
     assert f"epoch {story.end}" in [text.text for text in svg.iter(f"{SVG}text")]
 
 
-def test_without_sizes_there_is_no_panel_of_bytes() -> None:
+def test_without_sizes_the_panel_of_bytes_is_missing() -> None:
     assert "bytes" not in draw_chart(history_of([START], ()))
 
 
@@ -223,7 +223,7 @@ def test_names_are_text_and_many_shards_share_a_strip(monkeypatch: pytest.Monkey
     assert "and 4 more" in [text.text for text in svg.iter(f"{SVG}text")]
 
 
-def test_a_line_ends_where_its_node_leaves() -> None:
+def test_a_line_ends_when_its_node_leaves() -> None:
     balance_history = history_of([START], ())
     gone = replace(START.nodes[lives.node_id(1)], state="left")
     balance_history.add_state(START.time + 10, applied(START, DropTable("ks", "t")))

@@ -1,4 +1,4 @@
-"""A clock that was ahead for a while blocks nothing for longer than an operator needs to say so."""
+"""A clock that was ahead for a while blocks the cluster only until an operator intervenes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEEWAY_US = 5_000_000
 
 
 class Story:
-    """A rehearsal of one node that has joined, and a second one that wants to."""
+    """A rehearsal with one joined node and a second one that wants to join."""
 
     def __init__(self) -> None:
         self.rehearsal = Rehearsal()
@@ -49,7 +49,7 @@ class Story:
         return answer
 
     def join(self, name: str, token: int) -> list[str]:
-        """The stages that a join comes through by itself."""
+        """Apply the stages that a join passes without intervention."""
         self.say(command="RegisterNode", name=name)
         self.say(command="Join", node=name, tokens=[token])
         return self.goes_on()
@@ -63,14 +63,14 @@ class Story:
         return self.rehearsal.clock.now_us()
 
     def promised_ahead(self) -> None:
-        """A writer, and a validator on its machine, had a clock that was a year ahead."""
+        """The clocks of a writer and of the validator on its machine were a year ahead."""
         self.say(command="RegisterCdcWriter", writer="w", incarnation="i1")
         advance = AdvanceCdcWriter("w", "i1", self.now + YEAR_US, self.rehearsal.state.writers["w"].low_watermark)
         assert too_far_ahead(self.rehearsal.state, advance, self.now + YEAR_US) is None
         assert self.say(command="AdvanceCdcWriter", writer="w", horizon=advance.horizon)["outcome"] == "applied"
 
     def settled_ahead(self) -> None:
-        """A node took writes, and it and the validator had a clock that was a year ahead."""
+        """A node accepted writes while its clock and the validator's clock were a year ahead."""
         state, wrong = self.rehearsal.state, self.now + YEAR_US
         wanted = next_watermark_request(state, wrong, None, is_active=True, node="n1")
         assert wanted is not None
@@ -78,14 +78,14 @@ class Story:
         assert self.say(command="SettleVerdicts", until=wanted.until)["outcome"] == "applied"
 
     def lower(self, appended: int | None) -> str:
-        """As ``ringlog cdc lower`` does it: the outcome."""
+        """Apply the commands of ``ringlog cdc lower`` and return the outcome."""
         command = settled_lowering(self.rehearsal.state, self.now, appended, None, "NTP was off")
         assert too_far_ahead(self.rehearsal.state, command, self.now) is None
         outcome: str = self.say(command="LowerSettledTime", until=command.until, reason=command.reason)["outcome"]
         return outcome
 
     def committed_ahead(self) -> str:
-        """A generation was committed by a clock that was a year ahead; its join has ended."""
+        """A clock that was a year ahead committed a generation; its join is finished."""
         right = self.now
         self.rehearsal.clock.advance(YEAR_US / 1_000_000)
         assert self.join("n2", 100)[-1] == "finished"
@@ -98,11 +98,11 @@ def story() -> Story:
     return Story()
 
 
-def test_a_promise_of_a_far_future_is_lowered_once_its_writer_is_fenced(story: Story) -> None:
+def test_a_distant_lease_is_lowered_after_a_fence(story: Story) -> None:
     story.promised_ahead()
     assert story.join("n2", 100)[-1:] == ["commit_cdc_generation"]
     story.say(command="FenceCdcWriter", writer="w", positions={}, reason="its clock was ahead")
-    assert story.goes_on() == [], "a fence keeps the horizon"
+    assert story.goes_on() == [], "a fence keeps the lease"
     state = story.rehearsal.state
     lowest = lowest_horizon(state, state.writers["w"], story.now - 7)
     assert lowest == story.now - 7 + LEEWAY_US + 1
@@ -112,9 +112,9 @@ def test_a_promise_of_a_far_future_is_lowered_once_its_writer_is_fenced(story: S
     assert story.rehearsal.state.generations[-1].timestamp < story.now + 60_000_000
 
 
-def test_a_promise_is_not_lowered_below_what_a_wider_leeway_let_in(story: Story) -> None:
+def test_a_lease_is_not_lowered_below_writes_of_a_wider_window(story: Story) -> None:
     story.say(command="SettleVerdicts", until=story.now + 1)
-    for leeway in (4 * LEEWAY_US, LEEWAY_US // 5):  # the wide one is that of no generation
+    for leeway in (4 * LEEWAY_US, LEEWAY_US // 5):  # the wide one belongs to no generation
         story.say(command="ChangeSettings", settings={"cdc_leeway_us": leeway})
         story.say(command="SettleVerdicts", until=story.rehearsal.state.settled.until + 1)
     story.promised_ahead()
@@ -122,7 +122,7 @@ def test_a_promise_is_not_lowered_below_what_a_wider_leeway_let_in(story: Story)
     assert lowest_horizon(state, state.writers["w"], story.now) == story.now + 4 * LEEWAY_US + 1
 
 
-def test_a_generation_of_a_far_future_is_withdrawn(story: Story) -> None:
+def test_a_distant_generation_is_withdrawn(story: Story) -> None:
     far = story.committed_ahead()
     assert story.join("n3", 200)[-1:] == ["commit_cdc_generation"]
     assert (
@@ -132,7 +132,7 @@ def test_a_generation_of_a_far_future_is_withdrawn(story: Story) -> None:
     assert story.rehearsal.state.generations[-1].timestamp < story.now + 60_000_000
 
 
-def test_verdicts_that_were_promised_for_a_far_future_are_taken_back(story: Story) -> None:
+def test_a_distant_watermark_is_lowered(story: Story) -> None:
     story.settled_ahead()
     story.say(command="CreateKeyspace", name="ks", replication={"strategy": "simple", "factor": 1})
     columns = [{"name": "k", "type": "int"}]
@@ -157,7 +157,7 @@ def test_verdicts_that_were_promised_for_a_far_future_are_taken_back(story: Stor
     assert left_ahead(story.rehearsal.state, story.now) == ()
 
 
-def test_a_promise_and_the_verdicts_below_it_are_taken_back_one_after_the_other(story: Story) -> None:
+def test_a_lease_and_then_the_watermark_are_lowered(story: Story) -> None:
     story.settled_ahead()
     story.promised_ahead()
     assert story.join("n2", 100)[-1:] == ["commit_cdc_generation"]
@@ -167,12 +167,12 @@ def test_a_promise_and_the_verdicts_below_it_are_taken_back_one_after_the_other(
     story.say(command="FenceCdcWriter", writer="w", positions={}, reason="its clock was ahead")
     lowest = lowest_horizon(state, state.writers["w"], story.now)
     story.say(command="LowerCdcWriter", writer="w", horizon=lowest, reason="nothing was appended later")
-    assert story.goes_on() == [], "verdicts are settled as far as the writer had promised"
+    assert story.goes_on() == [], "the watermark reaches the writer's lease"
     assert story.lower(story.now) == "applied"
     assert story.goes_on()[-1] == "finished"
 
 
-def test_verdicts_that_were_given_stay(story: Story) -> None:
+def test_decisions_below_the_watermark_stay(story: Story) -> None:
     with pytest.raises(Refused, match="not far ahead"):
         story.lower(None)
     story.settled_ahead()
@@ -183,11 +183,11 @@ def test_verdicts_that_were_given_stay(story: Story) -> None:
         settled_lowering(state, story.now, None, story.now + MINUTE_US, "why not")
     refused = too_far_ahead(state, LowerSettledTime(story.now + LEEWAY_US, "why not"), story.now)
     assert refused is not None
-    assert refused.code == "settled_too_near", "what is appended before it is in the log may be judged there"
+    assert refused.code == "settled_too_near", "an entry appended before it is in the log may be validated there"
 
 
 @pytest.mark.parametrize("what", ["promised", "committed"])
-def test_what_was_used_is_passed_by_a_generation_that_an_operator_lets_start_far_ahead(story: Story, what: str) -> None:
+def test_an_operator_lets_a_generation_start_above_used_times(story: Story, what: str) -> None:
     if what == "promised":
         story.promised_ahead()
     else:
@@ -199,7 +199,7 @@ def test_what_was_used_is_passed_by_a_generation_that_an_operator_lets_start_far
     assert story.rehearsal.state.generations[-1].timestamp > story.now + YEAR_US - 60_000_000
 
 
-def test_the_wait_names_the_clock_and_commands_that_there_are(story: Story) -> None:
+def test_the_wait_names_the_clock_and_existing_commands(story: Story) -> None:
     assert left_ahead(story.rehearsal.state, story.now) == ()
     assert clock_lines(story.rehearsal.state, story.now, story.now) == []
     far = story.committed_ahead()
@@ -219,7 +219,7 @@ def test_the_wait_names_the_clock_and_commands_that_there_are(story: Story) -> N
     assert without_clock[0]["ways_out"] == []
 
 
-def test_clocks_that_differ_by_more_than_ten_seconds_are_told(story: Story) -> None:
+def test_clocks_that_differ_by_ten_seconds_are_reported(story: Story) -> None:
     state, now = story.rehearsal.state, story.rehearsal.state.time
     assert skews(state, now - 10_000_000, now) == []
     (author,) = skews(state, now - 11_000_000, None)
@@ -228,7 +228,7 @@ def test_clocks_that_differ_by_more_than_ten_seconds_are_told(story: Story) -> N
     assert "a broker has appended a write 3600 s ahead" in broker
 
 
-def test_a_validator_lets_nobody_take_back_what_operates_or_end_what_is_kept(story: Story) -> None:
+def test_the_validator_protects_active_generations_and_kept_rows(story: Story) -> None:
     state = story.rehearsal.state
     found = state.generations[-1]
     command = WithdrawCdcGeneration(found.id, bytes(16), "why not")
@@ -239,7 +239,7 @@ def test_a_validator_lets_nobody_take_back_what_operates_or_end_what_is_kept(sto
     story.say(command="ChangeSettings", settings={"cdc_timestamp_ahead_max_us": 2 * YEAR_US})
     expiry = ExpireCdcGeneration(found.id, story.now + ENDS_AHEAD_MAX_US + 1)
     refused = too_far_ahead(story.rehearsal.state, expiry, story.now)
-    assert refused is not None, "a limit that is lifted for generations to start takes no rows away"
+    assert refused is not None, "a limit raised for new generations removes no rows"
 
 
 def test_a_writer_whose_lease_ended_before_the_newest_writes_is_named(story: Story) -> None:

@@ -1,4 +1,4 @@
-"""CQL to commands and back: what is read, what is refused and where, and that a described schema is read again."""
+"""CQL to commands and back: accepted statements, refusals with positions, and a described schema that reads back."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ CREATE MATERIALIZED VIEW shop.by_note AS SELECT * FROM shop.orders PRIMARY KEY (
 """
 
 
-def test_views_indexes_functions_and_aggregates_as_users_write_them() -> None:
+def test_views_indexes_functions_and_aggregates() -> None:
     state = after(EMPTY, SHOP + ROUTES)
     add, mean = (state.functions[name] for name in sorted(state.functions))
     assert (add.argument_names, add.called_on_null, add.body.count("\n")) == (("s", "Total"), True, 3)
@@ -106,7 +106,7 @@ def test_views_indexes_functions_and_aggregates_as_users_write_them() -> None:
     assert list(state.views) == ["shop.by_note"]
 
 
-def test_a_schema_as_users_write_it() -> None:
+def test_a_typical_schema() -> None:
     state = after(EMPTY, SHOP)
     assert state.epoch == EMPTY.epoch + 1
     table = state.tables["shop.orders"]
@@ -277,14 +277,14 @@ def test_replication(setting: str, replication: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_is_refused_and_where(code: str, said: str, text: str) -> None:
+def test_refusals_with_positions(code: str, said: str, text: str) -> None:
     with pytest.raises(DdlError) as caught:
         read_ddl(text)
     assert str(caught.value).startswith(said), caught.value
     assert caught.value.code == code
 
 
-def test_columns_are_dropped_and_renamed_and_described_as_they_are_called() -> None:
+def test_dropped_and_renamed_columns_are_described_by_name() -> None:
     text = """ALTER TABLE shop.orders DROP (total, key); ALTER TABLE shop.orders RENAME at TO day AND note TO remark;
         ALTER TABLE shop.orders ADD note int;"""
     state = after(after(EMPTY, SHOP), text)
@@ -313,7 +313,7 @@ def test_a_refusal_names_the_place_of_the_statement() -> None:
     assert located(read_ddl("DROP TABLE a.t"), "name: none") == "line 1, column 1: name: none"
 
 
-def test_a_batch_is_typed_as_its_commands() -> None:
+def test_a_batch_equals_its_commands() -> None:
     batch = command_of(SHOP)
     assert isinstance(batch, SchemaBatch)
     typed = to_json(EMPTY, batch)
@@ -334,7 +334,7 @@ def test_a_batch_is_typed_as_its_commands() -> None:
 
 
 def _schema(draw: Random) -> list[Command]:
-    """Commands that make some schema, with names that must be quoted."""
+    """Return commands that create some schema, with names that need quotes."""
     replications = [
         Replication("simple", draw.randrange(1, 4)),
         Replication("entire", 0),
@@ -367,7 +367,7 @@ def _schema(draw: Random) -> list[Command]:
 
 
 def _ways(draw: Random, keyspace: str, table: str, types: list[str]) -> list[Command]:
-    """Views, indexes, functions and an aggregate, around a table and types of the keyspace."""
+    """Return views, indexes, functions and an aggregate on a table and types of the keyspace."""
     state, other = (draw.choice([types[0], f"frozen<{types[1]}>", "int", "tuple<int, bigint>"]) for _ in range(2))
     body = draw.choice(["return 1", "$$ it's $$", "$", "a;\n'b' -- c"])
     return [
@@ -380,7 +380,7 @@ def _ways(draw: Random, keyspace: str, table: str, types: list[str]) -> list[Com
 
 
 def _bare(state: ClusterState) -> dict[str, Any]:
-    """The schema without ids and versions."""
+    """Return the schema without ids and versions."""
     return {
         "keyspaces": {name: one.replication for name, one in state.keyspaces.items()},
         "types": {name: one.fields for name, one in state.types.items()},
@@ -397,7 +397,7 @@ def _bare(state: ClusterState) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_described_is_read_again(seed: int) -> None:
+def test_a_described_schema_reads_back(seed: int) -> None:
     state = applied(EMPTY, *_schema(Random(seed)))
     text = describe(state)
     again = after(EMPTY, text)
@@ -432,12 +432,12 @@ def test_an_unlucky_name_of_a_datacenter() -> None:
 
 
 def test_words_are_reserved_as_in_cassandras_driver() -> None:
-    assert metadata.cql_keywords_reserved >= RESERVED, "its list has also words of other products"
+    assert metadata.cql_keywords_reserved >= RESERVED, "its list also has words of other products"
     for name in ("orders", "Orders", "table", "a1", "key"):
         assert identifier(name) == metadata.protect_name(name)
 
 
-def test_what_cassandras_driver_writes_is_read() -> None:
+def test_output_of_cassandras_driver_is_read() -> None:
     keyspace = metadata.KeyspaceMetadata("shop", True, "SimpleStrategy", {"replication_factor": "2"})
     assert command_of(keyspace.as_cql_query()) == CreateKeyspace("shop", Replication("simple", 2))
     kind = metadata.UserType("shop", "Address", ["street", "Zip"], ["text", "frozen<list<int>>"])

@@ -1,4 +1,4 @@
-"""The past can be folded anew, and what is stored of it is compared with the log."""
+"""The past of the log can be folded again, and stored states are compared with it."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def past_in(cluster: Cluster, archive: Archive | None = None) -> Past:
     return past(cluster.log, lambda: SnapshotTopic(cluster.records), archive)
 
 
-def test_every_epoch_of_the_past_is_there(cluster: Cluster) -> None:
+def test_every_past_epoch_can_be_read(cluster: Cluster) -> None:
     for made in past_in(cluster).lines():
         if made.after is not made.before:
             assert digest(state_at(past_in(cluster), made.after.epoch)) == digest(made.after)
 
 
-def test_an_epoch_to_come_is_refused(cluster: Cluster) -> None:
+def test_a_future_epoch_is_refused(cluster: Cluster) -> None:
     with pytest.raises(Refused, match="the log ends with epoch"):
         state_at(past_in(cluster), cluster.state.epoch + 1)
 
 
-def test_what_was_stored_is_what_the_log_says(cluster: Cluster) -> None:
+def test_stored_states_match_the_log(cluster: Cluster) -> None:
     heads = [cluster.store(), cluster.store("publisher")]
     cluster.apply(TakeSnapshot())
     state, rows = checked(past_in(cluster), cluster.log.identity(), heads)
@@ -67,7 +67,7 @@ def test_what_was_stored_is_what_the_log_says(cluster: Cluster) -> None:
     ("field", "value"),
     [("digest", "0" * 64), ("position", 3), ("topic_id", "x"), ("state_id", "y"), ("cluster_id", "z")],
 )
-def test_what_does_not_fit_is_named(cluster: Cluster, field: str, value: Any) -> None:
+def test_mismatches_are_named(cluster: Cluster, field: str, value: Any) -> None:
     head = cluster.store()
     changes: dict[str, Any] = {field: value}
     wrong = replace(head, **changes)
@@ -98,7 +98,7 @@ def test_the_past_begins_with_the_oldest_snapshot_that_the_log_follows(cluster: 
         state_at(past_in(cluster), first.epoch)
 
 
-def test_who_wants_a_late_epoch_begins_with_the_newest_snapshot_before_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_late_epoch_starts_at_the_newest_earlier_snapshot(cluster: Cluster, tmp_path: Path) -> None:
     heads = [cluster.store("publisher"), cluster.store("publisher")]
     cluster.live(random.Random(6), 20)
     archive = Archive(tmp_path)
@@ -142,7 +142,7 @@ def test_the_archive_has_every_epoch(cluster: Cluster, tmp_path: Path) -> None:
     assert (digest(state), row.why) == (digest(cluster.state), "")
 
 
-def test_an_archive_is_the_one_that_the_log_knows_of(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_log_determines_its_archive(cluster: Cluster, tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     update_archive(archive, cluster.log, lambda: SnapshotTopic(cluster.records))
     segments = archive.segments()
@@ -153,7 +153,7 @@ def test_an_archive_is_the_one_that_the_log_knows_of(cluster: Cluster, tmp_path:
         assert f"epoch {segments[-1].last}" in archive_fault(cluster.state, others)
 
 
-# ``ringlog log`` reads logs of years: what it keeps does not grow with what it reads.
+# ``ringlog log`` reads logs of years: its memory does not grow with the input.
 
 
 def records(count: int) -> list[LogRecord]:
@@ -166,7 +166,7 @@ def alive() -> int:
     return sum(type(one) is FoldedRecord for one in gc.get_objects())
 
 
-def test_of_all_that_is_folded_only_the_last_lines_are_kept() -> None:
+def test_only_the_last_lines_are_kept_in_memory() -> None:
     most = 0
 
     def watched() -> Iterator[LogRecord]:
@@ -180,7 +180,7 @@ def test_of_all_that_is_folded_only_the_last_lines_are_kept() -> None:
     assert 3 <= most <= 5
 
 
-def test_a_dump_is_read_back_and_takes_the_place_of_the_one_before_only_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_dump_replaces_the_previous_one_only_when_complete(tmp_path: Path) -> None:
     kept, path = records(5), tmp_path / "shop.log"
     assert write_dump(path, iter(kept)) == 5
     assert list(read_dump(path)) == kept
@@ -195,14 +195,14 @@ def test_a_dump_is_read_back_and_takes_the_place_of_the_one_before_only_when_it_
 
 
 @pytest.mark.parametrize("place", ["no-folder/x", "folder", "a-file/x"])
-def test_a_dump_that_cannot_be_written_says_where(place: str, tmp_path: Path) -> None:
+def test_a_failed_dump_names_its_path(place: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "a-file").touch()
     with pytest.raises(FileUnusable, match=str(tmp_path / place)):
         write_dump(tmp_path / place, records(1))
 
 
-# ``status`` offers a truncation when it frees much, and only one that is allowed.
+# ``status`` offers a truncation if it frees much space and is allowed.
 
 
 FIRST, SECOND = OFFERED_RECORDS + 1, 2 * OFFERED_RECORDS
@@ -210,7 +210,7 @@ FIRST, SECOND = OFFERED_RECORDS + 1, 2 * OFFERED_RECORDS
 
 @pytest.fixture
 def state() -> ClusterState:
-    """Confirmed snapshots of epochs 2 and 4."""
+    """Return a state with confirmed snapshots of epochs 2 and 4."""
     state = applied(founded(), TakeSnapshot(), Noop(), TakeSnapshot())
     return applied(state, confirm(state, 2, FIRST), confirm(state, 4, SECOND))
 
@@ -223,7 +223,7 @@ def test_the_newest_confirmed_snapshot_is_offered(state: ClusterState) -> None:
     assert format_truncation(found).endswith("truncation deletes them permanently): ringlog log truncate --below 4")
 
 
-def test_what_an_archive_does_not_hold_is_not_offered(state: ClusterState) -> None:
+def test_epochs_missing_in_the_archive_are_not_offered(state: ClusterState) -> None:
     assert truncation_view(applied(state, RecordArchive(1, 1, DIGEST))) is None
     found = truncation_view(applied(state, RecordArchive(2, FIRST, DIGEST)))
     assert found is not None
@@ -231,6 +231,6 @@ def test_what_an_archive_does_not_hold_is_not_offered(state: ClusterState) -> No
     assert allowed_begin(applied(state, RecordArchive(2, FIRST, DIGEST), TruncateLog(2))) == found["records"]
 
 
-def test_little_is_not_offered(state: ClusterState) -> None:
+def test_a_small_truncation_is_not_offered(state: ClusterState) -> None:
     assert truncation_view(founded()) is None
     assert truncation_view(applied(state, TruncateLog(2))) is None

@@ -1,4 +1,4 @@
-"""Refusals and explanations have the names that operators typed, not the ids that the log has."""
+"""Refusals and explanations use the names that operators typed, not the ids of the log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.kernel.entries import applied as folded
 from tests.kernel.movements.clusters import placed, simple
 from tests.kernel.operations.drive import applied, decided, refused
 from tests.kernel.tablets import lives
-from tests.operator.printed import followed
+from tests.operator.printed import state_after
 from tests.operator.test_waiting import FIVE
 
 STATE = lives.with_table(lives.three_racks(), lives.factor(3), 4)
@@ -67,7 +67,7 @@ def test_explanations_of_tablets_name_nodes() -> None:
             assert not any(one in str(view) for one in ids())
 
 
-def test_codes_of_the_balancer_stand_behind_a_sentence() -> None:
+def test_codes_of_the_balancer_follow_a_sentence() -> None:
     target = "each move would leave the source with less load than the target"
     assert tablets.stop_text("load_inversion") == f"no tablet needs to move: {target} (load_inversion)"
     assert (
@@ -83,7 +83,7 @@ def test_codes_of_the_balancer_stand_behind_a_sentence() -> None:
     assert list(tablets.explained(view))[-1].startswith(f"it stays: {stop['why']} ({stop['code']}, {stop['what']})")
 
 
-def test_a_leave_that_a_keyspace_forbids_names_the_keyspace() -> None:
+def test_a_leave_refused_for_a_keyspace_names_the_keyspace() -> None:
     state = placed({name: place for name, place in FIVE.items() if name in ("n1", "n2", "n3")}, simple(3), simple(1))
     found = refused(state, Leave("n3"))
     assert found.code == "replication_impossible"
@@ -97,27 +97,27 @@ def test_a_refused_departure_names_the_last_resort(command: Remove | Replace) ->
     answer = RejectedResult("r", found.code, found.detail, state.epoch)
     (way,) = ways_after(state, named(command), answer)
     assert way.startswith("no other node has all rows of n2, as a last resort: ringlog node assassinate n2 (")
-    assert followed(state, way).nodes["n2"].state == "left"
+    assert state_after(state, way).nodes["n2"].state == "left"
     assert ways_after(state, named(command), replace(answer, code="range_locked")) == ()
     assert ways_after(state, named(command), AppliedResult("r", 1)) == ()
     assert decided(state, command) == found
 
 
-def test_what_is_refused_before_it_is_asked_for_names_nodes() -> None:
+def test_refusals_before_a_request_name_nodes() -> None:
     node = min(STATE.nodes)
     with pytest.raises(Refused) as error:
         dry_run(STATE, named(Assassinate(node)), SeededDraw(b"x"))
     assert not any(one in str(error.value) for one in ids())
 
 
-# What the displays say of an operation.
+# The displayed state of an operation.
 
 
 CLUSTER = "11111111-1111-4111-8111-111111111111"
 
 
 def _joining(stage: str) -> ClusterState:
-    """A state in which a second node's join is in ``stage``."""
+    """Return a state with a second node whose join is in ``stage``."""
     states = prefix_of(ClusterShape(2, 0, 1, 1, 10_000, old=False)).states
     return next(state for state in states if [op.stage for op in in_flight(state)] == [stage] and len(state.nodes) == 2)
 
@@ -131,21 +131,21 @@ def test_an_operation_is_named_by_the_beginning_of_its_id() -> None:
     assert of_operation(unknown)(state, draw) == unknown
     cut = one.id[:-1]
     may_be = InvalidCommand("ambiguous_operation", f"{cut} may be {one.id}: pass the whole id")
-    assert of_operation(CancelOperation(cut, "why"))(state, draw) == may_be, "its number may be of another one"
+    assert of_operation(CancelOperation(cut, "why"))(state, draw) == may_be, "the number may be of another one"
     assert operation_id(state, cut) == one.id
     found = operation_id(state, "join")
-    assert isinstance(found, InvalidCommand), "an ended one, too"
+    assert isinstance(found, InvalidCommand), "a finished operation, too"
     assert all(f" {name}" in found.detail for name in state.operations)
 
 
 def _moves_on(state: ClusterState, acks: dict[str, NodeAck]) -> bool:
-    """True if the coordinator would move the operation on."""
+    """Return whether the coordinator would advance the operation."""
     proposals = propose(CoordinatorView(state, acks, state.epoch, 0))
     return any(isinstance(proposal.command, AdvanceOperation) for proposal in proposals)
 
 
 @pytest.mark.parametrize("stage", ["prepared", "write_both_read_old"])
-def test_nobody_is_waited_for_who_has_acknowledged(stage: str) -> None:
+def test_nodes_that_acknowledged_are_not_awaited(stage: str) -> None:
     state = _joining(stage)
     (operation,) = in_flight(state)
     assert waiting(state, operation, acknowledgements(state, 0)).text == "the coordinator"
@@ -153,7 +153,7 @@ def test_nobody_is_waited_for_who_has_acknowledged(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", ["prepared", "write_both_read_old"])
-def test_acknowledgements_of_another_cluster_count_for_nobody(stage: str) -> None:
+def test_acknowledgements_of_another_cluster_do_not_count(stage: str) -> None:
     state = _joining(stage)
     (operation,) = in_flight(state)
     acks = {node: replace(ack, cluster_id=CLUSTER) for node, ack in acknowledgements(state, 0).items()}

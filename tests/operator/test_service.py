@@ -1,4 +1,4 @@
-"""``ringlog service show``: each command that it prints as a way out is accepted by the state."""
+"""``ringlog service show``: the state accepts each command that it prints as a remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kernel.commands.test_service import ONE, THREE, TWO, of, settled, ste
 from tests.kernel.entries import applied
 
 
-def test_the_command_of_a_way_out_is_accepted_as_it_is_printed() -> None:
+def test_the_printed_command_is_accepted() -> None:
     state = settled(applied(of(3), ReconfigureService(1)))
     state = applied(state, AddServiceMember(TWO))
     _, way = service_status(state, {})["ways_out"]
@@ -25,7 +25,7 @@ def test_the_command_of_a_way_out_is_accepted_as_it_is_printed() -> None:
 
 
 def test_an_operation_that_waits_for_the_service_names_the_silent_members() -> None:
-    """``ringlog status`` shows this wait, so its summary connects the operation with the silent nodes."""
+    """``ringlog status`` shows this wait, so its summary links the operation to the silent nodes."""
     state = applied(settled(applied(of(4), ReconfigureService(3))), Leave(ONE))
     while (ahead := next_step(state)) is not None and ahead.to not in GATED:
         state = applied(state, step(state))

@@ -1,4 +1,4 @@
-"""A command has its JSON as soon as it has its class."""
+"""A command class is sufficient for its JSON form."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STATE = replace(EMPTY_STATE, node_names=Map({"A": "id-a", "B": "id-b"}))
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A value of a command to come."""
+    """A value of a future command."""
 
     node: str
     shard: int = 0
@@ -53,7 +53,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Migrate:
-    """A command to come."""
+    """A future command."""
 
     table: str
     places: tuple[Place, ...]
@@ -66,7 +66,7 @@ def read(**given: Any) -> dict[str, Any]:
     return read_fields(Migrate, given, STATE, ())
 
 
-def test_a_command_that_nobody_has_told_of_is_read() -> None:
+def test_an_unregistered_command_is_read() -> None:
     found = read(table="t", places=[{"node": "A"}, {"node": "x", "shard": 3}], at={"partition": 1, "offset": 2})
     assert Migrate(**found) == Migrate("t", (Place("id-a"), Place("x", 3)), Position(1, 2))
     assert read(table="t", places=[], at=None) == {"table": "t", "places": (), "at": None}
@@ -86,13 +86,13 @@ def test_a_command_that_nobody_has_told_of_is_read() -> None:
         ({"table": "t", "places": {}}, "bad_field: places: must be a list"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_path_and_the_rule(given: dict[str, Any], refused: str) -> None:
+def test_unreadable_fields_are_named_with_path_and_rule(given: dict[str, Any], refused: str) -> None:
     with pytest.raises(InvalidJsonError) as raised:
         read(**given)
     assert str(raised.value).startswith(refused)
 
 
-def test_the_tables_speak_of_fields_that_there_are() -> None:
+def test_the_tables_name_existing_fields() -> None:
     names = {field.name for command in COMMANDS.values() for field in fields(command)}
     assert set(NODE_FIELDS) <= names
     assert set(BY_NAME) <= names | {"streams", "preimage"}
@@ -104,7 +104,7 @@ IDS_OF_NODES = re.compile(r"\bIds? of (?:\w+ ){0,2}nodes?\b")
 
 
 def documented(model: Any) -> Iterator[tuple[str, str]]:
-    """Each field of a command, or of a value that stands in one, and its doc."""
+    """Return each field of a command, or of a value in one, with its doc."""
     type_hints = get_type_hints(model, include_extras=True)
     for field in fields(model):
         hint = type_hints[field.name]
@@ -113,18 +113,18 @@ def documented(model: Any) -> Iterator[tuple[str, str]]:
 
 
 def values_in(hint: Any) -> Iterator[Any]:
-    if isinstance(hint, type) and is_dataclass(hint) and hint is not SchemaStatement:  # which has commands
+    if isinstance(hint, type) and is_dataclass(hint) and hint is not SchemaStatement:  # of a module with commands
         yield hint
     for inner in get_args(hint):
         yield from values_in(inner)
 
 
-def test_each_field_that_holds_nodes_takes_their_names() -> None:
+def test_each_field_of_nodes_accepts_names() -> None:
     told = {name for command in COMMANDS.values() for name, doc in documented(command) if IDS_OF_NODES.search(doc)}
-    assert told | {"learners"} == set(NODE_FIELDS), "learners: those of applied without a vote"
+    assert told | {"learners"} == set(NODE_FIELDS), "learners apply without a vote"
 
 
-def test_typed_intents_take_names_and_choose_tokens_from_the_seed_in_the_command() -> None:
+def test_intents_accept_names_and_choose_tokens_from_the_seed() -> None:
     assert named(Leave("A"))(STATE, SeededDraw(b"x")) == Leave("id-a")
     swap = named(Replace("A", "B", ("B", "x")))(STATE, SeededDraw(b"x"))
     assert swap == Replace("id-a", "id-b", ("id-b", "x"))
@@ -142,11 +142,11 @@ def test_typed_intents_take_names_and_choose_tokens_from_the_seed_in_the_command
         (named(CreateKeyspace("k", network({"d": 2**64}))), "replication.factor: must be an integer of 64 bits"),
     ],
 )
-def test_what_no_record_can_hold_is_no_command(intent: Intent, why: str) -> None:
+def test_unencodable_values_are_refused(intent: Intent, why: str) -> None:
     assert resolved(intent, STATE, SeededDraw(b"x")) == InvalidCommand("bad_field", why)
 
 
-# Values that are typed, and rows that are shown.
+# Typed values and displayed rows.
 
 
 ROW_TEXT_STATE = cluster((0,), factor=1)
@@ -166,17 +166,17 @@ ORDERS = ROW_TEXT_STATE.tables[TABLE]
         ("frozen<list<int>>", "[5]", b"\0\0\0\1\0\0\0\4\0\0\0\5"),
     ],
 )
-def test_a_value_is_typed_as_json_has_it(kind: str, text: str, value: bytes) -> None:
+def test_a_value_is_typed_as_json(kind: str, text: str, value: bytes) -> None:
     assert value_of(kind, text) == value
 
 
 @pytest.mark.parametrize(("kind", "text"), [("int", "x"), ("int", "true"), ("blob", "0xf"), ("none", "1")])
-def test_what_is_not_of_the_type_is_refused(kind: str, text: str) -> None:
+def test_a_value_of_another_type_is_refused(kind: str, text: str) -> None:
     with pytest.raises(TypeMismatch):
         value_of(kind, text)
 
 
-def test_keys_and_cells_are_those_of_the_columns() -> None:
+def test_keys_and_cells_follow_the_columns() -> None:
     assert key_of(ORDERS, ["ann", "7"]) == (b"ann", (7).to_bytes(8, "big"))
     assert cells_of(ORDERS, {"note": "x", "other": None}) == (Cell("note", b"x"), Cell("other", None))
     with pytest.raises(Refused, match=r"no column nosuch\. Its columns: .*note.*; its key: ") as unknown:
@@ -186,7 +186,7 @@ def test_keys_and_cells_are_those_of_the_columns() -> None:
     assert unknown.value.code == of_key.value.code == "unknown_column"
 
 
-def test_what_was_found_is_shown_with_what_it_went_by() -> None:
+def test_results_are_shown_with_their_read_position() -> None:
     request = ClientRequest("shop", token_of(b"ann"), Access.READ, Level.QUORUM, "", "orders")
     plan = RequestPlan(request, ROW_TEXT_STATE.epoch, 3, (name_of(1),), (), ())
     writes = tuple(encode_mutation(write("ann", number, cells=(Cell("note", b"x"),))) for number in (8, 7))

@@ -1,4 +1,4 @@
-"""The first lines of ``ringlog status``: OK if nothing needs attention, else a reason for each thing that does."""
+"""The first lines of ``ringlog status``: OK, or one reason per problem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.operator.test_waiting import asked
 AT_WORK = tuple(AgentView(role, "i", 1, 10, "active", 0, 1.0) for role in ROLES)
 
 
-def looked(state: ClusterState, silent: str = "", now: int = 0, acked: bool = True) -> dict[str, Any]:
+def summary_of(state: ClusterState, silent: str = "", now: int = 0, acked: bool = True) -> dict[str, Any]:
     heard = LastReports({node.id: -SILENT_US if node.name == silent else 0 for node in state.nodes.values()}, 0)
     acks = acknowledgements(state, 0) if acked else {}
     return _view_of(state, acks, heard, AT_WORK, now) | {
@@ -40,9 +40,9 @@ def reasons(view: dict[str, Any], agents: tuple[AgentView, ...] = AT_WORK, now: 
     return [one for one in found["reasons"] if not one.startswith("clock")]
 
 
-def test_nothing_to_say_is_ok() -> None:
+def test_a_cluster_without_problems_is_ok() -> None:
     state, operation = asked("join")
-    view = looked(driven(state, operation, "prepared"))
+    view = summary_of(driven(state, operation, "prepared"))
     assert summary(view | {"clocks": []}, AT_WORK, 0) == {"level": OK, "reasons": []}
     assert summary(view, AT_WORK, 0) == {"level": WARN, "reasons": ["clock_skew: an hour"]}
 
@@ -50,17 +50,17 @@ def test_nothing_to_say_is_ok() -> None:
 def test_an_upgrade_that_has_begun_is_a_reason() -> None:
     state = applied(entries.with_normal_nodes(entries.founded(), 1), RequireFeature("split"))
     since = f"feature split is required since epoch {state.epoch} and not enabled"
-    assert reasons(looked(state)) == [f"{since}: upgrade n1"]
+    assert reasons(summary_of(state)) == [f"{since}: upgrade n1"]
     able = applied(state, UpdateNode(entries.NODES[0], features=("split",)))
     enable = "ringlog cluster enable-feature split"
-    assert reasons(looked(able)) == [f"{since}: all members support it: {enable}"]
-    assert not reasons(looked(applied(able, EnableFeature("split"))))
+    assert reasons(summary_of(able)) == [f"{since}: all members support it: {enable}"]
+    assert not reasons(summary_of(applied(able, EnableFeature("split"))))
 
 
-def test_an_operation_in_flight_is_shown_and_is_a_reason_if_somebody_is_absent() -> None:
+def test_an_operation_is_a_reason_if_a_node_is_absent() -> None:
     state, operation = asked("join")
     state = driven(state, operation, "prepared")
-    view = looked(state, silent="n2", acked=False)
+    view = summary_of(state, silent="n2", acked=False)
     (row,) = operation_rows(view["operations"], 0)
     assert row[0] == operation
     assert "n2" in row[OPERATION_COLUMNS.index("waits for")]
@@ -69,20 +69,20 @@ def test_an_operation_in_flight_is_shown_and_is_a_reason_if_somebody_is_absent()
         f"{operation} waits for n2, which is down or silent",
     ]
     down = applied(state, DeclareDown("n2", "disk"))
-    assert reasons(looked(down, acked=False)) == [
+    assert reasons(summary_of(down, acked=False)) == [
         "node n2 is declared down",
         f"{operation} waits for n2, which is down or silent",
     ]
     later = LONG_US + state.operations[operation].marks[-1].at
-    assert reasons(looked(state, now=later), now=later) == [f"{operation} has been in stage prepared for 10 min"]
+    assert reasons(summary_of(state, now=later), now=later) == [f"{operation} has been in stage prepared for 10 min"]
     failed = applied(driven(state, operation, "write_both_read_new"), FailOperation(operation, "disk full"))
-    assert reasons(looked(failed)) == [f"{operation} needs a decision: ringlog operation show {operation}"]
+    assert reasons(summary_of(failed)) == [f"{operation} needs a decision: ringlog operation show {operation}"]
 
 
 def test_partitions_that_lost_their_majority_are_a_reason() -> None:
     state = with_data("AB", partitions=2, replicas=2)
-    assert reasons(looked(state)) == []
-    view = looked(entries.applied(state, *down("B")))
+    assert reasons(summary_of(state)) == []
+    view = summary_of(entries.applied(state, *down("B")))
     assert view["zones"] == [
         {"zone": "z", "partitions": 2, "states": {"read_only": 2}, "stuck": view["zones"][0]["stuck"]}
     ]
@@ -96,7 +96,7 @@ def test_agents_and_pauses_are_reasons() -> None:
     state = applied(state, PauseChanges(("schema",), reason="upgrade"))
     behind = AgentView("validator", "i", 1, 10, "active", 3, 1.0)
     halted = AgentView("coordinator", "i", 1, 10, "halted", 0, 1.0, why="log_replaced")
-    found = reasons(looked(state), (behind, halted, *AT_WORK[3:]))
+    found = reasons(summary_of(state), (behind, halted, *AT_WORK[3:]))
     assert "the coordinator is not working: halted" in found
     assert [one for one in found if "has reported" in one] == [f"no {list(ROLES)[2]} has reported"]
     assert not [one for one in found if "validator" in one]

@@ -1,4 +1,4 @@
-"""Repair of a whole table in rounds that the limits on streaming admit."""
+"""Repair of a whole table in rounds within the limits on streaming."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def after(work: TabletRepairs, state: ClusterState, *commands: Command) -> Clust
 
 def test_all_tablets_of_a_table_are_repaired_in_rounds() -> None:
     state = lives.with_table(lives.three_racks(), lives.factor(3), COUNT)
-    assert lives.refused(state, command(state, ())) == "streaming_limit", "they do not fit into one entry"
+    assert lives.refused(state, command(state, ())) == "streaming_limit", "they exceed one entry"
     work = repairs_of(state, state.tablets[TABLE])
     rounds = 0
     while work.left():
@@ -51,7 +51,7 @@ def test_all_tablets_of_a_table_are_repaired_in_rounds() -> None:
     assert 1 < rounds < COUNT
 
 
-def test_a_repair_that_fails_is_not_done() -> None:
+def test_a_failed_repair_is_not_counted() -> None:
     state = lives.with_table(lives.three_racks(), lives.factor(3), 4)
     work = repairs_of(state, state.tablets[TABLE], (2, 2))
     assert work.wanted == (2,)
@@ -62,7 +62,7 @@ def test_a_repair_that_fails_is_not_done() -> None:
     assert work.command(work.failed) == f"ringlog tablet repair {TABLE} 2"
 
 
-def test_a_repair_from_before_does_not_count() -> None:
+def test_an_earlier_repair_does_not_count() -> None:
     state = lives.with_table(lives.three_racks(), lives.factor(3), 4)
     state = applied(state, command(state, (2,)))
     work = repairs_of(state, state.tablets[TABLE], (2,))

@@ -1,5 +1,6 @@
-"""What a tablet waits for, and how that ends: one whose only replica is dead waits for it until an operator gives it
-up. The coordinator is named if and only if it would go on.
+"""The waits of a tablet and their ends: a tablet waits for its dead only replica until an operator abandons it.
+
+The coordinator is named if and only if it would advance the tablet.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ MOVE = migration(START)
 
 
 def acks_of(state: ClusterState) -> dict[str, NodeAck]:
-    """What those who live say."""
+    """Return the acknowledgements of the live nodes."""
     return {node: ack for node, ack in acknowledgements(state, 0).items() if not state.nodes[node].down}
 
 
-def driven(state: ClusterState) -> ClusterState:
-    """The tablet goes as far as the coordinator can lead it."""
+def advanced(state: ClusterState) -> ClusterState:
+    """Advance the tablet as far as the coordinator can."""
     while True:
         acks = acks_of(state)
         said = [one for node, ack in acks.items() for one in valid_reports(state, node, ack)]
@@ -61,11 +62,11 @@ def driven(state: ClusterState) -> ClusterState:
         (USE_NEW, "target", "assassinate"),
     ],
 )
-def test_a_tablet_with_one_replica_waits_for_the_dead_until_it_is_given_up(stage: str, role: str, way: str) -> None:
-    """Only the dead node knows whether it still answers reads, or only it has the newest rows."""
+def test_a_tablet_waits_for_its_dead_replica_until_it_is_abandoned(stage: str, role: str, way: str) -> None:
+    """Only the dead node knows whether it still serves reads, or only it has the newest rows."""
     shard = MOVE.from_ if role == "source" else MOVE.to
     assert shard is not None
-    state = driven(applied(started(START, MOVE, stage), DeclareDown(shard.node, "burnt")))
+    state = advanced(applied(started(START, MOVE, stage), DeclareDown(shard.node, "burnt")))
     moving, name = tablet(state).transition, state.nodes[shard.node].name
     assert moving is not None
     view = explanation(state, advise(state, {}), state.tablets[TABLE], 0, acks_of(state))
@@ -75,7 +76,7 @@ def test_a_tablet_with_one_replica_waits_for_the_dead_until_it_is_given_up(stage
     assert told[3] == f"  start {name} again, which was declared down"
     assert f"ringlog node {way} {name}" in told[4]
     assert [found for found in told if "assassinate" in found] == (told[4:] if way == "assassinate" else [])
-    given_up = driven(applied(state, {"remove": Remove, "assassinate": Assassinate}[way](shard.node)))
+    given_up = advanced(applied(state, {"remove": Remove, "assassinate": Assassinate}[way](shard.node)))
     assert tablet(given_up).transition is None
 
 
@@ -84,10 +85,10 @@ def test_a_tablet_with_one_replica_waits_for_the_dead_until_it_is_given_up(stage
 def test_other_stages_of_a_tablet_wait_for_no_dead_node(stage: str, role: str) -> None:
     shard = MOVE.from_ if role == "source" else MOVE.to
     assert shard is not None
-    assert tablet(driven(applied(started(START, MOVE, stage), DeclareDown(shard.node, "burnt")))).transition is None
+    assert tablet(advanced(applied(started(START, MOVE, stage), DeclareDown(shard.node, "burnt")))).transition is None
 
 
-def test_every_way_out_is_a_command_that_there_is() -> None:
+def test_every_remedy_is_a_valid_command() -> None:
     state = started(START, MOVE, ALLOW)
     found = tablet_waiting(state, state.tablets[TABLE], tablet(state), {})
     shown = [shlex.split(one) for way in found.ways_out for one in re.findall("ringlog .*", way)]
@@ -108,7 +109,7 @@ def test_reasons_have_the_names_of_nodes() -> None:
     assert reasons == [f"{state.nodes[node].name} is full"] * 2
 
 
-def test_a_report_that_cannot_be_used_is_told_where_the_tablet_waits() -> None:
+def test_an_unusable_report_is_shown_at_the_waiting_tablet() -> None:
     state = started(START, MOVE, STREAMING)
     moving = tablet(state).transition
     assert moving is not None

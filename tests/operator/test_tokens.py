@@ -1,4 +1,4 @@
-"""Allocated tokens balance what each node has to hold, whatever the settings; far better than random ones."""
+"""Allocated tokens balance the data per node under all settings, much better than random tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CASES = {
     "fewer racks": (network(d0=3), ("d0/r0", "d0/r1") * 2, 1.8),
     "no keyspace yet": (None, RACKS_3, 1.1),
 }
-"""Setting, where nodes come to one after the other, and how much more than the least a node may hold."""
+"""The setting, the locations of new nodes in turn, and the allowed ratio to the minimum load."""
 
 
 def at_random(state: ClusterState, node: str, count: int, seed: bytes) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def at_random(state: ClusterState, node: str, count: int, seed: bytes) -> tuple[
 def grown(
     setting: Replication | None, places: tuple[str, ...], nodes: int, count: int, choose: Chooser
 ) -> ClusterState:
-    """A cluster whose nodes came one after the other, to one place after the other."""
+    """Return a cluster whose nodes joined one after another, at each location in turn."""
     state = placed({f"n{number}": (places[number % len(places)], ()) for number in range(nodes)})
     if setting is not None:
         state = replace(state, keyspaces=state.keyspaces.set("ks", Keyspace("ks", setting, "v")))
@@ -61,7 +61,7 @@ def grown(
 
 
 def imbalance(state: ClusterState, setting: Replication) -> float:
-    """The most that a node has to hold, as a multiple of the least."""
+    """Return the highest load of a node as a multiple of the minimum."""
     held = dict.fromkeys(state.nodes, 0)
     for group in canonical(setting, state.token_owners, state.nodes, 1):
         for replica in group.write:
@@ -70,7 +70,7 @@ def imbalance(state: ClusterState, setting: Replication) -> float:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_nodes_that_join_one_after_the_other_hold_about_the_same(case: str) -> None:
+def test_successive_joins_balance_the_load(case: str) -> None:
     setting, places, limit = CASES[case]
     measured = setting or network(d0=3, d1=3)
     for rounds in (3, 5):
@@ -95,7 +95,7 @@ def test_the_seed_in_the_command_gives_its_tokens(seed: bytes, nodes: int, count
     assert drawn.tokens == allocate(state, "n0", count, drawn.seed)
 
 
-# Replication settings as people type them, there and back.
+# Replication settings as typed, parsed and formatted again.
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_seed_in_the_command_gives_its_tokens(seed: bytes, nodes: int, count
         ("zone:z", {"strategy": "zone", "zone": "z"}),
     ],
 )
-def test_there_and_back(setting: str, replication: dict[str, Any]) -> None:
+def test_settings_round_trip(setting: str, replication: dict[str, Any]) -> None:
     assert replication_json(parse_setting(setting)) == replication
     assert format_replication(replication) == setting
 
@@ -119,6 +119,6 @@ def test_a_number_of_replicas() -> None:
 
 
 @pytest.mark.parametrize("setting", ["dc1", "dc1=", "=3", "dc1=3,dc1=2", "dc1=3,"])
-def test_what_is_no_setting(setting: str) -> None:
+def test_invalid_settings(setting: str) -> None:
     with pytest.raises(ValueError, match="expected DATACENTER=NUMBER or"):
         parse_setting(setting)

@@ -1,4 +1,4 @@
-"""For whom an operation waits, at every stage of every kind, and what an operator is told to do."""
+"""The awaited nodes of an operation, at every stage of every kind, and the advice for an operator."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ REQUESTS: dict[str, Command] = {
     "rebuild": Rebuild("n3"),
     "alter": AlterKeyspace("ks0", network(dc1=5)),
 }
-KINDS = [kind for kind in KNOWN if kind != "assassinate"]  # that one never waits
+KINDS = [kind for kind in KNOWN if kind != "assassinate"]  # the kind that never waits
 
 
 def asked(kind: str) -> tuple[ClusterState, str]:
-    """The state in which an operation of that kind is requested, and its id."""
+    """Return the state with a requested operation of that kind, and its id."""
     cluster = placed(FIVE, simple(3))
     if kind == "remove":
         cluster = applied(cluster, DeclareDown("n3", "disk"))
@@ -73,7 +73,7 @@ def goes_on(state: ClusterState, operation: str, acks: dict[str, NodeAck]) -> bo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_coordinator_is_waited_for_when_it_would_go_on_and_only_then(kind: str) -> None:
+def test_the_coordinator_is_awaited_only_if_it_would_advance(kind: str) -> None:
     first, operation = asked(kind)
     for stage, state in at_every_stage(first, operation).items():
         if stage == "finished":
@@ -92,7 +92,7 @@ def test_the_coordinator_is_waited_for_when_it_would_go_on_and_only_then(kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_way_out_is_a_command_that_there_is(kind: str) -> None:
+def test_every_remedy_is_a_valid_command(kind: str) -> None:
     first, operation = asked(kind)
     for stage, state in at_every_stage(first, operation).items():
         if stage == "finished":
@@ -107,7 +107,7 @@ def test_every_way_out_is_a_command_that_there_is(kind: str) -> None:
         assert cancels or not found.nodes or stage == "write_both_read_new"
 
 
-def test_the_turn_names_those_ahead() -> None:
+def test_a_queued_operation_names_those_ahead() -> None:
     state = placed(
         {f"n{n}": ("d/r", [1000 * n]) for n in range(1, 13)} | {"x": ("d/r", []), "y": ("d/r", [])}, simple(1)
     )
@@ -123,8 +123,8 @@ def test_the_turn_names_those_ahead() -> None:
     ] * 2
 
 
-def test_tablets_are_waited_for_before_a_turn() -> None:
-    """A node that leaves has some still; one that comes waits until none is on its way."""
+def test_tablets_are_awaited_before_the_queue() -> None:
+    """A leaving node still has tablets; a joining node waits until no tablet migrates."""
     settled = lives.with_table(lives.three_racks(), lives.factor(2), 4)
     full = lives.places(lives.tablet(settled))[0][0]
     leaving, operation = admitted(settled, Leave(full))
@@ -165,8 +165,8 @@ def test_a_leaving_node_that_died_may_be_declared_down() -> None:
     assert waiting(dead, dead.operations[operation], alone).nodes == ()
 
 
-def test_a_leaving_node_that_must_be_asked_though_it_is_dead_is_assassinated_or_the_operation_called_off() -> None:
-    """With n4, which is left out, it is a quorum: that it was declared down is no advice any more."""
+def test_a_dead_leaving_source_is_assassinated_or_the_leave_cancelled() -> None:
+    """With the excluded n4 it is a quorum: the declaration as down is not offered again."""
     state = applied(placed(FIVE, simple(3)), DeclareDown("n4", "fire"))
     state, operation = admitted(replace(state, cluster_id="c"), Replace("x", "n3", ("n4",)))
     for stage, way in (("write_both_read_old", "operation cancel"), ("write_both_read_new", "node assassinate n3")):
@@ -179,7 +179,7 @@ def test_a_leaving_node_that_must_be_asked_though_it_is_dead_is_assassinated_or_
 
 
 def test_a_replacement_that_streams_from_a_dead_node_is_cancelled_and_repeated() -> None:
-    """The sources are part of the plan, so a declaration alone would let the new node wait forever."""
+    """The sources are part of the plan, so after a declaration alone the new node would wait forever."""
     first, operation = asked("replace")
     state = driven(first, operation, "write_both_read_old")
     found = state.operations[operation]
@@ -202,7 +202,7 @@ def test_a_replacement_that_streams_from_a_dead_node_is_cancelled_and_repeated()
 
 
 def test_a_replacement_that_moves_tablets_from_a_dead_node_continues_without_it() -> None:
-    """It can be cancelled until the new node has a tablet. Then tablets of a node that is down come from others."""
+    """It can be cancelled until the new node has a tablet. Then other replicas replace the tablets of a down node."""
     state = lives.with_table(lives.three_racks(), lives.factor(3), 4)
     old = lives.places(lives.tablet(state))[0][0]
     state = folded(state, lives.register(7, state.nodes[old].rack), Replace(lives.node_id(7), old))
@@ -221,7 +221,7 @@ def test_a_replacement_that_moves_tablets_from_a_dead_node_continues_without_it(
     assert not [way for way in waiting(state, state.operations[operation], {}).ways_out if dead in way]
 
 
-def test_a_replacement_of_a_node_that_is_heard_has_no_warning() -> None:
+def test_a_replacement_of_a_live_node_has_no_warning() -> None:
     first, operation = asked("replace")
     heard = LastReports(dict.fromkeys(first.nodes, HOUR), HOUR)
     assert silent_source_lines(first, first.operations[operation], heard) == ()
@@ -248,7 +248,7 @@ def test_operations_in_words() -> None:
     assert any(line.startswith("failed at epoch") for line in lines)
 
 
-def test_what_an_assassination_would_lose_is_foretold() -> None:
+def test_losses_of_an_assassination_are_predicted() -> None:
     state = placed(FIVE, simple(3), down=["n2", "n3"])
     told = dry_run(state, named(Assassinate("n3")), SeededDraw(b"x"))
     assert told.startswith("3 ranges have replicas without all")
@@ -259,8 +259,10 @@ def test_what_an_assassination_would_lose_is_foretold() -> None:
     assert told.endswith(f"tablets that may lose rows: 1, the first is {lives.TABLE}/0")
 
 
-def test_tries_are_those_of_this_log_as_the_coordinator_counts_them() -> None:
-    """A log that lost its newest entries may have the same operation again; acknowledgements outlive what was lost."""
+def test_attempts_of_another_log_do_not_count() -> None:
+    """A log that lost its newest entries may contain the same operation again; acknowledgements survive the lost
+    entries.
+    """
     state, operation = asked("join")
     state = driven(state, operation, "write_both_read_old")
     found = state.operations[operation]
@@ -280,7 +282,7 @@ def test_tries_are_those_of_this_log_as_the_coordinator_counts_them() -> None:
         assert len(tries(state, found, acks)) == len(given_up) == count
 
 
-def test_who_asks_for_rows_in_vain_is_told_and_then_waits_for_a_decision() -> None:
+def test_failed_streams_are_shown_and_wait_for_a_decision() -> None:
     state, operation = asked("join")
     state = driven(state, operation, "write_both_read_old")
     tries = (FailedTries(operation, "n2", 7, counts_from(state.operations[operation]), 0, "connection refused"),)
@@ -304,7 +306,7 @@ def test_who_asks_for_rows_in_vain_is_told_and_then_waits_for_a_decision() -> No
 
 
 @pytest.mark.parametrize(("factor", "loss"), [(1, True), (2, False)])
-def test_past_the_point_of_no_return_it_says_how_to_go_on_without_a_dead_node(factor: int, loss: bool) -> None:
+def test_past_the_point_of_no_return_advice_excludes_a_dead_node(factor: int, loss: bool) -> None:
     state, operation = admitted(replace(placed(FIVE, simple(factor)), cluster_id="c"), Join("x", (150,), SEED))
     state = driven(state, operation, "write_both_read_new")
     acks = {node: ack for node, ack in all_acks(state).items() if node != "n2"}
@@ -315,8 +317,8 @@ def test_past_the_point_of_no_return_it_says_how_to_go_on_without_a_dead_node(fa
     assert ("--admit-loss" in way) == loss
 
 
-def test_who_is_not_believed_is_awaited_and_named_with_what_ends_it() -> None:
-    """An operator without a master sees acknowledgements that the coordinator passes over."""
+def test_a_node_with_rejected_acks_is_awaited_and_named_with_a_remedy() -> None:
+    """An operator without a master key sees acknowledgements that the coordinator ignores."""
     state, operation = asked("join")
     state = driven(state, operation, "prepared")
     found, acks = state.operations[operation], all_acks(state)
@@ -328,7 +330,7 @@ def test_who_is_not_believed_is_awaited_and_named_with_what_ends_it() -> None:
     assert (view["waits_for_nodes"], view["ways_out"]) == (["x"], list(waits_for.ways_out))
 
 
-# How each replica of a zone's partition is: what ``ringlog zone show`` says on the way of a move.
+# The states of the replicas of a zone's partition in ``ringlog zone show`` during a move.
 
 
 def replicas(state: ClusterState, words: SessionReports) -> dict[str, str]:
@@ -337,7 +339,7 @@ def replicas(state: ClusterState, words: SessionReports) -> dict[str, str]:
     return found
 
 
-def test_a_replica_that_comes_is_initializing_then_catching_up_then_healthy() -> None:
+def test_a_new_replica_is_initializing_then_catching_up_then_healthy() -> None:
     state = with_data("AB", "C", partitions=1, replicas=2)
     state = moved(state, "AC")
     assert replicas(state, {}) == {"A": "healthy", "B": "healthy", "C": "initializing"}
