@@ -1,7 +1,7 @@
-"""The API reference as Markdown pages, made from docstrings by griffe.
+"""The API reference as Markdown pages, generated from docstrings by griffe.
 
-Public is the package ``ringlog.client`` and each name that a page in ``docs/build`` imports. So a page cannot show a
-name that the reference lacks.
+The public API is the package ``ringlog.client`` plus each name that a page in ``docs/build`` imports, so every name on
+a page is in the reference.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def imported(page: str) -> Iterator[tuple[str, str]]:
 
 
 def public_names() -> dict[str, set[str]]:
-    """Return each public module with its documented names; an empty set stands for all public names."""
+    """Return each public module with its documented names; an empty set means all public names."""
     found: dict[str, set[str]] = {}
     for page in sorted((ROOT / SHOWN_BY).glob("*.md")):
         for module, name in imported(page.read_text(encoding="utf-8")):

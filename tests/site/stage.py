@@ -35,7 +35,7 @@ def without_links_out(page: Path, text: str, docs: Path = DOCS) -> str:
 def with_wide_lists(text: str) -> str:
     """Return the page with four columns of indentation for each level of a list."""
     made: list[str] = []
-    columns: list[int] = []  # of the text of each open item
+    columns: list[int] = []  # the text column of each open item
     fence: re.Match[str] | None = None
     for line in text.splitlines():
         found = FENCE.match(line)

@@ -62,7 +62,7 @@ def without_blocks(text: str) -> str:
 
 
 def indented_code(text: str) -> Iterator[int]:
-    """Yield the line numbers on which a block of code begins that only indentation marks."""
+    """Yield the line numbers of the beginnings of code blocks that only indentation marks."""
     before, is_in_list = "", False
     for number, line in enumerate(without_blocks(text).splitlines(), start=1):
         if line.strip():

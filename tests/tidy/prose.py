@@ -59,7 +59,7 @@ ASIDE = re.compile(r"(?:<!--|-->|<[a-z/]|!!! |:::|---$|\+\+\+$|\[[^\]]+\]: )")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence and the number of the line, from 1, on which its paragraph begins."""
+    """A sentence and the line number (from 1) of the beginning of its paragraph."""
 
     line: int
     text: str

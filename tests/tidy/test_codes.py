@@ -1,4 +1,4 @@
-"""Every code that a program can see stands in the page of codes, and none there is of nobody."""
+"""The page of codes contains every visible code of the programs, and no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringlog.runtime.monitoring.metrics import ALL_METRICS, JOB
 from tests.tidy.files import ROOT, python_files
 
 RAISERS = {"CdcError", "Refused", "StackError", "fail"}
-"""Whose first argument is a code."""
+"""Functions and classes whose first argument is a code."""
 WHERE = ("services", "streaming")
 OWN = (
     "services/ringlog_sim/",
@@ -20,11 +20,11 @@ OWN = (
     "services/ringlog/kernel/",
     "services/ringlog/wire/",
 )
-"""The simulator raises what the others do; kernel and wire have sets of their own."""
+"""The simulator raises the codes of the others; kernel and wire have separate sets."""
 
 
 def raised(tree: ast.AST) -> Iterator[str]:
-    """The codes that a module gives to those who raise, or to its own classes of errors."""
+    """Return the codes that a module passes to raising functions or to its error classes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args:
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -46,7 +46,7 @@ def _texts(node: ast.expr) -> Iterator[str]:
 
 
 def all_raised() -> dict[str, str]:
-    """Every such code, and a file that has it."""
+    """Return every such code with a file that raises it."""
     paths = [path for folder in WHERE for path in sorted((ROOT / folder).rglob("*.py"))]
     names = {path: str(path.relative_to(ROOT)) for path in paths}
     return {
@@ -62,7 +62,7 @@ def test_every_code_that_is_raised_is_on_the_page() -> None:
     assert {code: where for code, where in all_raised().items() if f"| `{code}` |" not in page} == {}
 
 
-def test_no_code_of_the_program_is_of_nobody() -> None:
+def test_every_listed_code_is_raised() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for folder in WHERE for path in (ROOT / folder).rglob("*.py"))
     assert [code for table in PROGRAM_CODES.values() for code in table if sources.count(f'"{code}') < 2] == []
 
@@ -72,7 +72,7 @@ WORDS_OF_ITS_OWN = ("services/ringlog/kernel/balance/", "services/ringlog_testin
 
 
 def compared(tree: ast.Module) -> Iterator[str]:
-    """The codes that a module compares others with: one by one, or in a collection that it names."""
+    """Return the codes that a module compares: single ones, or members of a named collection."""
     named: dict[str, ast.expr] = {}
     for line in tree.body:
         if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None:
@@ -99,7 +99,7 @@ def test_every_code_that_is_compared_is_on_the_page() -> None:
     assert found == set()
 
 
-def test_a_code_that_is_not_on_the_page_would_be_found() -> None:
+def test_a_code_missing_on_the_page_is_found() -> None:
     own = 'class E(CdcError):\n    def __init__(self):\n        super().__init__("a_b", 1)\n'
     text = own + 'fail("c_d", "")\nRefused(code)'
     assert set(raised(ast.parse(text))) == {"a_b", "c_d"}
@@ -107,12 +107,12 @@ def test_a_code_that_is_not_on_the_page_would_be_found() -> None:
     assert set(compared(ast.parse(text))) == {"e_f", "g", "h"}
 
 
-# Figures are declared once: what the sources show is in the table, and what the table has is shown.
+# Metrics are declared once: the table and the sources have the same names.
 
 
 @cache
 def shown_names() -> frozenset[str]:
-    """First arguments of ``Sample`` in the sources."""
+    """Return the first arguments of ``Sample`` in the sources."""
 
     def found() -> Iterator[str]:
         for path in python_files("services", "streaming"):
@@ -120,21 +120,21 @@ def shown_names() -> frozenset[str]:
             for node in ast.walk(ast.parse(content)) if "Sample(" in content else ():
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Sample":
                     name = node.args[0]
-                    assert isinstance(name, ast.Constant), f"{path}: names are written where they are shown"
+                    assert isinstance(name, ast.Constant), f"{path}: write the name at the sample"
                     yield str(name.value)
 
     return frozenset(found())
 
 
-def test_what_is_shown_is_in_the_table() -> None:
+def test_exported_metrics_are_in_the_table() -> None:
     assert shown_names() - ALL_METRICS.keys() == set()
 
 
-def test_what_the_table_has_is_shown() -> None:
+def test_metrics_of_the_table_are_exported() -> None:
     assert {name for name, figure in ALL_METRICS.items() if figure.by != JOB} - shown_names() == set()
 
 
-def test_the_job_shows_what_the_table_has_of_it() -> None:
+def test_the_job_exports_its_metrics_of_the_table() -> None:
     source = next(path for path in python_files("streaming") if path.name == "metrics.py")
     names = re.findall(r'(?:_counter|_gauge)\("([a-z_]+)"\)|\("([a-z_]+_seconds)", [a-z_]+\)', source.read_text())
     assert {f"ringlog_cdc_{one or other}" for one, other in names} == {

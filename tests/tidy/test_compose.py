@@ -1,4 +1,4 @@
-"""The containers run what we run: the same broker settings, and commands that our own program understands."""
+"""The containers use the tested broker settings, and commands that the program knows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.tidy.files import ROOT
 
 COMPOSE = ROOT / "compose" / "compose.yaml"
 ELSEWHERE = {"listeners", "log.dirs", *broker.threads(1)}
-"""What differs by nature: a container listens for its host, has folders of its own, and knows no machine."""
+"""Settings that differ by nature: a container has its own listeners, folders and thread counts."""
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,11 @@ def services() -> dict[str, Any]:
 
 
 def ours(services: dict[str, Any]) -> dict[str, list[str]]:
-    """Commands of the services that run our image."""
+    """Return the commands of the services with our image."""
     return {name: service["command"] for name, service in services.items() if service["image"] == "ringlog:local"}
 
 
-def test_every_command_is_one_that_the_program_knows(services: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_knows_every_command(services: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in services["validator"]["environment"].items():
         monkeypatch.setenv(name, value)
     commands = ours(services)
@@ -43,7 +43,7 @@ def test_every_command_is_one_that_the_program_knows(services: dict[str, Any], m
 
 
 @pytest.mark.parametrize("command", [["nod", "run", "n1"], ["node", "run"], ["node", "run", "n1", "--colour", "red"]])
-def test_a_command_that_the_program_does_not_know_would_be_noticed(command: list[str]) -> None:
+def test_an_unknown_command_is_found(command: list[str]) -> None:
     with pytest.raises(TyperException):
         parse(command)
 
@@ -53,7 +53,7 @@ def test_every_agent_has_a_container(services: dict[str, Any]) -> None:
     assert sorted(started) == sorted(ROLES)
 
 
-def test_the_broker_has_the_settings_that_the_tests_run_on(services: dict[str, Any]) -> None:
+def test_the_broker_has_the_tested_settings(services: dict[str, Any]) -> None:
     environment = services["broker"]["environment"]
     own = broker.properties(StackLayout(ROOT), StackSettings("id", 9092, 9093, "default", 0))
     for name, value in own.items():
@@ -61,7 +61,7 @@ def test_the_broker_has_the_settings_that_the_tests_run_on(services: dict[str, A
             assert environment[f"KAFKA_{name.upper().replace('.', '_')}"] == value, name
 
 
-def test_everything_waited_for_exists(services: dict[str, Any]) -> None:
+def test_every_dependency_exists(services: dict[str, Any]) -> None:
     for name, service in services.items():
         for other in service.get("depends_on", {}):
             assert other in services, name
@@ -69,7 +69,7 @@ def test_everything_waited_for_exists(services: dict[str, Any]) -> None:
         assert shared == "service:broker", name
 
 
-def test_docker_agrees_where_there_is_one() -> None:
+def test_docker_accepts_the_file_if_installed() -> None:
     if shutil.which("docker") is None:
         return
     plugin = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)

@@ -1,7 +1,7 @@
-"""Nothing lies about that nothing uses.
+"""The product has no unused code.
 
-``vulture`` reads the product's code without the tests, so what only tests use counts as dead, too. A name lives if
-product code uses it, if the guides name it (then embedders use it), or if it stands below with the reason.
+``vulture`` reads the product without the tests, so code for tests only counts as unused. A name is used if product code
+uses it, if the guides name it for embedders, or if the list below has it with a reason.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.tidy.files import ROOT, files, python_files, shown, text
 
 PRODUCT = ("services", "streaming", "schemas")
 SURE = 60
-"""Percent; what vulture says of a name that occurs nowhere else."""
+"""The confidence in percent that vulture gives for a name without another occurrence."""
 BY_DECORATOR = ["@app.*", "@*.command", "@*.command()", "@*.callback", "@register", "@*.exception_handler", "@command"]
 BY_NAME = ["decide_*"]
-"""Rules of commands: the registry finds them by their name."""
+"""Rules of commands; the registry finds them by name."""
 HOOKS = {
     "a role's thread, imported by its name when the role starts": {
         "BalancerThread",
@@ -96,7 +96,7 @@ def _guides() -> str:
 
 
 def unused(folders: list[Path]) -> dict[str, str]:
-    """Name to where it is defined, of what no code in ``folders`` uses."""
+    """Return the unused names of ``folders`` with their definitions."""
     reader = Vulture(ignore_decorators=BY_DECORATOR, ignore_names=BY_NAME)
     reader.scavenge([str(folder) for folder in folders])
     return {item.name: f"{item.typ} in {item.filename}" for item in reader.get_unused_code(min_confidence=SURE)}
@@ -119,8 +119,9 @@ def test_every_excuse_is_needed(dead: dict[str, str]) -> None:
 
 
 def unread(code: str) -> set[str]:
-    """Private functions, classes and values of a module that it does not read itself. ``vulture`` goes by names alone:
-    it misses one whose name another module has, too.
+    """Return private functions, classes and values that their module does not read.
+
+    ``vulture`` compares names only: it misses such a name if another module has it too.
     """
     tree = ast.parse(code)
     defined = {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
@@ -135,7 +136,7 @@ def unread(code: str) -> set[str]:
     return {name for name in defined - read - decorated if re.match("_[A-Za-z]", name)}
 
 
-def test_what_is_private_is_read_where_it_stands() -> None:
+def test_private_names_are_read_in_their_module() -> None:
     texts = {shown(path): text(path) or "" for path in python_files(*PRODUCT)}
     found = {name: {one for one in unread(code) if not _imported(texts, one)} for name, code in texts.items()}
     assert {name: names for name, names in found.items() if names} == {}
@@ -145,10 +146,10 @@ def _imported(texts: dict[str, str], name: str) -> bool:
     return any(re.search(rf"import [^\n]*\b{name}\b", code) for code in texts.values())
 
 
-def test_it_sees_what_nobody_reads() -> None:
+def test_an_unread_private_name_is_found() -> None:
     assert unread("def _idle(): pass\n_used = 1\n_left: int = 2\nprint(_used)\n") == {"_idle", "_left"}
 
 
-def test_it_sees_a_dead_name(tmp_path: Path) -> None:
+def test_a_dead_name_is_found(tmp_path: Path) -> None:
     (tmp_path / "room.py").write_text("def used(): pass\ndef idle(): pass\nused()\n")
     assert set(unused([tmp_path])) == {"idle"}

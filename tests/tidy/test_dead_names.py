@@ -1,6 +1,6 @@
-"""Each function, class and value of a module is used there or where it is imported; only tests is not enough.
+"""Each function, class and value of a module is used there or by an importing product module; tests do not count.
 
-``vulture`` (``test_dead``) takes a name for used where any code has that name. Here a name is one of its module.
+``vulture`` (``test_dead``) counts a name as used if any code has the name. This check resolves a name to its module.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tests.tidy.files import ROOT, python_files, shown
 from tests.tidy.test_dead import FOR_TESTS, HOOKS, PRODUCT, _guides
 
 Name = tuple[str, str]
-"""A module, and what it defines."""
+"""A module and a name that it defines."""
 FOUND_BY_NAME = re.compile(r"services/ringlog/cli/|services/ringlog/kernel/commands/.*: (CODES|decide_\w+)$")
-"""Verbs of the program, and what the registry finds."""
+"""Commands of the program, and names that the registry finds."""
 HERE = {
     "encode": "of a record of any schema: what ships writes with functions that are made of the schema",
     "rebalance": "a role's steps, by their name in its row",
@@ -23,7 +23,7 @@ HERE = {
 
 
 def defined(module: str, tree: ast.Module) -> Iterator[tuple[Name, ast.stmt]]:
-    """What a module defines and does not decorate."""
+    """Return the undecorated definitions of a module."""
     for line in tree.body:
         if isinstance(line, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if not line.decorator_list or isinstance(line, ast.ClassDef):
@@ -35,7 +35,7 @@ def defined(module: str, tree: ast.Module) -> Iterator[tuple[Name, ast.stmt]]:
 
 
 def used(module: str, tree: ast.Module) -> Iterator[Name]:
-    """What a module imports, reads in what it imports, and reads of its own, but in the definition itself."""
+    """Return the imports of a module, the names read from them, and its other names outside of their definitions."""
     modules: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -54,7 +54,7 @@ def used(module: str, tree: ast.Module) -> Iterator[Name]:
 
 
 def dead(sources: Mapping[str, str]) -> set[Name]:
-    """What no module uses, of modules by their full names."""
+    """Return the unused names of modules by full name."""
     trees = {module: ast.parse(content) for module, content in sources.items()}
     alive = {name for module, tree in trees.items() for name in used(module, tree)}
     return {name for module, tree in trees.items() for name, _ in defined(module, tree)} - alive
@@ -72,10 +72,10 @@ def test_every_name_of_a_module_has_a_user() -> None:
     guides = _guides()
     left = {one for one in left if not re.search(rf"\b{one.rpartition(' ')[2]}\b", guides)}
     assert {one for one in left if not FOUND_BY_NAME.search(one)} == set()
-    assert HERE.keys() <= {name for _, name in found}, "each excuse is needed"
+    assert HERE.keys() <= {name for _, name in found}, "every exception is needed"
 
 
-def test_it_sees_what_another_module_hides() -> None:
+def test_a_name_shared_with_another_module_is_found() -> None:
     sources = {
         "a": "from b import go\ndef stop(): return stop()\ngo()\n",
         "b": "def go(): pass\ndef stop(): pass\nstop()\n",

@@ -1,4 +1,4 @@
-"""Each decision record has its fields and its row in the table, and no text cites a record that is gone."""
+"""Each decision record has its fields and its row in the table, and every cited record exists."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_table_has_each_record() -> None:
 
 
 def cited(content: str) -> set[int]:
-    """Numbers of records that a text cites in words, such as ``decisions 31 and 89``."""
+    """Return the numbers of records that a text cites in words, such as ``decisions 31 and 89``."""
     runs = (re.sub(r"rule \d+", "", run) for run in CITED.findall(content))
     return {int(number) for run in runs for number in re.findall(r"\d+", run)}
 
@@ -49,6 +49,6 @@ def test_each_cited_record_exists() -> None:
     assert wrong == {}
 
 
-def test_citations_are_seen() -> None:
+def test_citations_are_found() -> None:
     assert cited("Source: decisions 54, rule 7, and 152; RFC 2104.") == {54, 152}
     assert cited("see [decision\n33](x)") == {33}

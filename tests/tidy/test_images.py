@@ -1,4 +1,4 @@
-"""Diagrams of the pages: described in words, readable on any background, and shown by some page."""
+"""Diagrams of the pages have a description, are readable on any background, and appear on a page."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_concept_has_a_diagram() -> None:
     assert [shown(page) for page in pages if "](../images/" not in page.read_text(encoding="utf-8")] == []
 
 
-def test_it_sees_a_diagram_that_cannot_be_read() -> None:
+def test_an_unreadable_diagram_is_found() -> None:
     text = (
         '<svg xmlns="http://www.w3.org/2000/svg" width="1200"><text font-size="9">a</text><image href="a.png"/></svg>'
     )

@@ -1,4 +1,4 @@
-"""What tests and benchmarks import of the product is there: a name that goes is missed at once, not when they run."""
+"""Imports of the product in tests and benchmarks exist; a removed name is found without running them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDERS = {"ringlog": "services", "ringlog_cdc": "streaming", "ringlog_schemas":
 
 @cache
 def names_of(module: str) -> frozenset[str] | None:
-    """What can be imported from a module; None if there is no such module."""
+    """Return the importable names of a module; None if the module does not exist."""
     place = ROOT / FOLDERS[module.split(".")[0]] / module.replace(".", "/")
     path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     if not path.exists():
@@ -29,7 +29,7 @@ def names_of(module: str) -> frozenset[str] | None:
 
 
 def _defined(body: list[ast.stmt]) -> Iterator[str]:
-    """Names that statements bind, also under conditions."""
+    """Return the names that statements bind, including conditional ones."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -44,11 +44,11 @@ def _defined(body: list[ast.stmt]) -> Iterator[str]:
 
 
 IMPORT = re.compile(rf"^ *from (?:{'|'.join(FOLDERS)})\b[\w.]* import (?:\([^)]*\)|[^\n(]*)", re.MULTILINE)
-"""One statement, also of a program that a test has as text. To parse whole files takes many times as long."""
+"""One import statement, also inside program text in a test. Parsing whole files takes many times as long."""
 
 
 def missing(content: str) -> Iterator[str]:
-    """Imports of the product that find nothing."""
+    """Return imports of the product that do not exist."""
     for found in IMPORT.findall(content):
         (node,) = ast.parse(found.strip()).body
         assert isinstance(node, ast.ImportFrom)
@@ -62,19 +62,19 @@ def _python_of(*folders: str) -> Iterator[tuple[Path, str]]:
         yield path, text(path) or ""
 
 
-def test_what_is_imported_of_the_product_is_there() -> None:
+def test_imports_of_the_product_exist() -> None:
     found = {shown(path): list(missing(content)) for path, content in _python_of("tests", "bench")}
     assert {name: lost for name, lost in found.items() if lost} == {}
 
 
-def test_a_name_that_is_gone_would_be_missed() -> None:
+def test_a_removed_name_is_found() -> None:
     content = (
         "from ringlog.wire.ids import (\n    gone,  # for good\n    new_state_id,\n)\n  from ringlog.nowhere import x\n"
     )
     assert list(missing(content)) == ["ringlog.wire.ids.gone", "ringlog.nowhere.x"]
 
 
-# No circle of imports anywhere: each module can be read after those that it stands on.
+# No import cycle exists: each module can be imported after its dependencies.
 
 
 PACKAGES = (
@@ -91,24 +91,24 @@ PACKAGES = (
 
 
 def order(imports: dict[str, set[str]]) -> tuple[str, ...]:
-    """The modules, each behind those that it imports. Raises CycleError."""
+    """Return the modules in the order of their imports. Raises CycleError."""
     return tuple(TopologicalSorter(imports).static_order())
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Imports for types alone count, too."""
+def test_no_module_imports_itself_indirectly() -> None:
+    """Imports for types only count, too."""
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert len(order(imports)) == len(imports) > 700
 
 
-def test_a_circle_would_be_seen() -> None:
+def test_a_cycle_is_found() -> None:
     with pytest.raises(CycleError):
         order({"a": {"b"}, "b": {"c"}, "c": {"a"}})
 
 
 def _arrows(package: str) -> set[tuple[str, str]]:
-    """(folder, folder that it imports) of those right below a package."""
+    """Return pairs (folder, imported folder) directly below a package."""
     graph = grimp.build_graph(package.split(".")[0], cache_dir=None)
 
     def folder(module: str) -> str:

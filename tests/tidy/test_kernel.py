@@ -1,4 +1,4 @@
-"""The kernel checks itself: what has kinds is asked by its row, and what must hold is asserted."""
+"""Rules for kernel code: kinds are decided by their table row, and invariants are asserted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringlog.kernel.tablets import stages
 from tests.tidy.files import python_files, shown, text
 
 NAMES = frozenset((*kinds.KINDS, *strategies.STRATEGIES, *stages.KINDS, *zones.MODES))
-"""Of the kinds of operations, of the strategies of replication, of transitions of tablets, of modes of zones."""
+"""Names of the kinds of operations, replication strategies, tablet transitions and zone modes."""
 CONSTANTS = frozenset(
     name
     for module in (kinds, strategies, stages, zones)
@@ -23,7 +23,7 @@ CONSTANTS = frozenset(
     or name in ("STRONG", "HIGH_AVAILABILITY")
 )
 RETELLS = "services/ringlog_sim/checks/"
-"""The simulator's own record of movements shares nothing with the kernel, so that it can contradict it."""
+"""The simulator's separate record of movements shares no code with the kernel, so that it can contradict the kernel."""
 
 
 def _attribute(node: ast.expr) -> bool:
@@ -31,7 +31,7 @@ def _attribute(node: ast.expr) -> bool:
 
 
 def _named(node: ast.expr) -> bool:
-    """True for what names a kind: one of their strings, a constant or its name, or several of these."""
+    """Return whether an expression names a kind: a string, a constant or its name, or several of them."""
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
         return any(_named(element) for element in node.elts)
     if isinstance(node, ast.Constant):
@@ -43,7 +43,7 @@ def _named(node: ast.expr) -> bool:
 
 
 def kind_tests(tree: ast.AST) -> Iterator[str]:
-    """Every place where a kind, or a mode, is compared with one of the known ones."""
+    """Yield every comparison of a kind or mode with a known one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             sides = (node.left, *node.comparators)
@@ -69,7 +69,7 @@ def test_no_module_compares_a_kind_that_has_a_row(naming: str) -> None:
     assert {name: tests for name, tests in found.items() if tests and not name.startswith(RETELLS)} == {}
 
 
-def test_a_comparison_would_be_seen() -> None:
+def test_a_comparison_is_found() -> None:
     for offence in (
         "operation.kind == 'join'",
         "operation.kind in (JOIN, MOVE)",
@@ -92,10 +92,10 @@ def test_a_comparison_would_be_seen() -> None:
 
 
 ASSERTIONS_PER_FUNCTION = 0.245
-"""What must hold is asserted, before and after. The floor may only rise."""
+"""Assertions of preconditions and postconditions. The floor may only rise."""
 
 
-def test_the_kernel_asserts_what_must_hold() -> None:
+def test_the_kernel_asserts_its_invariants() -> None:
     functions = assertions = 0
     for _, tree in _parsed("services", below="services/ringlog/kernel/"):
         for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""Pages lead somewhere: links, anchors, an index in each folder, a language for each block."""
+"""Pages have valid links and anchors, an index in each folder, and a language for each block."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_block_is_fenced_and_names_its_language(page: Path) -> None:
     assert faults_of_blocks(page.read_text(encoding="utf-8")) == []
 
 
-def test_it_sees_a_broken_link(tmp_path: Path) -> None:
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page, other = tmp_path / "page.md", tmp_path / "other.md"
     other.write_text("# Title\n\n## A `b` c, d\n\n## Title\n\n```sh\n# no heading\n```\n")
     page.write_text(
@@ -71,14 +71,14 @@ def test_it_sees_a_broken_link(tmp_path: Path) -> None:
     assert {one.split(":")[0] for one in markdown.broken_links(page)} == lost | {"other.md#no-heading", "#gone"}
 
 
-def test_it_sees_a_page_without_a_place_in_the_index() -> None:
+def test_a_page_missing_in_the_index_is_found() -> None:
     folder = DOCS / "decisions"
     pages = {path.name for path in folder.glob("[0-9]*.md")}
     assert len(pages) > 40
     assert missing_from_index(ROOT / "tests" / "testdata") == {"README.md"}
 
 
-def test_it_sees_a_block_without_a_language() -> None:
+def test_a_block_without_a_language_is_found() -> None:
     page = "Text\n\n    indented\n\n- item\n\n    more\n\n```\nbare\n```\n\n"
     page += "```sh\n$ ls\n```\n\n```sh\nls\n```\n\n```html\n```\n"
     assert faults_of_blocks(page) == [

@@ -1,4 +1,4 @@
-"""The files around the code: lock, list of jars, Makefile, the entry of continuous integration, the import contract."""
+"""The files around the code: lock, list of jars, Makefile, continuous integration, and the import contract."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_lock_gives_a_version_and_hashes_for_each_package_and_no_address() -
     lock = (ROOT / "requirements.lock").read_text()
     blocks = lock_blocks(lock)
     assert len(blocks) > 60
-    assert "".join(blocks.values()) == lock, "nothing but packages"
+    assert "".join(blocks.values()) == lock, "only packages"
     form = re.compile(r"(?:[\w.-]+==\S+(?: ; [^\\\n]+)? \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)+")
     assert [name for name, block in blocks.items() if not form.fullmatch(block)] == []
 
@@ -67,7 +67,7 @@ def test_the_import_contract_is_kept() -> None:
     assert " 0 broken" in checked.stdout
 
 
-def test_scripts_are_sound_and_can_be_run() -> None:
+def test_scripts_are_valid_and_executable() -> None:
     scripts = [path for path in files() if (text(path) or "").startswith("#!")]
     assert ".ci/run" in {shown(path) for path in scripts}
     for path in scripts:
@@ -78,7 +78,7 @@ def test_scripts_are_sound_and_can_be_run() -> None:
 
 
 def test_make_alone_prints_every_target_with_its_purpose() -> None:
-    # Run by make itself, this make would tell of directories that it enters.
+    # As a child of make, this make would print the directories that it enters.
     command = ["make", "--no-print-directory"]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -88,13 +88,14 @@ def test_make_alone_prints_every_target_with_its_purpose() -> None:
 
 def test_small_text_files_end_with_a_newline() -> None:
     def is_torn(path: Path) -> bool:
-        content = text(path) if "corpus" not in path.parts else None  # what fuzzers found is bytes, torn or not
+        # fuzzer inputs are bytes, with or without a newline
+        content = text(path) if "corpus" not in path.parts else None
         return content is not None and content != "" and not content.endswith("\n")
 
     assert [shown(path) for path in files() if is_torn(path)] == []
 
 
-# The systemd units start commands that the program knows, again after a crash, with enough file descriptors.
+# The systemd units start known commands, restart them after a crash, and allow enough file descriptors.
 
 
 UNITS = sorted((ROOT / "compose" / "systemd").glob("*.service"))
@@ -103,7 +104,7 @@ FILES_MIN = 65_536
 
 
 def service(path: Path) -> dict[str, str]:
-    """The options of the section Service; of one that is given twice, the last."""
+    """Return the options of the section Service; of repeated options, the last value."""
     found = RawConfigParser(strict=False)
     found.optionxform = str  # type: ignore[assignment, method-assign]
     found.read_string(path.read_text(encoding="utf-8"))
@@ -115,7 +116,7 @@ def test_each_kind_of_process_has_a_unit() -> None:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
-def test_a_unit_starts_a_known_command_again_and_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_restarts_a_known_command(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for line in (path.parent / "ringlog.env").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#") and "/etc/" not in line:  # those files are not on this machine
             monkeypatch.setenv(*line.split("=", 1))
@@ -132,7 +133,7 @@ def test_a_unit_starts_a_known_command_again_and_again(path: Path, monkeypatch: 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
 def test_systemd_understands_every_line(path: Path, tmp_path: Path) -> None:
-    """The program of the unit is not installed here, so another one takes its place."""
+    """The program of the unit is not installed here, so the test names another one."""
     instance = path.stem + INSTANCES[path.stem][0] + ".service"
     text = path.read_text(encoding="utf-8").replace("/opt/ringlog/bin/ringlog", "/bin/true")
     (tmp_path / instance).write_text(text, encoding="utf-8")

@@ -91,7 +91,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_each_rule_sees_its_sentence(rule: str) -> None:
+def test_each_rule_finds_its_sentence(rule: str) -> None:
     (found,) = of_markdown(BAD[rule])
     assert found.broken == (rule,)
 
@@ -117,7 +117,7 @@ def texts(page: str) -> list[str]:
     return [sentence.text for sentence in of_markdown(page)]
 
 
-def test_code_tables_and_headings_are_told_from_sentences() -> None:
+def test_code_tables_and_headings_are_not_sentences() -> None:
     page = "# What is no title\n\nOne `what is` two\nthree. Four five six.\n\n```sh\nwhat is this\n```\n"
     assert texts(page) == ["One CODE two three.", "Four five six."]
     assert texts("| head one two | b |\n|---|---|\n| cell one two | c |\n") == ["head one two", "cell one two"]
@@ -142,7 +142,7 @@ def test_docstrings_and_help_are_read_without_tables_and_examples() -> None:
     ]
 
 
-def test_there_is_something_to_check() -> None:
+def test_the_checked_texts_are_not_empty() -> None:
     assert len(PAGES) > 50
     assert len(PACKAGES) > 15
     assert ROOT / "docs/decisions/README.md" in PAGES

@@ -1,4 +1,4 @@
-"""What docstrings and comments name in code is there: modules and what is in them."""
+"""Code names in docstrings and comments exist: modules and their members."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ OTHERS = {
     "ringlog.Uuid": "a type within schemas",
     "ringlog.commands.Position": "a type within schemas",
 }
-"""What begins as a folder does, and is none."""
+"""Names with the prefix of a folder that are not modules."""
 
 
 @cache
 def modules() -> dict[str, tuple[Path, ...]]:
-    """Each end of a module's full name to the files that it stands for."""
+    """Return the files for each suffix of a module's full name."""
     found: dict[str, tuple[Path, ...]] = {}
     for path in python_files("services", "streaming", "schemas"):
         parts = path.relative_to(ROOT).with_suffix("").parts[1:]
@@ -44,14 +44,14 @@ def modules() -> dict[str, tuple[Path, ...]]:
 
 @cache
 def folders() -> frozenset[str]:
-    """The last names of packages."""
+    """Return the last names of packages."""
     paths = python_files("services", "streaming", "schemas")
     return frozenset(path.parent.name for path in paths if path.name == "__init__.py")
 
 
 @cache
 def names_in(module: str) -> frozenset[str]:
-    """What the modules of that end define, at whatever depth."""
+    """Return the names that the modules of that suffix define, at any depth."""
     nodes = [node for path in modules()[module] for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -59,7 +59,7 @@ def names_in(module: str) -> frozenset[str]:
 
 
 def is_there(name: str) -> bool:
-    """True for a module, for something in one, and for a schema."""
+    """Return whether a reference names a module, a member of one, or a schema."""
     if name in modules() or name in catalog() or name in OTHERS:
         return True
     module, _, last = name.rpartition(".")
@@ -69,29 +69,29 @@ def is_there(name: str) -> bool:
 
 
 def missing(content: str) -> Iterator[str]:
-    """References of a text that name nothing, of those that begin with a folder."""
+    """Return the unresolved references of a text that begin with a folder."""
     for name in REFERENCE.findall(content):
         if name.partition(".")[0] in folders() and not is_there(name):
             yield name
 
 
-def test_what_is_referred_to_is_there() -> None:
+def test_references_exist() -> None:
     found = {shown(path): list(missing(text(path) or "")) for path in python_files(*SOURCES)}
     assert {name: lost for name, lost in found.items() if lost} == {}
 
 
-def test_what_is_gone_would_be_missed() -> None:
+def test_a_broken_reference_is_found() -> None:
     words = "``kernel.fold.fold``, ``ringlog.kernel.nowhere``, ``keyspace.table``, ``tablets.groups.gone()``"
     assert list(missing(words)) == ["ringlog.kernel.nowhere", "tablets.groups.gone"]
 
 
-# The walk in docs/internals/architecture.md names functions that are there, in their files.
+# The walk in docs/internals/architecture.md names existing functions in their files.
 
 
 STEP = re.compile(r"^\| (\d+) \| `([a-z_/]+\.py)` \| `(\w+)` \|", re.MULTILINE)
 
 
-def test_each_step_of_the_walk_is_a_function_of_its_file() -> None:
+def test_each_step_of_the_walk_exists_in_its_file() -> None:
     steps = STEP.findall((ROOT / "docs/internals/architecture.md").read_text(encoding="utf-8"))
     assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1))
     assert len(steps) > 20
@@ -101,7 +101,7 @@ def test_each_step_of_the_walk_is_a_function_of_its_file() -> None:
         assert name in {node.name for node in functions}, f"{path}: {name}"
 
 
-# The page of planted bugs has each of them, as the code has it, and no other.
+# The page of planted bugs matches the code.
 
 
 PAGE = "docs/reference/mutants.md"
@@ -116,23 +116,23 @@ def test_the_page_has_each_planted_bug_with_its_bound() -> None:
     assert {name for name, *_ in shown} - {"bug"} == {one.name for one in MUTANTS}
 
 
-def test_the_page_is_as_its_command_writes_it() -> None:
+def test_the_page_matches_the_output_of_its_command() -> None:
     page = ROOT / PAGE
     known = [one.name for one in MUTANTS]
     assert sim_mutants._page(sim_mutants._rows([], page, known), known, None) == page.read_text()
 
 
-# Each bound in the guide about growth names the test that shows it, and the test is there.
+# Each bound in the guide about growth names an existing test.
 
 
 GUIDE = ROOT / "docs" / "internals" / "bounds.md"
 SECTIONS = "Topics", "The state", "Memory and files of processes"
 YOURS = {("Topics", "`dead-letters`"), ("Memory and files of processes", "node: registers")}
-"""What is the user's own to bound."""
+"""Limits that the user sets."""
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    """(section, what grows, what shows the bound) of each row."""
+    """Return (section, growing thing, proof of the bound) of each row."""
     text = GUIDE.read_text(encoding="utf-8")
     for section in SECTIONS:
         lines = text.split(f"## {section}\n")[1].split("\n## ")[0].splitlines()
@@ -143,7 +143,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
 
 
 def fault(named: str) -> str:
-    """What is wrong with the name of a test, empty: it is there."""
+    """Return the fault in the name of a test; empty if the test exists."""
     path, _, name = named.partition("::")
     file = ROOT / "tests" / path
     if not file.is_file():
@@ -152,16 +152,16 @@ def fault(named: str) -> str:
     return "" if name.startswith("test_") and name in found else f"no {name} in tests/{path}"
 
 
-def test_each_bound_has_the_test_that_shows_it() -> None:
+def test_each_bound_names_its_test() -> None:
     found = list(rows())
     assert len(found) >= 50
     assert {(section, what) for section, what, shown in found if shown == "yours"} == YOURS
     assert [(what, why) for _, what, shown in found if shown != "yours" and (why := fault(shown.strip("`")))] == []
 
 
-def test_a_test_that_is_gone_would_be_missed() -> None:
+def test_a_removed_test_is_found() -> None:
     here = "tidy/test_references.py"
-    assert fault(f"{here}::test_each_bound_has_the_test_that_shows_it") == ""
+    assert fault(f"{here}::test_each_bound_names_its_test") == ""
     assert fault(f"{here}::test_each_bound") == f"no test_each_bound in tests/{here}"
     assert fault(f"{here}::fault") == f"no fault in tests/{here}"
     assert fault("tidy/test_gone.py::test_gone") == "no file tests/tidy/test_gone.py"

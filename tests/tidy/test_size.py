@@ -1,7 +1,7 @@
-"""The size and shape of the code base: budgets of code lines, folders that can be read, names of the field.
+"""The size and shape of the code base: budgets of code lines, small folders, standard names.
 
-Code lines are lines with code: no blank line, comment or docstring. A budget that is too small is raised in the commit
-that needs it, where a reviewer sees it.
+Code lines are lines with code: no blank line, comment or docstring. The commit that exceeds a budget raises
+it, so that a reviewer sees the change.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_testing": 2_600,
     "tests": 75_000,
 }
-"""The most code lines of a package."""
+"""The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
     {
         "beside",
@@ -64,7 +64,7 @@ PRIVATE_WORDS = frozenset(
     }
     | {"standin", "swift", "untold"}
 )
-"""Words of this project alone. Names use the terms of the field (docs/glossary.md)."""
+"""Words that only this project uses. Names use the terms of the field (docs/glossary.md)."""
 
 _NO_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -72,7 +72,7 @@ _NO_CODE = frozenset(
 
 
 def code_lines(source: str) -> int:
-    """The number of lines with code."""
+    """Return the number of lines with code."""
     docstrings: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -85,7 +85,7 @@ def code_lines(source: str) -> int:
 
 
 def package_of(path: Path) -> str:
-    """The budget that a file counts for."""
+    """Return the budget that covers a file."""
     top, *rest = path.relative_to(ROOT).parts
     if top not in ("services", "streaming", "schemas"):
         return top
@@ -93,7 +93,7 @@ def package_of(path: Path) -> str:
 
 
 def identifiers(tree: ast.AST) -> Iterator[str]:
-    """The names that a module defines: classes, functions, arguments, variables."""
+    """Return the names that a module defines: classes, functions, arguments, variables."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -103,7 +103,7 @@ def identifiers(tree: ast.AST) -> Iterator[str]:
 
 
 def words_of(name: str) -> list[str]:
-    """The words of an identifier in either style, in lower case."""
+    """Return the words of an identifier in either style, in lower case."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_").split("_")
 
 
@@ -150,7 +150,7 @@ def test_names_are_terms_of_the_field() -> None:
     assert {path: names for path, names in found.items() if names} == {}
 
 
-def test_these_checks_see_what_they_look_for() -> None:
+def test_the_checks_find_violations() -> None:
     source = (
         '"""Text."""\n\n# why\nclass SwiftThing:\n    """Text."""\n\n    def f(self, hearsay):\n        x = (\n1)\n'
     )

@@ -1,4 +1,4 @@
-"""The repository checks itself: small rooms, a theory at every door, nothing left for later, no machine's own paths."""
+"""Rules for all files: short files and functions, docstrings, no unfinished work, no paths of a machine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.tidy.files import ROOT, files, python_files, shown, text
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 SOURCES = ("services", "streaming", "schemas", "bench")
-# Spelled in two halves, so that the rule does not find itself.
+# Each pattern is split in two, so that the rule does not match itself.
 LEFTOVERS = re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")) + r")\b")
 MACHINE_PATHS = re.compile("|".join(rf"(?<![\w./-])/{name}/\w" for name in ("root", "home", "work", "Users")))
 SLEEP = re.compile(r"\bsleep\(")
 
 
 def offences(paths: tuple[Path, ...], find: Callable[[Path, str], Iterator[str]]) -> list[str]:
-    """Every offence in the files that are text, named by file."""
+    """Return every violation in text files, grouped by file."""
     found: list[str] = []
     for path in paths:
         content = text(path)
@@ -39,7 +39,7 @@ def lines_with(pattern: re.Pattern[str]) -> Callable[[Path, str], Iterator[str]]
     return find
 
 
-def test_there_is_something_to_check() -> None:
+def test_the_checked_files_are_not_empty() -> None:
     names = {shown(path) for path in python_files()}
     assert {"services/ringlog/stack/commands.py", "tests/tidy/test_sources.py"} <= names
 
@@ -51,7 +51,7 @@ def test_files_are_short() -> None:
 
 @dataclass(frozen=True)
 class Facts:
-    """What one reading of a Python file says of it: each file is parsed once, which is what these tests cost."""
+    """The facts of one Python file; each file is parsed once, because parsing dominates the time of these tests."""
 
     long_functions: tuple[str, ...]
     says_what_it_is: bool
@@ -63,7 +63,7 @@ class Facts:
 
 @cache
 def facts(path: Path) -> Facts:
-    """Of one Python file."""
+    """Return the facts of one Python file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     lengths = [(node.name, (node.end_lineno or node.lineno) - node.lineno + 1) for node in functions]
@@ -80,15 +80,15 @@ def test_functions_are_short() -> None:
     assert {shown(path): found for path in python_files() if (found := facts(path).long_functions)} == {}
 
 
-def test_every_module_opens_with_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert [shown(path) for path in python_files() if not facts(path).says_what_it_is] == []
 
 
-def test_public_functions_and_classes_of_the_sources_say_what_they_promise() -> None:
+def test_public_functions_and_classes_have_docstrings() -> None:
     assert {shown(path): found for path in python_files(*SOURCES) if (found := facts(path).undocumented)} == {}
 
 
-def test_a_public_class_name_means_one_thing() -> None:
+def test_a_public_class_name_is_unique() -> None:
     homes: dict[str, list[str]] = {}
     for path in python_files("services", "streaming", "schemas"):
         for name in facts(path).classes:
@@ -96,11 +96,11 @@ def test_a_public_class_name_means_one_thing() -> None:
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_no_unfinished_work_is_marked() -> None:
     assert offences(files(), lines_with(LEFTOVERS)) == []
 
 
-def test_no_path_of_somebodys_machine() -> None:
+def test_no_path_of_a_machine() -> None:
     assert offences(files(), lines_with(MACHINE_PATHS)) == []
 
 
@@ -108,7 +108,7 @@ def test_no_test_waits_by_the_clock() -> None:
     assert offences(python_files("tests"), lines_with(SLEEP)) == []
 
 
-def test_no_test_is_switched_off() -> None:
+def test_no_test_is_disabled() -> None:
     switched_off = re.compile(r"pytest\.mark\.(?:" + "|".join(("sk" + "ip", "xf" + "ail")) + r")\b")
     assert offences(python_files("tests"), lines_with(switched_off)) == []
 
@@ -123,7 +123,7 @@ MAKES_CLIENTS = {
 }
 
 
-def test_every_kafka_client_logs_in_as_the_one_file_says() -> None:
+def test_every_kafka_client_uses_the_one_login_file() -> None:
     product = [path for path in python_files("services", "streaming") if shown(path) not in MAKES_CLIENTS]
     assert offences(tuple(product), lines_with(KAFKA_ADDRESS)) == []
     app = (ROOT / "services/ringlog/agents/app.py").read_text()
@@ -131,8 +131,8 @@ def test_every_kafka_client_logs_in_as_the_one_file_says() -> None:
     assert {name for name in MAKES_CLIENTS if not KAFKA_ADDRESS.search((ROOT / name).read_text())} == set()
 
 
-def test_clients_of_kafka_are_given_what_makes_them_log_in() -> None:
-    """A client's options are a dictionary that begins with the connection, or a name that holds such a one."""
+def test_clients_of_kafka_get_login_options() -> None:
+    """The options of a client are a dictionary that starts with the connection, or a name with such a dictionary."""
 
     def find(_path: Path, content: str) -> Iterator[str]:
         if not re.search(r"\b(?:Consumer|Producer|AdminClient)\(", content):

@@ -1,4 +1,4 @@
-"""A wait ends by what its looks cost, and by no clock: this is what the tests themselves wait with."""
+"""The helper ``until`` of the tests: a wait ends by the cost of its checks, and not by a clock."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BUSY_S = 0.3
 BUSY = f"import time\nwhile time.process_time() < {BUSY_S}: pass"
 
 
-def looks_in(deadline_s: float, look: Callable[[], object]) -> int:
-    """How often ``until`` looks before it gives up; ``look`` is what each costs."""
+def checks_in(deadline_s: float, look: Callable[[], object]) -> int:
+    """Return the number of checks until ``until`` fails; ``look`` is one check."""
     looks = 0
 
     def never() -> bool:
@@ -42,20 +42,20 @@ def run_a_command() -> None:
 
 
 @pytest.mark.parametrize("look", [compute, run_a_command])
-def test_a_dear_look_counts_what_it_costs(look: Callable[[], None]) -> None:
-    assert 1 <= looks_in(3 * BUSY_S, look) <= 3
+def test_an_expensive_check_counts_more(look: Callable[[], None]) -> None:
+    assert 1 <= checks_in(3 * BUSY_S, look) <= 3
 
 
-def test_what_a_look_waits_for_does_not_count() -> None:
-    assert looks_in(0.5, lambda: threading.Event().wait(0.2)) >= 8
+def test_idle_time_of_a_check_does_not_count() -> None:
+    assert checks_in(0.5, lambda: threading.Event().wait(0.2)) >= 8
 
 
-def test_a_process_that_ends_counts_for_one_look_whatever_it_has_used() -> None:
+def test_a_finished_child_process_counts_as_one_check() -> None:
     before = "import time\nwhile time.process_time() < 3: pass"
     others = [subprocess.Popen([sys.executable, "-S", "-c", before])]
-    assert looks_in(2 * LOOK_COSTS_S_MAX, lambda: others and others.pop().wait()) >= 3
+    assert checks_in(2 * LOOK_COSTS_S_MAX, lambda: others and others.pop().wait()) >= 3
 
 
-def test_an_empty_answer_is_none_and_the_first_other_one_is_the_result() -> None:
+def test_the_first_non_empty_answer_is_the_result() -> None:
     answers = iter([None, (), "", ("found",), ("later",)])
     assert until(lambda: next(answers), "an answer", look_s=0) == ("found",)

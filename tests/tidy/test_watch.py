@@ -1,4 +1,4 @@
-"""What Prometheus and Grafana are given fits what is served: names, labels, addresses, sections of the guides."""
+"""The files for Prometheus and Grafana match the served metrics: names, labels, addresses, sections of the guides."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ def panels() -> list[dict[str, Any]]:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """(whose, expression)."""
+    """Return pairs of (owner, expression)."""
     yield from ((rule["alert"], rule["expr"]) for rule in rules())
     for panel in panels():
         yield from ((panel["title"], target["expr"]) for target in panel.get("targets", ()))
 
 
-def test_every_query_asks_for_what_is_served() -> None:
+def test_every_query_uses_served_metrics() -> None:
     asked = [(whose, name) for whose, query in queries() for name in NAMES.findall(query)]
     assert len(asked) > 60
     assert [one for one in asked if one[1] not in SERVED] == []
 
 
-def test_every_query_selects_by_labels_and_values_that_there_are() -> None:
+def test_every_query_uses_existing_labels_and_values() -> None:
     for whose, query in queries():
         for name, label, _, wanted in SELECTED.findall(query):
             assert label in (*SERVED[name].labels, *OF_PROCESSES), whose
             assert set(wanted.split("|")) <= VALUES[label], whose
 
 
-def test_every_alert_says_what_to_do_and_where_to_read_on() -> None:
+def test_every_alert_has_an_action_and_a_guide() -> None:
     found = rules()
     assert len({rule["alert"] for rule in found}) == len(found)
     for rule in found:
@@ -87,7 +87,7 @@ def test_the_page_about_monitoring_lists_each_alert_with_its_severity() -> None:
     assert sorted(listed) == sorted((rule["alert"], rule["labels"]["severity"]) for rule in rules())
 
 
-def test_what_an_operator_must_hear_of_has_an_alert() -> None:
+def test_critical_conditions_have_an_alert() -> None:
     alarmed = {name for rule in rules() for name in NAMES.findall(rule["expr"])}
     assert alarmed >= {
         "ringlog_agent_ready",
@@ -107,14 +107,14 @@ def test_what_an_operator_must_hear_of_has_an_alert() -> None:
     }
 
 
-def test_what_is_scraped_listens_there_in_the_containers() -> None:
+def test_scraped_addresses_match_the_containers() -> None:
     services = yaml.safe_load((ROOT / "compose" / "compose.yaml").read_text(encoding="utf-8"))["services"]
     wanted: dict[str, set[str]] = {}
     for service in services.values():
         command = service.get("command", [""])
         if command[0] == "agent":
             port = service["environment"]["RINGLOG_METRICS_PORT"]
-            assert int(port) == 9400 + list(ROLES).index(command[1]), "as a supervisor gives them"
+            assert int(port) == 9400 + list(ROLES).index(command[1]), "as a supervisor sets them"
             wanted.setdefault("ringlog-agents", set()).add(port)
         if command[:2] == ["node", "run"]:
             wanted.setdefault("ringlog-nodes", set()).add(command[command.index("--port") + 1])
@@ -131,7 +131,7 @@ def test_what_is_scraped_listens_there_in_the_containers() -> None:
     assert found == wanted
 
 
-def test_the_dashboard_has_room_for_each_panel() -> None:
+def test_panels_of_the_dashboard_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in panels():
         at = panel["gridPos"]
@@ -143,11 +143,11 @@ def test_the_dashboard_has_room_for_each_panel() -> None:
 
 
 @pytest.mark.parametrize("name", ["datasource.yml", "dashboards.yml"])
-def test_what_grafana_is_given_is_yaml(name: str) -> None:
+def test_files_for_grafana_are_yaml(name: str) -> None:
     assert loaded(name)["apiVersion"] == 1
 
 
-def test_promtool_agrees_where_there_is_one() -> None:
+def test_promtool_accepts_the_rules_if_installed() -> None:
     if shutil.which("promtool") is None:
         return
     for what, name in (("rules", "rules.yml"), ("config", "prometheus.yml")):

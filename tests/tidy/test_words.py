@@ -1,8 +1,8 @@
-"""Texts use the words of the glossary, and none of those that it rules out.
+"""Texts avoid the words that the glossary rules out.
 
 A text is a comment, a docstring, a message or a help text of a Python file, the ``doc`` of a schema, or a page. The
-second table of ``docs/glossary.md`` has the words; nothing here repeats them. Names in code are no text: what stands in
-backquotes, in braces of a format, or alone in a string is left out.
+second table of ``docs/glossary.md`` has the words; this module does not repeat them. Names in code are not text: words
+in backquotes, in braces of a format, or alone in a string are skipped.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
 @cache
 def ruled_out() -> re.Pattern[str]:
-    """The words in the first column of the glossary's table ``Not used``."""
+    """Return the words in the first column of the glossary's table ``Not used``."""
     table = (ROOT / GLOSSARY).read_text().partition("## Not used")[2]
     found = re.findall(r"^\| \*([a-z ]+)\* \|", table, re.MULTILINE)
     return re.compile(r"\b(?:" + "|".join(found) + r")\b", re.IGNORECASE)
 
 
 def texts_of_python(content: str) -> Iterator[tuple[int, str]]:
-    """(line, text) of the comments and strings of a Python file; neighbours are one text."""
+    """Return (line, text) of the comments and strings of a Python file; adjacent ones are one text."""
     run: list[str] = []
     begun = 0
     for token in tokenize.generate_tokens(io.StringIO(content).readline):
@@ -45,7 +45,7 @@ def texts_of_python(content: str) -> Iterator[tuple[int, str]]:
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of what stands in words in a file."""
+    """Return (line, text) of the prose in a file."""
     content = text(path) or ""
     if path.suffix == ".py":
         yield from texts_of_python(content)
@@ -58,7 +58,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def offences(path: Path) -> list[str]:
-    """Words that the glossary rules out, with the words around each."""
+    """Return the words that the glossary rules out, with their context."""
     found = []
     for line, words in texts(path):
         plain = " ".join(NOT_IN_WORDS.sub("", words).split())
@@ -70,7 +70,7 @@ def offences(path: Path) -> list[str]:
 
 
 def checked() -> tuple[Path, ...]:
-    """The files whose texts are for readers of the product."""
+    """Return the files whose texts are for readers of the product."""
     pages = (
         path for path in files() if path.suffix == ".md" and shown(path).startswith(("docs/", "README", "CHANGELOG"))
     )
@@ -83,7 +83,7 @@ def test_no_text_has_a_word_that_the_glossary_rules_out() -> None:
     assert {shown(path): found for path in checked() if (found := offences(path))} == {}
 
 
-def test_it_sees_such_a_word(tmp_path: Path) -> None:
+def test_a_ruled_out_word_is_found(tmp_path: Path) -> None:
     assert ruled_out().pattern.count("|") >= 4
     room = tmp_path / "room.py"
     room.write_text('"""Who is\ntold."""\ntold = f"{told} ``told``"  # Whoever asks.\nother = "told"\n')
