@@ -113,7 +113,10 @@ def _carry_on(settings: JobSettings, jars: tuple[Path, ...], master: str | None,
         typer.echo(f"ringlog cdc: {error}", err=True)
         raise typer.Exit(1) from error
     except OSError as error:
-        typer.echo(f"ringlog cdc: checkpoint_unusable: {error} (mend it, then start the job again)", err=True)
+        typer.echo(
+            (f"ringlog cdc: checkpoint_unusable: {error} (fix the folder of --checkpoint, then start the job again)"),
+            err=True,
+        )
         raise typer.Exit(1) from error
 
 
@@ -132,7 +135,10 @@ def launcher(
         return
     found = os.environ.get("RINGLOG_SPARK_JARS", "")
     if not found:
-        typer.echo("ringlog cdc: connector_missing: no jars are set up here (make setup fetches them)", err=True)
+        typer.echo(
+            ("ringlog cdc: connector_missing: the jars of the Kafka connector are not installed (run: make setup)"),
+            err=True,
+        )
         raise typer.Exit(1)
     typer.echo(found)
 
@@ -140,7 +146,7 @@ def launcher(
 def lake_root(given: str | None) -> str | None:
     """Return the address of a lake, or the absolute path of its folder. None without a lake. Rejects an empty name."""
     if given == "":
-        raise typer.BadParameter("--lake must name a folder or an address")
+        raise typer.BadParameter("must be a folder or a URL")
     return given if given is None or "://" in given else str(Path(given).absolute())
 
 
@@ -158,7 +164,7 @@ def log_in(bootstrap: str | None, given: Path | None) -> str:
         last = current_cluster()
         brokers = bootstrap or brokers_of_file() or ("" if last is None else last.bootstrap)
         if not brokers:
-            raise typer.BadParameter("no broker is named: give --bootstrap, or put a cluster in use")
+            raise typer.BadParameter("no broker is set: pass --bootstrap, or select a cluster with ringlog cluster use")
         use_stored_login(brokers, kafka_config_of_stack(brokers))
         spark_options(brokers)  # fails now if Java clients cannot express the login, not in the first batch
     except BadKafkaConfig as error:
@@ -180,9 +186,7 @@ def producer_options(path: Path) -> tuple[tuple[str, str], ...]:
         raise typer.BadParameter(f"{path}, {bad}") from bad
     for line in lines:
         if unfit(line.name, line.value):
-            raise typer.BadParameter(
-                f"{path}: {line.name} is the job's own, {ORDER[line.name]}: it keeps rows in order"
-            )
+            raise typer.BadParameter(f"{path}: the job sets {line.name} itself, {ORDER[line.name]}: remove the line")
     return tuple((line.name, line.value) for line in lines)
 
 

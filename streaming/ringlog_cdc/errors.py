@@ -37,7 +37,7 @@ class WriterReplaced(CdcError):
         super().__init__(
             "writer_replaced",
             f"incarnation {mine} of CDC writer {writer!r} was replaced by {current or 'none'}",
-            "another driver runs under this writer name; this one has stopped and changed nothing since",
+            "another driver runs under this writer name; this driver has stopped and wrote nothing after it",
         )
 
 
@@ -47,7 +47,7 @@ class PartitionsAdded(CdcError):
     def __init__(self, topic: str, count: int) -> None:
         super().__init__(
             "partitions_added",
-            f"topic {topic} has {count} partitions now, more than the job reads",
+            f"topic {topic} has {count} partitions, more than the job reads",
             "start the job again: it continues where it stopped, and reads the added partitions from their beginning",
         )
 
@@ -58,8 +58,8 @@ class ChainMoved(CdcError):
     def __init__(self, sequence: int) -> None:
         super().__init__(
             "plan_chain_moved",
-            f"plan {sequence} of the checkpoint exists already, and this driver did not write it",
-            "only one driver may work on a checkpoint",
+            f"plan {sequence} of the checkpoint already exists, and another driver wrote it",
+            "stop the other driver: only one driver may use a checkpoint",
         )
 
 
@@ -70,7 +70,10 @@ class ChainBroken(CdcError):
         super().__init__(
             "plan_chain_broken",
             message,
-            "the checkpoint was changed by hand or lost in part; nothing was written on the strength of it",
+            (
+                "the checkpoint was edited, or a part of it is lost; the job wrote nothing that relies on it. "
+                "Restore the checkpoint"
+            ),
         )
 
 
@@ -79,7 +82,10 @@ def source_in_use(why: str) -> CdcError:
     return CdcError(
         "source_in_use",
         why,
-        "start the job under that writer's name and with its checkpoint; if it is gone for good: ringlog cdc fence",
+        (
+            "start the job under the name of that writer, with its checkpoint. If the checkpoint is lost: "
+            "ringlog cdc fence"
+        ),
     )
 
 
@@ -87,8 +93,10 @@ def checkpoint_lost(writer: str) -> CdcError:
     """Return the error for a known writer with an empty checkpoint."""
     return CdcError(
         "checkpoint_lost",
-        f"CDC writer {writer!r} has worked before, and this checkpoint is empty",
-        "start with the checkpoint that it used; if that is lost, end the earlier driver for ever with "
-        f"'ringlog cdc fence --writer {writer} --reason ...', give it new rights with 'ringlog cdc grant', and start "
-        "again: the job then looks up in the topics what was written, and writes what is missing",
+        f"CDC writer {writer!r} has processed mutations, but this checkpoint is empty",
+        (
+            "start with the checkpoint of that writer. If it is lost: run 'ringlog cdc fence --writer "
+            f"{writer} --reason ...', then 'ringlog cdc grant', and start again: the job finds the written "
+            "rows in the topics and writes the missing ones"
+        ),
     )

@@ -315,7 +315,9 @@ def table_in(lives: TableVersions, name: str, table_id: str) -> tuple[TableChang
     """
     found = [table for table in lives.all_of(name) if table_id in ("", table.id)]
     if not found:
-        raise UnknownTable(name, "no table of that id has had the name" if table_id else "not in the schema")
+        raise UnknownTable(
+            name, "no table with this id had this name" if table_id else "the schema does not contain it"
+        )
     return found[-1], lives.period(name, found[-1].id)
 
 

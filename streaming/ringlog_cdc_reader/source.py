@@ -73,12 +73,12 @@ def settings_of(options: Mapping[str, str]) -> ReadSettings:
     given = {name.lower(): value for name, value in options.items()}
     for name in ("bootstrap", "cluster", "table"):
         if not given.get(name):
-            raise CdcError("bad_option", f"option {name} is missing", f"the options are {', '.join(OPTIONS)}")
+            raise CdcError("bad_option", f"option {name} is missing", f"pass it; the options are {', '.join(OPTIONS)}")
     lost, rows_max = given.get("lost", "error"), given.get("rowsmax", str(ALL))
     if lost not in ("error", "skip"):
-        raise CdcError("bad_option", f"lost is {lost!r}", "error or skip")
+        raise CdcError("bad_option", f"option lost is {lost!r}", "pass error or skip")
     if not rows_max.isdecimal() or int(rows_max) < 1:
-        raise CdcError("bad_option", f"rowsmax is {rows_max!r}", "a number from 1 on")
+        raise CdcError("bad_option", f"option rowsmax is {rows_max!r}", "pass an integer of 1 or more")
     return ReadSettings(
         given["bootstrap"],
         given["cluster"],

@@ -94,7 +94,7 @@ def read_envelope(form: Form, value: bytes) -> Envelope:
         found, avro = _avro(form, value)
         meanings = avro.meanings
     if not isinstance(found, dict) or not isinstance(found.get("op"), str):
-        raise BadRecord("bad_envelope", "there is no op")
+        raise BadRecord("bad_envelope", "the event has no op")
     source, before, after = found.get("source"), found.get("before"), found.get("after")
     if not isinstance(source, dict) or not all(image is None or isinstance(image, dict) for image in (before, after)):
         raise BadRecord("bad_envelope", "source, before and after must be records")
@@ -121,7 +121,7 @@ def _json(data: bytes) -> tuple[Any, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BadRecord("unreadable_envelope", f"no JSON: {error}") from None
+        raise BadRecord("unreadable_envelope", f"the record is not JSON: {error}") from None
     # Exactly these two keys: a plain envelope may have a field of either name.
     if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
         return found["payload"], found["schema"]
@@ -141,7 +141,7 @@ def _json_meanings(schema: Any) -> dict[str, Meaning]:
                     scale = int((inner.get("parameters") or {}).get("scale", 0))
                     meanings[column["field"]] = Meaning(inner.get("name") or "", scale, wrapped)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BadRecord("bad_envelope", f"its schema is none of Debezium's: {error!r}") from None
+        raise BadRecord("bad_envelope", f"the schema in the record is not a Debezium schema: {error!r}") from None
     return meanings
 
 
@@ -149,18 +149,20 @@ def _avro(form: Form, data: bytes) -> tuple[Any, AvroSchema]:
     """Decode an Avro record. Return the datum and its writer schema."""
     size = ID_BYTES[form.name]
     if len(data) < 1 + size or data[0] != 0:
-        raise BadRecord("unreadable_envelope", f"no {form.name} record")
+        raise BadRecord("unreadable_envelope", f"the record is not a {form.name} record")
     number = int.from_bytes(data[1 : 1 + size], "big")
     schema = form.schemas.get(number)
     if schema is None:
-        raise BadRecord("unknown_schema", f"no file was given for schema {number}")
+        raise BadRecord("unknown_schema", f"no --schema names a file for schema {number}")
     body = io.BytesIO(data[1 + size :])
     try:
         found = fastavro.schemaless_reader(body, schema.parsed, None)
     except Exception as error:  # fastavro raises many types for corrupt input
-        raise BadRecord("unreadable_envelope", f"schema {number} does not read it: {type(error).__name__}") from None
+        raise BadRecord(
+            "unreadable_envelope", f"cannot decode the record with schema {number}: {type(error).__name__}"
+        ) from None
     if body.read(1):
-        raise BadRecord("unreadable_envelope", f"bytes follow the record of schema {number}")
+        raise BadRecord("unreadable_envelope", f"the record of schema {number} has trailing bytes")
     return found, schema
 
 
@@ -174,7 +176,7 @@ def avro_schema(text: str) -> AvroSchema:
         schema = json.loads(text)
         return AvroSchema(fastavro.parse_schema(schema), _avro_meanings(schema))
     except Exception as error:  # the text comes from a file of the operator
-        raise BadRecord("unknown_schema", f"no Avro schema: {type(error).__name__}: {error}") from None
+        raise BadRecord("unknown_schema", f"the file is not an Avro schema: {type(error).__name__}: {error}") from None
 
 
 def _avro_meanings(schema: Any) -> dict[str, Meaning]:

@@ -38,14 +38,14 @@ from ringlog_debezium.envelope import BadRecord, Envelope, Names
 from ringlog_debezium.values import UNKNOWN, BadValue, is_unavailable, to_cql
 
 REASONS: tuple[tuple[str, str], ...] = (
-    ("unreadable_envelope", "the record does not have the format that --format names"),
-    ("unknown_schema", "no --schema has the number of the record's schema"),
-    ("bad_envelope", "the record is not a change event of Debezium"),
+    ("unreadable_envelope", "the record does not have the format of --format"),
+    ("unknown_schema", "no --schema has the schema number of the record"),
+    ("bad_envelope", "the record is not a Debezium change event"),
     ("unknown_source", "no table of the cluster corresponds to the table of the event"),
     ("unsupported_operation", "the operation is not c, u, d or r"),
     ("missing_key", "the event has no value for a key column of the table, or an update changes it"),
     ("unknown_column", "the table does not have the column"),
-    ("bad_value", "a value does not have the type of its column, or its type is not clear"),
+    ("bad_value", "the value does not fit the type of its column, or its type is ambiguous"),
 )
 """(code, rule) for each reason to reject an event."""
 
@@ -108,7 +108,7 @@ def source_name(envelope: Envelope) -> str:
     table = source.get("table") or source.get("table_name")
     within = source.get("schema") or source.get("keyspace_name") or source.get("db")
     if not isinstance(table, str) or not isinstance(within, str):
-        raise BadRecord("bad_envelope", "source does not name the table")
+        raise BadRecord("bad_envelope", "source does not contain the name of the table")
     return f"{within}.{table}"
 
 
@@ -123,7 +123,7 @@ def source_time(envelope: Envelope) -> int:
         # ``type is int`` excludes booleans. The bound keeps base + count within 64 bits.
         if type(found) is int and 0 < found * numerator // divisor < 2**62:
             return found * numerator // divisor
-    raise BadRecord("bad_envelope", "source has neither ts_us, ts_ns nor ts_ms")
+    raise BadRecord("bad_envelope", "source has none of ts_us, ts_ns and ts_ms")
 
 
 def mutation_id(topic: str, partition: int, offset: int) -> str:
@@ -156,7 +156,7 @@ def mutation_of(
     types = {column.name: column.type for column in table.columns}
     image = envelope.after if operation != ROW_DELETE or envelope.before is None else envelope.before
     if operation != ROW_DELETE and image is None:
-        raise BadRecord("bad_envelope", f"op {envelope.op} without after")
+        raise BadRecord("bad_envelope", f"op {envelope.op} has no after")
     partition_key, clustering_key = (
         tuple(_key_part(envelope, column, image, key, types[column], rules) for column in columns)
         for columns in (table.partition_key, table.clustering_key)
@@ -197,7 +197,9 @@ def _check_key_kept(envelope: Envelope, table: Table) -> None:
         return
     for column in table.partition_key + table.clustering_key:
         if column in before and before[column] is not None and before[column] != after.get(column):
-            raise BadRecord("missing_key", f"an update changes {column}: Debezium tells that by a delete and a create")
+            raise BadRecord(
+                "missing_key", f"an update changes key column {column}: Debezium must send a delete and a create"
+            )
 
 
 def _cells(envelope: Envelope, table: Table, types: Mapping[str, str], rules: ImportRules) -> tuple[Cell, ...]:
@@ -231,7 +233,7 @@ def _value(envelope: Envelope, column: str, value: Any, type_name: str, rules: I
     """Serialize a raw value to CQL bytes. Raises BadRecord."""
     shape = shape_of(type_name)
     if value is not None and shape is not None and shape.parts:
-        raise BadRecord("bad_value", f"{column}: only scalar values are taken")
+        raise BadRecord("bad_value", f"{column}: only scalar values are supported")
     try:
         return to_cql(type_name, value, (envelope.meanings or {}).get(column, UNKNOWN), rules.unit)
     except BadValue as error:

@@ -204,7 +204,7 @@ class Import:
         """Return the target table. Raises BadRecord ``unknown_source``."""
         table = state.tables.get(self._settings.rules.tables.get(source, source))
         if table is None:
-            raise BadRecord("unknown_source", f"{source[:100]} has no table here")
+            raise BadRecord("unknown_source", f"the cluster has no table for {source[:100]}")
         return table
 
     def _refuse(self, message: Message, place: Place, offset: int, bad: BadRecord, epoch: int) -> None:
@@ -243,7 +243,7 @@ def _encoded(mutation: Mutation) -> tuple[bytes, bytes]:
         raise BadRecord("bad_value", "a component of the partition key is too long")
     encoded = encode_mutation(mutation)
     if len(encoded) > MUTATION_BYTES_MAX:
-        raise BadRecord("bad_value", f"the mutation has {len(encoded)} bytes, more than {MUTATION_BYTES_MAX}")
+        raise BadRecord("bad_value", f"the mutation has {len(encoded)} bytes; the limit is {MUTATION_BYTES_MAX}")
     return compose(parts), encoded
 
 
@@ -263,5 +263,5 @@ def rename(pairs: Sequence[str]) -> Mapping[str, str]:
     """
     found = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     if len(found) < len(pairs):
-        raise ValueError(f"{', '.join(pairs)}: each must be NAME=VALUE, a name once")
+        raise ValueError(f"{', '.join(pairs)}: each must be NAME=VALUE, with different names")
     return found

@@ -93,7 +93,7 @@ def to_cql(type_name: str, value: Any, meaning: Meaning = UNKNOWN, unit: str = "
     try:
         return serialize(type_name, _READERS.get(type_name, _as_it_is)(value, meaning, unit, type_name))
     except (TypeMismatch, ValueError, TypeError, ArithmeticError) as error:
-        raise BadValue(f"{value!r:.60} is no {type_name}: {error}") from None
+        raise BadValue(f"{value!r:.60} is not a valid {type_name}: {error}") from None
 
 
 def is_unavailable(value: Any) -> bool:
@@ -113,7 +113,7 @@ def _base64(value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"no base64: {error}") from None
+        raise ValueError(f"not base64: {error}") from None
 
 
 def _boolean(value: Any, _meaning: Meaning, _unit: str, _type: str) -> Any:
@@ -129,7 +129,7 @@ def _integer(value: Any, meaning: Meaning, _unit: str, _type: str) -> Any:
         if number.adjusted() > DIGITS_MAX:
             raise ValueError(f"more than {DIGITS_MAX} digits")
         if number != number.to_integral_value():
-            raise ValueError("not a whole number")
+            raise ValueError("not an integer")
         return int(number)
     return number
 
@@ -141,7 +141,7 @@ def _decimal(value: Any, meaning: Meaning) -> Decimal:
     if meaning.semantic != "org.apache.kafka.connect.data.Decimal":
         if isinstance(value, str):
             return Decimal(value)
-        raise ValueError("bytes that are no decimal")
+        raise ValueError("the bytes are not a decimal")
     unscaled = int.from_bytes(value if isinstance(value, bytes) else _base64(value), "big", signed=True)
     return Decimal(unscaled).scaleb(-meaning.scale)
 
@@ -156,7 +156,7 @@ def _nanos(value: int, meaning: Meaning, unit: str) -> int:
     """Return nanoseconds for a number in the field's unit. Raises ValueError if the unit is unknown."""
     scale = TIMES_NS.get(meaning.semantic) or UNIT_NS.get(unit)
     if scale is None:
-        raise ValueError("a number of unknown unit: the event has no schema that says it")
+        raise ValueError("the number has no known unit: the event has no schema that defines it")
     return value * scale
 
 

@@ -118,7 +118,7 @@ def test_a_checkpoint_has_all_logged_decisions(tmp_path: Path, checkpoint: Path)
     look(0, writer("w", 4, 3))  # it died before it reported everything
     look(0, writer("w", 4, 99), at=tmp_path / "new")  # an empty checkpoint looks up the existing records
     look(7, writer("w", 4, 7))  # a checkpoint that has not reached this position again
-    with pytest.raises(CdcError, match="decided up to 6, and the checkpoint, an older copy of itself, knows of 5"):
+    with pytest.raises(CdcError, match="processed up to 6; this checkpoint, an older copy, ends at 5"):
         look(3, writer("w", 4, 6))
 
 

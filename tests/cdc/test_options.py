@@ -46,7 +46,7 @@ def test_options_cannot_break_the_order_of_rows(tmp_path: Path, name: str, value
     """A producer that drops a record after two minutes without a broker and sends the next one leaves a gap."""
     path = tmp_path / "producer.properties"
     path.write_text(f"linger.ms=5\n{name}=0\n")
-    with pytest.raises(typer.BadParameter, match=f"{name} is the job's own, {value}"):
+    with pytest.raises(typer.BadParameter, match=f"the job sets {name} itself, {value}"):
         producer_options(path)
     assert sink_options("b:1", [(name, "0"), ("linger.ms", "5")]).items() >= {
         (f"kafka.{name}", value),
@@ -84,7 +84,7 @@ def test_options_unknown_to_java_are_refused_before_spark(tmp_path: Path, capsys
 
 
 def test_the_job_uses_the_broker_of_the_other_commands(tmp_path: Path) -> None:
-    with pytest.raises(typer.BadParameter, match="no broker is named"):
+    with pytest.raises(typer.BadParameter, match="no broker is set"):
         log_in(None, None)
     store_cluster(ClusterContext("inuse:1", "c", "", "", "1"))
     assert log_in(None, None) == "inuse:1"

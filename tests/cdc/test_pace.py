@@ -141,7 +141,7 @@ def test_a_checkpoint_keeps_its_number_of_sources(tmp_path: Path) -> None:
     (offsets / "10").write_text('v1\n{}\n{"t":{"0":1,"2":3}}\n-\n')
     assert sources_of(tmp_path) == 2
     assert batch_ends(tmp_path, 10, "t") == {0: 1, 2: 3}
-    with pytest.raises(ChainBroken, match="no batch 11"):
+    with pytest.raises(ChainBroken, match="does not contain batch 11"):
         batch_ends(tmp_path, 11, "t")
 
 

@@ -89,8 +89,8 @@ def test_closing_is_an_entry_and_is_remembered() -> None:
     [
         ({"sequence": 5}, "sequence"),
         ({"previous": "0" * 64}, "digest"),
-        ({"used": 1}, "went back"),
-        ({"closed": ()}, "open again"),
+        ({"used": 1}, "value decreases"),
+        ({"closed": ()}, "active again"),
         ({"positions": ((0, 2),)}, "positions"),
     ],
 )

@@ -130,9 +130,9 @@ def test_a_lost_lake_stops_a_job(stack: StackInfo, shop: World, spark: SparkSess
         with suppress(CdcError):
             job.stop()
     assert lost.value.code == "lake_lost"
-    assert "bring that lake back" in lost.value.hint
-    assert len(shop.rows()) == 40, "the topic has no more rows than the lake had"
-    assert not lake.exists(), "no new lake was created"
+    assert "restore that lake" in lost.value.hint
+    assert len(shop.rows()) == 40, "the topic has no more than the lake had"
+    assert not lake.exists(), "nothing was begun anew"
     with raises_code(CdcError, "lake_lost"):
         run_to_idle(shop, checkpoint, spark, lake=str(lake))
 

@@ -126,9 +126,9 @@ def carried(
             if store is None or found is None:
                 store, found = work.opened(int(partitions[0]))
             if (partitions != found.partition).any() or not (offsets[1:] > offsets[:-1]).all() or offsets[0] <= last:
-                raise ChainBroken("a task of the query has several source partitions, or one without order")
+                raise ChainBroken("a task of the query reads several source partitions, or reads one out of order")
             if offsets[0] < found.start or offsets[-1] >= found.end:
-                raise ChainBroken(f"records of partition {found.partition} lie outside of {found}")
+                raise ChainBroken(f"records of partition {found.partition} are outside of {found}")
             last, now = int(offsets[-1]), int(batch.column("appended")[-1].as_py())
             store.expect(batch.nbytes)
             yield records_of(batch, store)
@@ -234,8 +234,11 @@ class ImageFolder:
             if item.partition in seen:
                 raise CdcError(
                     "images_elsewhere",
-                    f"a task has kept states of partition {item.partition}, and they are not in {self._files}",
-                    "the checkpoint must be a folder that all executors see under the same path",
+                    (
+                        f"a task has stored states of partition {item.partition}, but the driver does not find them in "
+                        f"{self._files}"
+                    ),
+                    "put the checkpoint in a folder that all executors see under the same path",
                 )
             store, found = work.opened(item.partition)
             try:

@@ -174,8 +174,8 @@ class BatchRunner:
             "writing",
             batch=self.batch,
             seconds=round(now - began, 1),
-            waiting="rows and dead letters of the part in hand to be written",
-            ends="when the brokers have them; SIGTERM gives up without loss where they are away",
+            waiting="the brokers to store the rows and dead letters of the current part",
+            ends="when the brokers have stored them; SIGTERM stops the job without loss if the brokers are down",
         )
 
     def _run(self, frame: DataFrame, batch: int) -> None:
@@ -227,9 +227,9 @@ class BatchRunner:
             return
         self._report_at, fields = now + HELD_REPORT_S, {"seconds": round(now - since, 1)}
         if effect.horizon is None:
-            waiting = "the metadata log to have what was decided under the tables as they were"
+            waiting = "the metadata log to contain all entries that were decided under the old tables"
             self._progress.emit(
-                "held", waiting=waiting, ends="when a validator answers; SIGTERM gives up without loss", **fields
+                "held", waiting=waiting, ends="when a validator answers; SIGTERM stops the job without loss", **fields
             )
             return
         self._held_since = since
@@ -240,13 +240,15 @@ class BatchRunner:
             part=effect.part,
             horizon=effect.horizon,
             waiting=f"generation {prepared.id} to be committed" if prepared else "its extension",
-            ends="when the horizon is raised past the first write that waits; SIGTERM gives up without loss",
+            ends=("when the write lease is extended past the first waiting write; SIGTERM stops the job without loss"),
             **fields,
         )
 
     def _news(self, effect: AwaitState) -> ClusterState:
         with suppress(WaitTimedOut):
-            self._replica.wait_for(lambda state: state is not effect.seen or None, HELD_LOOK_S, "news of the log")
+            self._replica.wait_for(
+                lambda state: state is not effect.seen or None, HELD_LOOK_S, "a new entry of the metadata log"
+            )
         return self._replica.state
 
     def _context(self, state: ClusterState) -> dict[str, Any]:

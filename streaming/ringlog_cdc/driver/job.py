@@ -196,7 +196,7 @@ class CdcJob:
         self.runner.stopping.set()
         self.runner.give_up()
         code, _, what = str(self._lost[0]).partition(": ")
-        raise CdcError(code, what, "restore it, or run ringlog cluster repair-topics; then start the job again")
+        raise CdcError(code, what, "restore the topic, or run ringlog cluster repair-topics; then start the job again")
 
     def _claim(self, effect: ClaimCheckpoint, offsets: Offsets) -> bool:
         """Perform ``ClaimCheckpoint``, and open the plan store."""
@@ -272,7 +272,7 @@ class CdcJob:
             raise CdcError(error.code, str(error)) from error
         except OSError as error:
             raise CdcError(
-                "port_in_use", f"metrics on port {port}: {error}", "choose another --metrics-port"
+                "port_in_use", f"cannot serve metrics on port {port}: {error}", "pass another --metrics-port"
             ) from error
         self._open(metrics.close)
         writers = client.replica
@@ -311,7 +311,7 @@ class CdcJob:
             raise CdcError(
                 "connector_missing",
                 str(error).splitlines()[0],
-                "give Spark the Kafka connector: --jars, here or of spark-submit",
+                "pass the jars of the Kafka connector with --jars, to this command or to spark-submit",
             ) from error
         source = reduce(DataFrame.union, sources)
         with logs_without_shell(self._session):
@@ -428,7 +428,7 @@ def query_failed(error: Exception) -> CdcError:
     """Return the error for a failed batch or query: the deepest cause that Spark names, or else its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     causes = [line.removeprefix(CAUSED_BY) for line in lines if line.startswith(CAUSED_BY)]
-    return CdcError("query_failed", causes[-1] if causes else lines[0], "the checkpoint is whole: start the job again")
+    return CdcError("query_failed", causes[-1] if causes else lines[0], "the checkpoint is intact: start the job again")
 
 
 class StopSignal(threading.Event):
@@ -462,7 +462,9 @@ def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_
             shield(session)
         run_jobs(lambda: CdcJob(settings, session), stopping)
     except SPARK_GONE as error:
-        raise CdcError("spark_lost", "Spark's JVM has ended", "the checkpoint is whole: start the job again") from error
+        raise CdcError(
+            "spark_lost", "Spark's JVM has ended", "the checkpoint is intact: start the job again"
+        ) from error
     finally:
         with suppress(*SPARK_GONE):
             session.stop()

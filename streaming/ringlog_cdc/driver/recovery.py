@@ -168,7 +168,7 @@ class Index:
         """
         files = sorted(self._folder.glob("*.parquet")) if self._folder.exists() else []
         if not files:
-            raise ChainBroken(f"{FOLDER} of the checkpoint is gone, and {FILE} says that it is needed")
+            raise ChainBroken(f"{FOLDER}/ of the checkpoint is missing, but {FILE} requires it")
         noted: list[Noted] = []
         for item in ranges:
             at = [("partition", "=", item.partition), ("offset", ">=", item.start), ("offset", "<", item.end)]
@@ -240,8 +240,8 @@ def check_source(settled: Positions, ends: Positions) -> None:
     if gone:
         raise CdcError(
             "source_cut",
-            f"the mutations topic ends before what was decided of it, in partitions {gone}",
-            "it was cut or made anew: found the cluster anew under another name",
+            f"the mutations topic ends before offsets that this job has processed, in partitions {gone}",
+            "the topic was truncated or created again: create a cluster under another name",
         )
 
 
@@ -407,7 +407,7 @@ def decode_index(data: bytes) -> IndexBounds:
         lasts = {(partition, place): offset for partition, place, offset in found["lasts"]}
         numbers = [*bounds.values(), *settled.values(), *(number for line in found["lasts"] for number in line)]
         if not all(type(number) is int for number in numbers):
-            raise ValueError("a bound is no whole number")
+            raise ValueError("a bound is not an integer")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ChainBroken(f"{FILE} of the checkpoint is unreadable: {error}") from error
     return IndexBounds(bounds, settled, lasts)

@@ -108,7 +108,9 @@ def open_session(
     except (PySparkException, Py4JError, ConnectionError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise CdcError(
-            "spark_not_started", said, "Spark's own words are above; is Java 17 there, the master up?"
+            "spark_not_started",
+            said,
+            "read Spark's messages above; check that Java 17 is installed and that the master is up",
         ) from error
     return session
 
@@ -172,8 +174,14 @@ def connect_unsupported() -> CdcError:
     """Return the error for a Spark Connect session."""
     return CdcError(
         "connect_unsupported",
-        "the job does not run through Spark Connect, whose client has no driver to keep plans and promises in",
-        "start it beside the server with spark-submit (ringlog cdc launcher); reading the log works through Connect",
+        (
+            "the job does not run through Spark Connect: a Connect client has no driver that could store "
+            "plans and write leases"
+        ),
+        (
+            "start the job beside the server with spark-submit (ringlog cdc launcher); reading the log "
+            "works through Connect"
+        ),
     )
 
 
@@ -189,8 +197,8 @@ def check_session(session: SparkSession) -> None:
     if found:
         raise CdcError(
             "workers_lack_ringlog",
-            f"a Python worker of {session.sparkContext.master} says {found}",
-            "install ringlog[streaming] for the workers' Python, or send it: PYSPARK_PYTHON, --archives, --py-files",
+            f"a Python worker of {session.sparkContext.master} reports {found}",
+            ("install ringlog[streaming] for the workers' Python, or send it: PYSPARK_PYTHON, --archives, --py-files"),
         )
 
 
@@ -205,14 +213,14 @@ def check_shared(session: SparkSession, path: Path) -> None:
     def missing(_: int) -> str:
         import os
 
-        return "" if os.path.exists(name) else f"{name} is not there"
+        return "" if os.path.exists(name) else f"{name} does not exist"
 
     found = _first_said(session, missing)
     if found:
         raise CdcError(
             "workers_lack_checkpoint",
-            f"a Python worker of {session.sparkContext.master} says {found}",
-            "tables with images need the checkpoint in a file system that driver and workers share",
+            f"a Python worker of {session.sparkContext.master} reports: {found}",
+            "for tables with images, put the checkpoint in a file system that driver and workers share",
         )
 
 
@@ -298,8 +306,8 @@ class CheckpointLock:
                 self._file.close()
                 raise CdcError(
                     "checkpoint_in_use",
-                    f"another driver holds {self._path}, {waited:.0f} s waited for it",
-                    "stop it first; only one driver works on a checkpoint",
+                    f"another driver has locked {self._path}; waited {waited:.0f} s for it",
+                    "stop the other driver: only one driver may use a checkpoint",
                 )
             stopping.wait(LOCK_LOOK_S)
             waited += LOCK_LOOK_S

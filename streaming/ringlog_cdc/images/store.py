@@ -73,8 +73,10 @@ class ImagesLost(CdcError):
         super().__init__(
             "images_lost",
             f"source partition {partition}: {message}",
-            "bring back images/ of the checkpoint; or begin without, with --reset-images: rows then have no preimage "
-            "until they are written again",
+            (
+                "restore images/ of the checkpoint, or pass --reset-images: rows then have no preimage until "
+                "the next write to them"
+            ),
         )
 
 
@@ -109,8 +111,8 @@ class ImageStore:
         except FileNotFoundError as error:
             raise CdcError(
                 "images_elsewhere",
-                f"{folder} is not on this machine",
-                "the checkpoint must be a folder that all executors see under the same path",
+                f"{folder} does not exist on this machine",
+                "put the checkpoint in a folder that all executors see under the same path",
             ) from error
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._base = sqlite3.connect(folder / f"{self.partition}.db", isolation_level=None)
@@ -122,7 +124,7 @@ class ImageStore:
                 self._base.execute(f"PRAGMA {pragma}")
         except sqlite3.DatabaseError as error:
             self.close()
-            raise ImagesLost(self.partition, f"the file of its rows is none: {error}") from error
+            raise ImagesLost(self.partition, f"the file of row states is not readable: {error}") from error
 
     def close(self) -> None:
         """Roll back an open transaction and release the file."""
@@ -148,7 +150,9 @@ class ImageStore:
         self._base.execute("BEGIN IMMEDIATE")
         if not self._is_there():
             if start != born:
-                raise ImagesLost(self.partition, f"no states of rows, which begin at {born}; it goes on at {start}")
+                raise ImagesLost(
+                    self.partition, f"no stored row states; they start at offset {born}, and the part starts at {start}"
+                )
             for statement in SCHEMA:
                 self._base.execute(statement)
             self._set({"position": born, "owner": 0, "numbers": {}, "next": 0, "common": [], "cursor": ""})
@@ -175,10 +179,13 @@ class ImageStore:
         """
         self._base.execute("BEGIN IMMEDIATE")
         if not self._is_there():
-            raise ImagesLost(self.partition, "no states of rows, and the driver has some")
+            raise ImagesLost(self.partition, "this worker sees no stored row states, but the driver has some")
         position = self._load()["position"]
         if position > end:
-            raise CdcError("images_taken", f"states of partition {self.partition} are of {position}, behind {end}")
+            raise CdcError(
+                "images_taken",
+                f"states of partition {self.partition} are at offset {position}, past the end {end} of this part",
+            )
         self._go_to(start, owner)
         self._base.execute("INSERT INTO parts VALUES (?, ?)", (start, json.dumps(self._about, sort_keys=True)))
         self._common = {bytes.fromhex(number) for number in self._about["common"]}
@@ -194,7 +201,10 @@ class ImageStore:
         while (position := self._about["position"]) > start:
             self._take_back(start, position)
         if self._about["position"] < start:
-            raise ImagesLost(self.partition, f"states of rows up to {self._about['position']}; it goes on at {start}")
+            raise ImagesLost(
+                self.partition,
+                f"row states end at offset {self._about['position']}, before the start {start} of the part",
+            )
         self._about["owner"] = owner
 
     def commit(self, end: int, now: int, kept_from: int) -> None:
@@ -221,7 +231,7 @@ class ImageStore:
     def check_owner(self, owner: int) -> None:
         """Raise CdcError ``images_taken`` if a later incarnation of the writer owns the states."""
         if self._is_there() and self._load()["owner"] > owner:
-            raise CdcError("images_taken", f"states of partition {self.partition} have a newer writer than this one")
+            raise CdcError("images_taken", f"a newer writer owns the states of partition {self.partition}")
 
     def keep_only(self, tables: Iterable[tuple[str, str]]) -> None:
         """Drop all tables except these (full name, id). The others may have missed writes."""
@@ -239,7 +249,9 @@ class ImageStore:
         """Undo the newest part, which ends at ``position`` and must not start before ``start``."""
         newest = self._base.execute("SELECT start, about FROM parts ORDER BY start DESC LIMIT 1").fetchone()
         if newest is None or newest[0] < start:
-            raise ImagesLost(self.partition, f"states of rows up to {position}; it goes on at {start}, too far back")
+            raise ImagesLost(
+                self.partition, f"row states at offset {position} cannot be reverted to the start {start} of the part"
+            )
         chunks = self._base.execute("SELECT changes FROM undo WHERE start = ? ORDER BY number DESC", (newest[0],))
         for (chunk,) in chunks.fetchall():
             self._write(marshal.loads(chunk).items())

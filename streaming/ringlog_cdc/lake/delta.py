@@ -63,7 +63,9 @@ class DeltaTables:
             if isinstance(error, PySparkException) and (error.getCondition() or "").startswith(_MISSING):
                 return None
             raise CdcError(
-                "lake_unreadable", str(error).splitlines()[0], "is Delta among Spark's jars, and PATH a lake?"
+                "lake_unreadable",
+                str(error).splitlines()[0],
+                "check that Delta is among Spark's jars and that the path of --lake is a lake",
             ) from error
 
     def is_there(self, path: str) -> bool:
@@ -74,7 +76,7 @@ class DeltaTables:
             return bool(log.getFileSystem(context._jsc.hadoopConfiguration()).exists(log))
         except Py4JJavaError as error:
             why = str(error.java_exception).splitlines()[0]
-            raise CdcError("lake_unreadable", why, "does the lake's store answer?") from error
+            raise CdcError("lake_unreadable", why, "check that the object store of the lake answers") from error
 
     def columns(self, path: str) -> dict[str, str] | None:
         """Return column to Spark type of a table, or None if it does not exist."""

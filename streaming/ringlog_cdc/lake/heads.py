@@ -33,7 +33,11 @@ class BadRow(CdcError):
     """Bytes in the CDC topic, or from the routing, that are not a CDC row."""
 
     def __init__(self, why: str) -> None:
-        super().__init__("bad_row", f"a value is no CDC row: {why}", "only CDC writers may write to the CDC topic")
+        super().__init__(
+            "bad_row",
+            f"the value of a record is not a CDC row: {why}",
+            "allow only CDC writers to write to the CDC topic: ringlog cdc grant",
+        )
 
 
 @dataclass(frozen=True, slots=True)

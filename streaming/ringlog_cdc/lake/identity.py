@@ -60,14 +60,17 @@ def identify(checkpoint: Path, cluster_id: str, writer: str, root: str | None) -
     if root is None:
         raise CdcError(
             "lake_left_out",
-            f"this checkpoint writes to the lake {found.root}, too",
-            f"start with --lake {found.root}; to leave it for good delete {path}, and it gets no more rows",
+            f"this checkpoint also writes to the lake {found.root}",
+            f"pass --lake {found.root}; to stop writing to that lake, delete {path}",
         )
     if found.root != root:
         raise CdcError(
             "lake_changed",
             f"this checkpoint writes to the lake {found.root}, not to {root}",
-            f"start with the one it began with; for another one delete {path}: it is then filled from the CDC topic",
+            (
+                f"pass the same --lake again; to switch to another lake, delete {path}: the job then fills the "
+                "new lake from the CDC topic"
+            ),
         )
     return found
 
@@ -82,7 +85,7 @@ def decode_identity(data: bytes) -> Identity:
         fields = json.loads(data)
         found = Identity(**fields)
         if not all(type(value) is str for value in asdict(found).values()):
-            raise TypeError("a field is no text")
+            raise TypeError("a field is not a string")
     except (ValueError, TypeError, RecursionError) as error:
         raise ChainBroken(f"{FILE} of the checkpoint is unreadable: {error}") from error
     return found
@@ -136,8 +139,8 @@ class Made:
         known = _held(mark)
         # An unknown id on either side counts as the same table: losing rows silently would be worse than asking.
         if known is not None and (known == table_id or not (known and table_id)):
-            ends = f"bring it back; if it is to begin anew, without the rows that it had, delete {mark}"
-            raise CdcError("lake_lost", f"{self._identity.root} has lost the table of {table}", ends)
+            ends = f"restore the table; to create it again without its earlier rows, delete {mark}"
+            raise CdcError("lake_lost", f"the lake {self._identity.root} has lost the table of {table}", ends)
 
     def _mark(self, table: str) -> Path:
         return self._folder / f"{self._identity.checkpoint}.{table}"

@@ -210,7 +210,9 @@ class Lake:
         authors = self._authors()
         if any(not name.startswith(author_prefix(self.identity.cluster_id)) for name in authors):
             raise CdcError(
-                "lake_of_another", f"{self.identity.root} is the lake of another cluster", "give each cluster its own"
+                "lake_of_another",
+                f"{self.identity.root} is the lake of another cluster",
+                "use another --lake for each cluster",
             )
         return [name for name in authors if name != self.identity.author]
 
@@ -227,8 +229,14 @@ class Lake:
     def _lost(self) -> CdcError:
         return CdcError(
             "lake_lost",
-            f"the checkpoint has written to {self.identity.root}, and what is there now does not know it",
-            "bring that lake back; or delete lake.json in the checkpoint: this one is filled from the CDC topic",
+            (
+                f"this checkpoint has written to the lake {self.identity.root}, but the lake at this path does "
+                "not contain those writes"
+            ),
+            (
+                "restore that lake; or delete lake.json in the checkpoint: the job then fills this lake from "
+                "the CDC topic"
+            ),
         )
 
     def _authors(self) -> list[str]:

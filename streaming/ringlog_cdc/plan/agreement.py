@@ -48,7 +48,9 @@ def check_agreement(checkpoint: Path, chain: PlanChain, topic: str) -> None:
     newest = max(batches, default=-1)
     latest = max(chain.head.batch, *committed, newest)
     if latest > newest:
-        raise ChainBroken(f"batch {latest} was planned or committed, and is not in Spark's offset log: {TOGETHER}")
+        raise ChainBroken(
+            f"batch {latest} is planned or committed, but Spark's offset log does not contain it: {TOGETHER}"
+        )
     if newest < 0:
         return
     parts = chain.parts(newest)
@@ -56,7 +58,7 @@ def check_agreement(checkpoint: Path, chain: PlanChain, topic: str) -> None:
     check_place(newest, parts, chain.head, batch_ends(checkpoint, newest, topic), before)
     is_done = bool(parts) and parts[-1].last and all(chain.is_settled(part) or not part.ranges for part in parts)
     if newest in committed and not is_done:
-        raise ChainBroken(f"batch {newest} is committed by Spark, and its plans are not carried out: {TOGETHER}")
+        raise ChainBroken(f"Spark has committed batch {newest}, but its plans are not complete: {TOGETHER}")
 
 
 def check_said(state: ClusterState, writer: str, source: str, chain: PlanChain, found: Mapping[int, int]) -> None:
@@ -80,13 +82,13 @@ def check_said(state: ClusterState, writer: str, source: str, chain: PlanChain, 
     planned, mine = dict(chain.head.positions), state.writers.get(writer)
     for _, other in in_order(state.writers):
         if other.source == source and mine is not None and other.registered > mine.registered:
-            raise behind(f"the CDC writer {other.name} has logged {source} since the checkpoint was used last")
+            raise behind(f"CDC writer {other.name} has processed {source} after the last use of this checkpoint")
     for partition, offset in sorted(settled_of(state, source).items()):
         known = max(planned.get(partition, 0), found.get(partition, 0))
         if known < offset:
             raise behind(
-                f"partition {partition} of {source} is decided up to {offset}, and the checkpoint, an older copy of "
-                f"itself, knows of {known}"
+                f"partition {partition} of {source} is processed up to {offset}; this checkpoint, an older copy, "
+                f"ends at {known}"
             )
 
 
@@ -103,7 +105,7 @@ def check_images(files: ImageFiles, store: PlanStore) -> None:
         return
     for item in parts[-1].ranges:
         if not (files.folder / BEGUN).exists() or not files.has(item.partition):
-            raise ImagesLost(item.partition, f"{FOLDER}/ of the checkpoint is not whole")
+            raise ImagesLost(item.partition, f"{FOLDER}/ of the checkpoint is incomplete")
 
 
 def _batches(folder: Path) -> set[int]:

@@ -62,15 +62,15 @@ def check_place(
         planned = dict(parts[-1].positions)
         if parts[-1].last and any(planned.get(partition) != end for partition, end in ends.items()):
             raise ChainBroken(
-                f"batch {batch} ends at {dict(ends)} by Spark's offset log and at {planned} by its plans: "
+                f"batch {batch} ends at {dict(ends)} in Spark's offset log, and at {planned} in its plans: "
                 "spark/ and plans/ of the checkpoint do not belong together"
             )
         return
     planned = dict(head.positions)
     if planned != dict(before):
         raise ChainBroken(
-            f"plans end at {planned}, but batch {batch} has none and begins at {before or 'the beginning'} by "
-            "Spark's offset log: spark/ and plans/ of the checkpoint do not belong together"
+            f"plans end at {planned}, but batch {batch} has no plan and starts at {before or 'the beginning'}"
+            " in Spark's offset log: spark/ and plans/ of the checkpoint do not belong together"
         )
 
 
@@ -214,5 +214,5 @@ def _generation(known: Mapping[str, Generation], name: str, timestamp: int) -> G
     """Return the generation, or raise ChainBroken if the log does not have it."""
     found = known.get(name)
     if found is None or found.timestamp != timestamp:
-        raise ChainBroken(f"generation {name} of {timestamp} is not in the metadata log")
+        raise ChainBroken(f"the metadata log does not contain generation {name} of {timestamp}")
     return found

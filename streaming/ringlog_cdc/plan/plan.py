@@ -108,7 +108,7 @@ def decode(data: bytes) -> PlanEntry:
     try:
         fields = json.loads(data)
         if not isinstance(fields, dict) or fields.pop("format") != FORMAT:
-            raise ChainBroken("a stored plan has a format that this release does not know")
+            raise ChainBroken("a stored plan has a format that this release does not support")
         fields["ranges"] = tuple(OffsetRange(*map(_whole, item)) for item in fields["ranges"])
         fields["closed"] = tuple(fields["closed"])
         fields["positions"] = tuple((_whole(partition), _whole(offset)) for partition, offset in fields["positions"])
@@ -116,9 +116,9 @@ def decode(data: bytes) -> PlanEntry:
         if not all(type(getattr(entry, name)) is kind for name, kind in _PLAIN.items()):
             raise TypeError("a field has another type")
         if not all(isinstance(name, str) for name in entry.closed):
-            raise TypeError("an id is no text")
+            raise TypeError("an id is not a string")
         if encode(entry) != data:
-            raise ValueError("it is not written as plans are")
+            raise ValueError("the encoding is not canonical")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ChainBroken(f"a stored plan is unreadable: {error}") from error
     return entry
@@ -135,7 +135,7 @@ _PLAIN = {
 def _whole(value: object) -> int:
     """Return the value if it is an int, not a bool. Raises TypeError."""
     if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not an integer")
     return value
 
 
@@ -150,18 +150,18 @@ def check_link(before: PlanEntry, entry: PlanEntry) -> None:
     if entry.sequence != before.sequence + 1:
         faults.append(f"sequence {entry.sequence} follows {before.sequence}")
     if entry.previous != digest(before):
-        faults.append("the digest of the entry before it differs")
+        faults.append("the digest of the previous entry differs")
     if entry.used < before.used or entry.low_watermark < before.low_watermark:
-        faults.append("a cumulative value went back")
+        faults.append("a cumulative value decreases")
     if not set(before.closed) <= set(entry.closed):
-        faults.append("a closed generation is open again")
+        faults.append("a sealed generation is active again")
     positions = dict(before.positions)
     for item in entry.ranges:
         if item.end <= item.start or positions.get(item.partition, item.start) != item.start:
             faults.append(f"range {item.start}..{item.end} of partition {item.partition} leaves a gap or overlaps")
         positions[item.partition] = item.end
     if dict(entry.positions) != dict(entry.positions) | positions:
-        faults.append("its positions are not those before it and its ranges")
+        faults.append("its positions do not match the previous positions and its ranges")
     if faults:
         raise ChainBroken(f"plan {entry.sequence}: " + "; ".join(faults))
 

@@ -218,9 +218,12 @@ def cut_off(writer: str) -> CdcError:
     """Return the error for a checkpoint that ``is_cut_off``."""
     return CdcError(
         "checkpoint_cut_off",
-        f"CDC writer {writer!r} was fenced in the middle of a part, and a generation was closed since",
-        "start with an empty checkpoint: the job then looks up in the topics what was written, and writes what is "
-        f"missing; if it is refused as well, fence the writer once more ('ringlog cdc fence --writer {writer} ...')",
+        f"CDC writer {writer!r} was fenced within a part, and a generation was sealed since",
+        (
+            "start with an empty checkpoint: the job finds the written rows in the topics and writes the "
+            "missing ones. If it fails again, fence the writer once more ('ringlog cdc fence --writer "
+            f"{writer} ...')"
+        ),
     )
 
 
@@ -228,10 +231,14 @@ def withdrawn(writer: str, start: int) -> CdcError:
     """Return the error for a chain with a closing before a generation that an operator withdrew."""
     return CdcError(
         "checkpoint_cut_off",
-        f"CDC writer {writer!r} has closed, by a clock that was ahead, what lies before {start}, where a generation "
-        "began that was withdrawn since",
-        f"fence the writer ('ringlog cdc fence --writer {writer} ...') and start it with an empty checkpoint: the job "
-        "then looks up in the topics what was written, and writes what is missing",
+        (
+            f"CDC writer {writer!r} had a clock that was ahead and sealed everything before {start}; the "
+            "generation that started there was withdrawn"
+        ),
+        (
+            f"fence the writer ('ringlog cdc fence --writer {writer} ...') and start it with an empty "
+            "checkpoint: the job finds the written rows in the topics and writes the missing ones"
+        ),
     )
 
 
@@ -240,8 +247,10 @@ def behind(why: str) -> CdcError:
     return CdcError(
         "checkpoint_cut_off",
         why,
-        "fence the writer ('ringlog cdc fence ...'), if it is not, and start it with an empty checkpoint: the job then "
-        "looks up in the topics what was written, and writes what is missing",
+        (
+            "fence the writer ('ringlog cdc fence ...') unless it is fenced, and start it with an empty "
+            "checkpoint: the job finds the written rows in the topics and writes the missing ones"
+        ),
     )
 
 

@@ -68,7 +68,7 @@ def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
     """
     path = checkpoint / "spark" / "offsets" / str(batch)
     if not path.exists():
-        raise ChainBroken(f"Spark's offset log has no batch {batch}")
+        raise ChainBroken(f"Spark's offset log does not contain batch {batch}")
     return decode_offsets(path.read_bytes(), topic)
 
 
@@ -84,7 +84,7 @@ def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
             if line != NO_OFFSETS:
                 _add(found, json.loads(line)[topic])
         if not found:
-            raise ValueError("it has no offsets")
+            raise ValueError("the batch has no offsets")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(error) from error
     return found
@@ -95,7 +95,7 @@ def _add(found: dict[int, int], offsets: Mapping[str, object]) -> None:
     for name, offset in offsets.items():
         partition = int(name)
         if type(offset) is not int or partition in found:
-            raise ValueError("an offset is no whole number, or a partition is there twice")
+            raise ValueError("an offset is not an integer, or a partition occurs twice")
         found[partition] = offset
 
 
@@ -106,7 +106,7 @@ def _lines(data: bytes) -> list[str]:
     except ValueError as error:
         raise _unreadable(error) from error
     if form != FORM:
-        raise _unreadable(ValueError(f"format {form!r}, not {FORM!r}"))
+        raise _unreadable(ValueError(f"format {form!r}; this release reads format {FORM!r}"))
     return [line for line in lines[LEAD_LINES - 1 :] if line]
 
 

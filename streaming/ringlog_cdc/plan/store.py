@@ -65,7 +65,7 @@ class PlanStore(StoredChain[None, str]):
         # A crash during pruning can leave the mark of a pruned entry. It has no meaning.
         super().__init__(entries, done & entries.keys())
         if done and max(done) > self.head.sequence:
-            raise ChainBroken(f"plan {max(done)} was carried out, and it is missing")
+            raise ChainBroken(f"plan {max(done)} was completed, but its file is missing")
 
     def _load(self) -> dict[int, PlanEntry]:
         """Read and check the stored entries."""
@@ -74,7 +74,7 @@ class PlanStore(StoredChain[None, str]):
         for path in self._kept_files():
             entry = decode(path.read_bytes())
             if path.stem != _name(entry.sequence):
-                raise ChainBroken(f"{path.name} holds plan {entry.sequence}")
+                raise ChainBroken(f"{path.name} contains plan {entry.sequence}")
             if before is not None:
                 check_link(before, entry)
             elif entry.sequence == 0:
@@ -175,13 +175,16 @@ def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partiti
         raise CdcError(
             "checkpoint_of_another",
             f"the checkpoint belongs to {path.read_text(encoding='utf-8').strip()}",
-            "use another checkpoint folder, or the cluster and writer it belongs to",
+            "pass another --checkpoint, or the cluster and writer that the checkpoint belongs to",
         )
     if stored["cdc_partitions"] != cdc_partitions:
         raise CdcError(
             "partitions_changed",
-            f"the CDC topic has {cdc_partitions} partitions and had {stored['cdc_partitions']} when the job began",
-            "a stream never changes its partition: found the cluster anew under another name",
+            (
+                f"the CDC topic has {cdc_partitions} partitions, but had {stored['cdc_partitions']} when the job "
+                "first started"
+            ),
+            "a stream never changes its partition: create a cluster under another name",
         )
     return is_new
 
@@ -195,7 +198,7 @@ def decode_claim(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
         if sorted(found) != ["cdc_partitions", "cluster_id", "writer"]:
-            raise ValueError("its fields are others")
+            raise ValueError("it has other fields")
     except (ValueError, TypeError, RecursionError) as error:
         raise ChainBroken(f"{CLAIM} of the checkpoint is unreadable: {error}") from error
     return dict(found)

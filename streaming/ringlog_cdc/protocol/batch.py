@@ -361,7 +361,7 @@ class Batches:
     async def _carry_out(self, entry: PlanEntry, ends: Mapping[int, int]) -> None:
         """Write the rows of a part, unless they are durable already."""
         if any(item.end > ends.get(item.partition, item.end) for item in entry.ranges):
-            raise ChainBroken(f"plan {entry.sequence} goes beyond the end of batch {entry.batch}")
+            raise ChainBroken(f"plan {entry.sequence} ends after the end of batch {entry.batch}")
         is_done = await OfChain(lambda chain: chain.is_done(entry))
         await Begin(entry, is_done)
         if is_done:

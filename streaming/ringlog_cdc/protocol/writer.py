@@ -274,7 +274,7 @@ class Promises:
 
 async def _folded(epoch: Epoch) -> ClusterState:
     """Wait until the epoch is folded."""
-    found = await Until(lambda state: state if state.epoch >= epoch else None, FOREVER, f"epoch {epoch} to be folded")
+    found = await Until(lambda state: state if state.epoch >= epoch else None, FOREVER, f"epoch {epoch} to be applied")
     assert found is not None, "the wait has no timeout"
     return found
 

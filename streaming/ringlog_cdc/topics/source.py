@@ -77,7 +77,9 @@ class Offsets:
             if self._stopping.wait(LOOK_AGAIN_S):
                 raise StopRequested
             if time.monotonic() - began >= self._patience_s:
-                raise LogUnavailable(f"offsets of {topic} are unknown: {why}", "is the broker up? Then start again")
+                raise LogUnavailable(
+                    f"cannot read the offsets of {topic}: {why}", "check that the broker is up, then start again"
+                )
             # The client makes these errors up, and may repeat them against the broker's word. A new client asks again.
             if code in STALE_METADATA_ERRORS:
                 self._consumer.close()

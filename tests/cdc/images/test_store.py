@@ -95,15 +95,15 @@ def commit(folder: Path, start: int, end: int, owner: int = 1, table: ImageTable
 
 
 def test_old_or_lost_states_are_detected(tmp_path: Path) -> None:
-    with pytest.raises(ImagesLost, match="no states of rows, which begin at 0; it goes on at 5"):
+    with pytest.raises(ImagesLost, match="no stored row states; they start at offset 0, and the part starts at 5"):
         commit(tmp_path, 5, 9)
     commit(tmp_path, 0, 5)
-    with pytest.raises(ImagesLost, match="up to 5; it goes on at 7"):
+    with pytest.raises(ImagesLost, match="end at offset 5, before the start 7 of the part"):
         commit(tmp_path, 7, 9)
     commit(tmp_path, 5, 9)
-    with pytest.raises(ImagesLost, match="too far"):
+    with pytest.raises(ImagesLost, match="cannot be reverted"):
         commit(tmp_path, 0, 5)
-    with pytest.raises(ImagesLost, match="too far back"):
+    with pytest.raises(ImagesLost, match="cannot be reverted"):
         commit(tmp_path, 6, 9)
     commit(tmp_path, 9, 12, kept_from=5)
     commit(tmp_path, 5, 9)

@@ -186,7 +186,7 @@ def test_a_lost_index_is_detected(tmp_path: Path) -> None:
     index_of(tmp_path, [[((0, 1, 1, 0), False)]])
     for path in (tmp_path / FOLDER).iterdir():
         path.unlink()
-    with pytest.raises(ChainBroken, match="is gone"):
+    with pytest.raises(ChainBroken, match="is missing"):
         Index(tmp_path).look((OffsetRange(0, 0, 5),))
 
 
