@@ -311,7 +311,9 @@ def _may_be_lost(state: ClusterState, plan: Plan) -> str:
     names = sorted([state.nodes[node].name for node in gaining])
     shown = ", ".join(names[:NAMES_MAX]) + (", …" if len(names) > NAMES_MAX else "")
     bare.update((source.replication, source.end) for source in plan.sources)
-    told = f"{len(bare)} ranges have replicas without all rows: run `ringlog node rebuild` for {shown}"
+    told = f"{len(bare)} ranges have replicas without all rows" + (
+        f": run `ringlog node rebuild` for {shown}" if shown else ""
+    )
     lossy = unsourced(plan)
     if not lossy:
         return f"{told}; enough old replicas of every range are left"
