@@ -24,7 +24,7 @@ NOT_FOR_USERS = ("docs/internals/", "docs/decisions/", "docs/reference/")
 """Pages for developers of the project, and generated pages, may be long."""
 
 PAGES = tuple(path for path in files() if path.suffix == ".md")
-PACKAGES = sorted({package_of(path) for path in python_files()} - {"tests"})
+PACKAGES = sorted({package_of(path) for path in python_files()})
 
 
 def faults(where: str, sentences: Sequence[Sentence]) -> list[str]:
