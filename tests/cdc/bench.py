@@ -55,7 +55,7 @@ class BenchWriter(Writer):
         self.use(store)
 
     def register(self, stopping: threading.Event | None = None) -> int:
-        """Register the writer and return the epoch."""
+        """Register the writer and return the epoch of its registration."""
         return self.run_steps(self.promises.register(), stopping or threading.Event())
 
     def step(self) -> None:

@@ -172,7 +172,7 @@ class Cluster:
     # --------------------------------------------------------------------------------------------- writes
 
     def write(self, what: int, named: int, when: int) -> None:
-        """Append a write of a random kind; its author claims a position, or not."""
+        """Append a write of a random kind; it may name an epoch, a table id or a table version."""
         self.now += when % 5 * 400 * MS
         appended = (self.now - when % 3 * 300 * MS) // MS * MS
         names: dict[str, Any] = ({}, {}, {"epoch": named % (self.state.epoch + 1)},

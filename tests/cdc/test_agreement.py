@@ -37,7 +37,7 @@ IMAGES = {"images": {"ks.t": {"id": "t", "preimage": "full", "postimage": False,
 
 
 def batch(checkpoint: Path, number: int, end: int, *, planned: bool = True, done: bool = True) -> None:
-    """Return one batch as the job leaves it, committed if it is done."""
+    """Write one batch as the job leaves it, committed if it is done."""
     for name in ("offsets", "commits"):
         (checkpoint / "spark" / name).mkdir(parents=True, exist_ok=True)
     (checkpoint / "spark" / "offsets" / str(number)).write_text("v1\n{}\n" + json.dumps({TOPIC: {"0": end}}))

@@ -39,7 +39,7 @@ TIMES = st.integers(NOW - 10, NOW + 10) | st.sampled_from([0, -1, 63, 64, 2**63 
 
 @st.composite
 def families(draw: st.DrawFn) -> list[bytes]:
-    """Writes that differ only in ids, times and contents of equal width."""
+    """Return writes that differ only in ids, times and contents of equal width."""
     chance = random.Random(draw(st.integers(0, 2**32)))
     table, keys = draw(
         st.sampled_from([("orders", 1), ("lines", 2), ("quiet", 1), ("keyed", 1), ("typed", 1), ("lost", 1)])

@@ -88,7 +88,7 @@ def batch(first: int, appended: list[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "appended"])
 
 
-def test_a_task_goes_as_far_as_the_first_mark_and_reads_on_to_its_end() -> None:
+def test_a_task_writes_up_to_the_first_mark_and_reads_to_its_end() -> None:
     read = []
 
     def task() -> object:

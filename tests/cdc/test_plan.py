@@ -76,7 +76,7 @@ def test_used_times_only_grow() -> None:
     assert part_after(first, OffsetRange(0, 3, 4), used=20).used == 50
 
 
-def test_closing_is_an_entry_and_is_remembered() -> None:
+def test_a_closing_is_stored_as_an_entry() -> None:
     first = part_after(GENESIS, OffsetRange(0, 0, 3))
     closing = close_entry(first, generations=["g1"], low_watermark=40, epoch=6, incarnation="i")
     later = part_after(closing, OffsetRange(0, 3, 4))
@@ -123,7 +123,7 @@ def test_invalid_entries_are_named(data: bytes) -> None:
         (0, 99, False),
     ],
 )
-def test_a_write_waits_unless_both_its_times_lie_below_the_horizon(timestamp: int, appended: int, held: bool) -> None:
+def test_a_write_waits_unless_both_times_are_below_the_lease(timestamp: int, appended: int, held: bool) -> None:
     assert is_held(timestamp, appended, horizon=100, leeway=5) is held
     assert (used_time(timestamp, appended, leeway=5) >= 100) is held
 

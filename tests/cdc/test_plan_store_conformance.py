@@ -73,7 +73,7 @@ def test_an_entry_is_stored_once(place: Place) -> None:
     assert place.open().head == first
 
 
-def test_an_entry_that_does_not_follow_is_not_stored(place: Place) -> None:
+def test_an_invalid_successor_is_not_stored(place: Place) -> None:
     store = place.open()
     first = part(GENESIS, 0, 3)
     second = part(first, 1, 5)
@@ -87,7 +87,7 @@ def test_an_entry_that_does_not_follow_is_not_stored(place: Place) -> None:
     assert place.open().head == second
 
 
-def test_marks_are_read_back_and_durable_positions_stop_before_the_first_part_without_one(place: Place) -> None:
+def test_durable_positions_stop_before_the_first_unmarked_part(place: Place) -> None:
     store = place.open()
     first = part(store.head, 0, 3)
     place.do(store.append(first))

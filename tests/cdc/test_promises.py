@@ -40,7 +40,7 @@ BUSY = WriterStanding(horizon=1_000, floor=0, low_watermark=0, used=0, prepared=
         ({"prepared": True, "used": 700, "low_watermark": 900}, 990, 900),
     ],
 )
-def test_horizon(changes: dict[str, object], now: int, wanted: int | None) -> None:
+def test_write_lease(changes: dict[str, object], now: int, wanted: int | None) -> None:
     assert next_horizon(replace(BUSY, **changes), now, LEAD) == wanted  # type: ignore[arg-type]
 
 
@@ -87,7 +87,7 @@ def test_one_uncovered_partition_suffices() -> None:
         (150, 150, True, Claim.SUBMIT),
     ],
 )
-def test_a_low_watermark_is_below_the_horizon(horizon: int, claimed: int, is_durable: bool, wanted: Claim) -> None:
+def test_a_low_watermark_is_below_the_lease(horizon: int, claimed: int, is_durable: bool, wanted: Claim) -> None:
     mine = CdcWriter("w", "i", 1, horizon, 0, 100, (), ())
     assert next_claim(mine, claimed, is_durable) is wanted
 

@@ -68,7 +68,7 @@ def test_a_failed_spark_start_is_reported_in_one_line(tmp_path: Path) -> None:
 # Work that a worker skips between tasks; modules in zip files stay importable.
 
 
-def test_importers_of_zip_files_are_forgotten_until_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zip_importers_are_removed_until_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "modules.zip"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("in_a_zip_file.py", "VALUE = 1\n")
@@ -103,7 +103,7 @@ print(int(kept), first, faults())
 """
 
 
-def test_memory_that_was_freed_stays_with_the_worker() -> None:
+def test_freed_memory_stays_with_the_worker() -> None:
     """This applies if the C library has the setting: the worker requests no new pages."""
     found = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
     kept, before, after = map(int, found.stdout.split())

@@ -198,7 +198,7 @@ def test_an_independent_decoder_agrees(what: str) -> None:
         assert len({*names}) == len(names) or told["deleted"] == ["m"], "a replaced collection is in both"
 
 
-def test_every_kind_of_row_is_there() -> None:
+def test_the_file_has_every_kind_of_row() -> None:
     rows = [record["says"] for case in CASES.values() for record in case["records"] if record["topic"] == "cdc"]
     assert {told["operation"] for told in rows} == {0, 1, 2, 3, 4, 5, 7, 9}
 

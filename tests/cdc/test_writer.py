@@ -72,7 +72,7 @@ class Bench:
         return until(raised, "the first extension")
 
     def plan(self, used: int, done: bool = True) -> None:
-        """Return a stored plan that used times up to ``used``."""
+        """Store a plan that used times up to ``used``."""
         self.store.append(
             route_entry(
                 self.store.head,
@@ -271,7 +271,7 @@ def test_an_unanswered_registration_is_repeated_with_the_same_request(bench: Ben
     assert bench.known.incarnation == writer.promises.incarnation
 
 
-def test_a_writer_that_is_stopped_does_not_wait_for_an_answer(bench: Bench) -> None:
+def test_a_stopped_writer_does_not_wait_for_an_answer(bench: Bench) -> None:
     calls = threading.Event()
 
     def never(command: Command, **options: Any) -> Submitted:

@@ -372,7 +372,7 @@ def test_the_variable_sets_the_folder_of_nodes(tmp_path: Path, monkeypatch: pyte
         assert cluster_files(FIRST) == [mine]
 
 
-def test_after_every_error_of_a_damaged_log_the_broker_is_named() -> None:
+def test_errors_of_a_damaged_log_name_the_broker() -> None:
     """The command may have used the wrong broker."""
     damages = {LogDamaged, *LogDamaged.__subclasses__()}
     assert {one.code for one in damages} <= ABOUT_BROKERS
@@ -464,7 +464,7 @@ def test_settings_of_an_existing_cluster_are_refused(monkeypatch: pytest.MonkeyP
     assert change in said.stderr
 
 
-def test_a_lost_cluster_is_recovered_and_one_that_was_never_created_is_created() -> None:
+def test_a_lost_cluster_is_recovered_and_a_new_one_is_created() -> None:
     store_cluster(FIRST)
     resolve("a:1", "shop")
     lost = str(with_way_out(TopicMissing("shop.metadata")))

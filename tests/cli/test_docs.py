@@ -43,13 +43,13 @@ def test_pages_show_no_old_names_of_commands_and_options(page: Path) -> None:
     assert [words for words in found if words] == []
 
 
-def test_an_old_name_would_be_found() -> None:
+def test_an_old_name_is_found() -> None:
     assert hidden_words(["ringlog", "cluster", "found", "c"]) == ["found"]
     assert hidden_words(["ringlog", "balance", "chart", "f", "--wait"]) == []
     assert hidden_words(["ringlog", "audit", "--wait", "9"]) == ["--wait"]
 
 
-def test_a_wrong_command_would_be_found() -> None:
+def test_a_wrong_command_is_found() -> None:
     assert unknown(["ringlog", "stack", "upp"]) == "upp in ringlog stack upp"
     assert unknown(["ringlog", "stack", "up", "--fast"]) == "--fast of ringlog stack up --fast"
     assert wrong_use(["ringlog", "node", "join"]) == "Missing parameter: node (ringlog node join)"

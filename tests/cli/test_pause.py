@@ -1,4 +1,4 @@
-"""``ringlog pause`` and ``ringlog resume`` on a log in memory, and the status of paused agents."""
+"""``ringlog pause`` and ``ringlog resume`` on a log in memory, and the display of pauses."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_an_unwritable_page_of_planted_bugs_is_refused_before_the_runs(
     assert capsys.readouterr().err.startswith(f"bad_file: --page {tmp_path / page}: ")
 
 
-def test_a_context_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_context_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse() -> None:
         from ringlog.runtime.context import ClusterContext, store_cluster
 

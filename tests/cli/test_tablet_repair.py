@@ -66,7 +66,7 @@ def test_without_numbers_all_tablets_are_repaired(client: Client, monkeypatch: p
     assert (status, json.loads(out)["repaired"], json.loads(out)["failed"]) == (0, [3, 5], {}), err
 
 
-def test_without_waiting_it_names_the_command_that_continues(client: Client) -> None:
+def test_without_a_wait_it_names_the_command_that_continues(client: Client) -> None:
     status, out, err = run("tablet", "repair", TABLE, "--no-wait")
     assert (status, err) == (0, "")
     first, then = out.splitlines()

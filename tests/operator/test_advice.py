@@ -112,7 +112,7 @@ def test_with_one_replica_the_last_resort_is_named_with_its_loss() -> None:
     assert after.nodes["n2"].state == "left"
 
 
-def test_a_node_that_died_in_its_own_join_is_started_again_or_unregistered() -> None:
+def test_a_node_that_died_in_its_join_is_restarted_or_unregistered() -> None:
     state, operation = admitted(replace(placed(PLACES, simple(3)), cluster_id="c"), Join("x", (150,), SEED))
     state = driven(state, operation, "write_both_read_old")
     acks = {node: replace(ack, reports=()) for node, ack in all_acks(state).items() if node != "x"}

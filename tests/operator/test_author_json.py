@@ -108,7 +108,7 @@ def refused(value, state=STATE):
         ),
     ],
 )
-def test_json_is_the_command(value, command):
+def test_json_equals_the_command(value, command):
     assert read(value) == command
 
 

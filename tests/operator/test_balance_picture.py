@@ -35,7 +35,7 @@ START = lives.with_table(lives.three_racks(), factor(2), 4)
 
 
 def moved(state: ClusterState, index: int = 0) -> Iterator[ClusterState]:
-    """Return every state of a migration."""
+    """Yield every state of a migration."""
     state = applied(state, MigrateTablets((migration(state, index),)))
     yield state
     while tablet(state, index).transition is not None:
@@ -47,7 +47,7 @@ def table_load(state: ClusterState, table: str, own: tuple[int, ...], sizes: tup
 
 
 def said(state: ClusterState, appended: int) -> list[ReceivedLoad]:
-    """Report from every node: tablet i has i + 1 MiB."""
+    """Return a report of every node: tablet i has i + 1 MiB."""
     found = []
     for node in sorted(state.nodes):
         own = [one.index for one in state.tablets[TABLE] if node in dict(lives.places(one))]

@@ -49,7 +49,7 @@ class Story:
         return answer
 
     def join(self, name: str, token: int) -> list[str]:
-        """Apply the stages that a join passes without intervention."""
+        """Join a node and return the stages that it passes without intervention."""
         self.say(command="RegisterNode", name=name)
         self.say(command="Join", node=name, tokens=[token])
         return self.goes_on()
@@ -63,14 +63,14 @@ class Story:
         return self.rehearsal.clock.now_us()
 
     def promised_ahead(self) -> None:
-        """The clocks of a writer and of the validator on its machine were a year ahead."""
+        """Register a writer while its clock and the validator's clock are a year ahead."""
         self.say(command="RegisterCdcWriter", writer="w", incarnation="i1")
         advance = AdvanceCdcWriter("w", "i1", self.now + YEAR_US, self.rehearsal.state.writers["w"].low_watermark)
         assert too_far_ahead(self.rehearsal.state, advance, self.now + YEAR_US) is None
         assert self.say(command="AdvanceCdcWriter", writer="w", horizon=advance.horizon)["outcome"] == "applied"
 
     def settled_ahead(self) -> None:
-        """A node accepted writes while its clock and the validator's clock were a year ahead."""
+        """Accept writes while the clocks of the node and the validator are a year ahead."""
         state, wrong = self.rehearsal.state, self.now + YEAR_US
         wanted = next_watermark_request(state, wrong, None, is_active=True, node="n1")
         assert wanted is not None
@@ -85,7 +85,7 @@ class Story:
         return outcome
 
     def committed_ahead(self) -> str:
-        """A clock that was a year ahead committed a generation; its join is finished."""
+        """Commit a generation by a clock a year ahead, finish its join, and return its id."""
         right = self.now
         self.rehearsal.clock.advance(YEAR_US / 1_000_000)
         assert self.join("n2", 100)[-1] == "finished"

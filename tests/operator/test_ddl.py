@@ -163,7 +163,7 @@ def test_a_typical_schema() -> None:
         ),
     ],
 )
-def test_one_statement_is_its_command(text: str, fields: dict[str, Any]) -> None:
+def test_a_statement_equals_its_command(text: str, fields: dict[str, Any]) -> None:
     assert batch_json(read_ddl(text, "ks")) == fields
 
 
@@ -421,7 +421,7 @@ def test_a_part_of_the_schema() -> None:
         assert caught.value.code == code
 
 
-def test_an_unlucky_name_of_a_datacenter() -> None:
+def test_a_datacenter_named_class() -> None:
     local = (DatacenterReplication("class", 1), DatacenterReplication("dc1", 2))
     state = replace(EMPTY, keyspaces=applied(EMPTY, CreateKeyspace("ks", Replication("simple", 1))).keyspaces)
     keyspace = replace(state.keyspaces["ks"], replication=Replication("network", 3, local))
@@ -450,7 +450,7 @@ def test_output_of_cassandras_driver_is_read() -> None:
     assert command_of(aggregate.as_cql_query()) == CreateAggregate("shop", "sum", ("int",), "next", "int", "", "0")
 
 
-def test_the_reason_of_an_unsupported_word_names_commands_that_exist() -> None:
+def test_the_reason_of_an_unsupported_word_names_existing_commands() -> None:
     named = {word: re.findall(r"`(ringlog [^`]+)`", reason) for word, reason in REASONS.items()}
     assert named["GRANT"] == named["ROLE"] == named["USER"] == ["ringlog cluster acls"]
     assert [unknown(line.split()) for lines in named.values() for line in lines if unknown(line.split())] == []

@@ -76,7 +76,7 @@ def test_mismatches_are_named(cluster: Cluster, field: str, value: Any) -> None:
     assert str(getattr(head, field)) in row.why
 
 
-def test_a_snapshot_of_an_epoch_that_the_log_lacks_is_named(cluster: Cluster) -> None:
+def test_a_snapshot_of_an_unknown_epoch_is_named(cluster: Cluster) -> None:
     head = replace(cluster.store(), epoch=10_000)
     _, (row,) = checked(past_in(cluster), cluster.log.identity(), [head])
     assert (row.folded, row.why) == ("", f"the log ends with epoch {cluster.state.epoch}")
@@ -85,7 +85,7 @@ def test_a_snapshot_of_an_epoch_that_the_log_lacks_is_named(cluster: Cluster) ->
 # ------------------------------------------------------------------------------------------- a log that begins later
 
 
-def test_the_past_begins_with_the_oldest_snapshot_that_the_log_follows(cluster: Cluster) -> None:
+def test_the_past_begins_with_the_oldest_usable_snapshot(cluster: Cluster) -> None:
     first, second = cluster.store("publisher"), cluster.store("publisher")
     last = cluster.store("publisher")
     cluster.log.delete_before(second.position - 1)

@@ -122,7 +122,7 @@ def _joining(stage: str) -> ClusterState:
     return next(state for state in states if [op.stage for op in in_flight(state)] == [stage] and len(state.nodes) == 2)
 
 
-def test_an_operation_is_named_by_the_beginning_of_its_id() -> None:
+def test_an_operation_is_named_by_an_id_prefix() -> None:
     state, draw = _joining("prepared"), SeededDraw(b"x")
     (one,) = in_flight(state)
     for cancel in (CancelOperation("join", "why"), CancelOperation(one.id, "why")):

@@ -104,7 +104,7 @@ IDS_OF_NODES = re.compile(r"\bIds? of (?:\w+ ){0,2}nodes?\b")
 
 
 def documented(model: Any) -> Iterator[tuple[str, str]]:
-    """Return each field of a command, or of a value in one, with its doc."""
+    """Yield each field of a command, or of a value in one, with its doc."""
     type_hints = get_type_hints(model, include_extras=True)
     for field in fields(model):
         hint = type_hints[field.name]

@@ -21,7 +21,7 @@ PLAYED_MAX = 60
 
 
 def actions_of(script: Script) -> Iterator[str]:
-    """Return all actions of the script, including those at armed moments."""
+    """Yield all actions of the script, including those at armed moments."""
     for action in script.actions:
         what, arguments = action.what, action.arguments
         yield what

@@ -28,7 +28,7 @@ def last_state(seed: int, *more: Action) -> ClusterState:
 
 
 def run(seed: int, *more: Action) -> tuple[ClusterState, Counter[tuple[str, ...]]]:
-    """Run a cluster whose table has eight tablets while n3 joins; return its last state and its events."""
+    """Run a cluster with a table of eight tablets while n3 joins; return its last state and its events."""
     actions = (
         Action(0, 0, "with_role", ("balancer",)),
         Action(1, 0, "spread", (1, 8)),

@@ -21,7 +21,7 @@ class Bench:
         self.partition = self.broker.partition("t")
 
     def do(self, work: Generator[Any, bool, Any], host: SimHost | None = None) -> list[Any]:
-        """Start ``work``; the list gets its result or its exception."""
+        """Start ``work`` and return a list that gets its result or exception."""
         outcome: list[Any] = []
 
         def run() -> Generator[Any, bool, None]:
@@ -53,7 +53,7 @@ def test_an_acknowledged_record_survives_every_change_of_leaders() -> None:
         assert set(acknowledged) <= set(bench.values())
 
 
-def test_a_leader_that_changes_loses_an_unacknowledged_tail_sometimes() -> None:
+def test_a_leader_change_may_lose_an_unacknowledged_tail() -> None:
     lost = 0
     for seed in range(40):
         bench = Bench(seed)
@@ -100,7 +100,7 @@ def test_a_fenced_producer_cannot_write_and_transactions_leave_gaps() -> None:
     assert bench.partition.offsets == [0, 1, 3]
 
 
-def test_a_partition_of_a_group_goes_to_another_member_when_its_owner_is_silent() -> None:
+def test_a_partition_of_a_silent_owner_is_reassigned() -> None:
     bench = Bench()
     one, two = object(), object()
     owns = bench.do(bench.broker.poll(bench.host, "g", one, SECOND))

@@ -19,7 +19,7 @@ SHAPE = ClusterShape(founded=1, joining=1, factor=1, tokens=2, history=10_000, o
 
 
 def story(seed: int, *befalls: tuple[int, str, tuple[object, ...]]) -> RunReport:
-    """Return a script: a second node joins under load, plus events of (milliseconds, action, arguments)."""
+    """Run a script: a second node joins under load, plus events of (milliseconds, action, arguments)."""
     happens = [
         (100, "burst", (4,)),
         (400, "start", ("n2",)),

@@ -125,7 +125,7 @@ UNCUT = Mutant(
 
 
 def story(seed: int) -> RunReport:
-    """The watermark is ten minutes ahead when a node starts to join and a setting changes."""
+    """Run a script: a node joins and a setting changes while the watermark is ten minutes ahead."""
     happens: list[Befalls] = [
         *((at, "clock", (name, sign * AHEAD_MS)) for at, sign in ((300, 1), (2_000, -1)) for name in WRONG),
         *((at, "burst", (5,)) for at in (600, 1_000, 1_400, 4_500, 75_000)),

@@ -31,7 +31,7 @@ NARROWED: tuple[Befalls, ...] = ((1_000, "images", ("narrow", "i")),)
 
 
 def story(seed: int, *befalls: Befalls, tables: str = "i", made: str = "create") -> RunReport:
-    """Return a script with writes to few rows of tables with images, plus events of (milliseconds, action,
+    """Run a script with writes to few rows of tables with images, plus events of (milliseconds, action,
     arguments).
     """
     happens = [

@@ -18,7 +18,7 @@ Befalls = tuple[int, str, tuple[object, ...]]
 
 
 def story(seed: int, nth: int, delay: int, *befalls: Befalls) -> RunReport:
-    """Return a script that deletes the checkpoint ``delay`` ms after the start of part ``nth``, with late rows in
+    """Run a script that deletes the checkpoint ``delay`` ms after the start of part ``nth``, with late rows in
     flight.
     """
     happens: list[Befalls] = [
@@ -39,7 +39,7 @@ def play(seed: int, happens: list[Befalls], shape: ClusterShape = SHAPE, calm: i
 
 
 def images_switched(seed: int) -> RunReport:
-    """Return a script: a table loses its images before its writes are decided again."""
+    """Run a script: a table loses its images before its writes are decided again."""
     nth = 4 + seed % 5
     happens: list[Befalls] = [
         (0, "images", ("create", "i")),
@@ -61,7 +61,7 @@ def test_a_half_written_write_is_completed_with_other_images() -> None:
 
 
 def cut_off(seed: int, steps: int) -> RunReport:
-    """Return a script: a driver dies in a part before a generation starts, is fenced, and returns after the close."""
+    """Run a script: a driver dies in a part before a generation starts, is fenced, and returns after the close."""
     committed: list[Befalls] = [
         (0, "when", ("CommitCdcGeneration", 1, delay, *what))
         for delay, what in (
@@ -106,7 +106,7 @@ def test_the_next_driver_may_die_in_any_step() -> None:
 
 
 def silenced() -> Iterator[RunReport]:
-    """Return a script: a table has no log for a while, and has one again when a checkpoint is lost."""
+    """Run a script per seed: a table has no log for a while, and has one again when a checkpoint is lost."""
     for seed in range(1, 13):
         happens: list[Befalls] = [
             (0, "images", ("create", "i")),

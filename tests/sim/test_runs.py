@@ -41,7 +41,7 @@ def test_fixed_seeds_break_no_promise() -> None:
     assert found.did["entry", "AdvanceOperation", "applied"] > 100
 
 
-def test_a_search_over_all_profiles_gives_each_seed_a_profile_that_replays_it() -> None:
+def test_a_search_over_all_profiles_names_the_profile_of_each_seed() -> None:
     assert set(SHARES) == set(PROFILES) >= set(STORIES), "add the new profile to the search"
     assert sum(SHARES.values()) == 100
     drawn = Counter(profile_of(seed) for seed in range(2_000))
@@ -89,7 +89,7 @@ def test_every_command_belongs_to_one_family() -> None:
     assert all(check.__doc__ for check in CHECKS)
 
 
-def test_scripts_survive_json() -> None:
+def test_scripts_round_trip_as_json() -> None:
     for seed in range(20):
         script = draw_script(seed, PROFILES["large"])
         assert from_json(json.loads(json.dumps(to_json(script)))) == script

@@ -38,14 +38,14 @@ def _agreed(story: Callable[..., None], **more: str) -> Story:
 
 
 def _copied(folder: Path) -> None:
-    """Return the value of the fixture in that module."""
+    """Run the test of a copy with the values of its fixtures."""
     cluster = copies.cluster.__wrapped__()  # type: ignore[attr-defined]
     made = copies.copy.__wrapped__(folder, cluster)  # type: ignore[attr-defined]
     copies.test_a_copy_restarts_if_the_log_starts_later(folder, cluster, next(made))
 
 
 def _pruned(story: Callable[..., None], *more: object) -> Story:
-    """Return the value of the fixture in that module."""
+    """Return a story on the state of that module's fixture."""
     return lambda _: story(prunings.altered.__wrapped__(), *more)  # type: ignore[attr-defined]
 
 
@@ -111,6 +111,6 @@ def test_a_planted_bug_is_found(name: str, tmp_path: Path, monkeypatch: pytest.M
     for folder in ("right", "wrong"):
         (tmp_path / folder).mkdir()
     STORIES[name](tmp_path / "right")
-    monkeypatch.setattr(agreement, "LONG_S", 1.0)  # the time limit for events that the bug prevents
+    monkeypatch.setattr(agreement, "LONG_S", 1.0)  # the timeout for events that the bug prevents
     with planted(bug), pytest.raises((Exception, pytest.fail.Exception)):
         STORIES[name](tmp_path / "wrong")

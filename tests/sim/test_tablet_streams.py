@@ -33,7 +33,7 @@ FOUND = {"tablets_as_before": "cdc_tablets", "rows_of_tablets_in_the_ring": "cdc
 
 
 def story(seed: int) -> RunReport:
-    """Return events of (milliseconds, action, arguments): two tablets become four, a node joins, four become two."""
+    """Run a script: two tablets become four, a node joins, four become two."""
     happens: list[tuple[int, str, tuple[object, ...]]] = [
         (100, "burst", (2,)),
         (150, "logged_tablets", (1, 2)),

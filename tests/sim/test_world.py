@@ -69,7 +69,7 @@ def test_a_paused_host_continues_in_order() -> None:
     assert set(seen[1:]) == {resumed, resumed + MS, "message"}
 
 
-def test_a_link_keeps_its_order_except_for_stragglers() -> None:
+def test_a_link_keeps_order_except_for_late_messages() -> None:
     world, seen = SimWorld(1), []
     a, b = world.host("a"), world.host("b")
     for number in range(50):

@@ -64,7 +64,7 @@ def test_links_out_of_the_site_become_text() -> None:
     )
 
 
-def test_lists_get_the_indentation_that_the_generator_needs() -> None:
+def test_lists_get_the_indentation_of_the_generator() -> None:
     page = """Text
 
 1. One
@@ -120,7 +120,7 @@ lazy
     )
 
 
-def test_the_api_reference_has_the_client_and_each_name_that_the_pages_import() -> None:
+def test_the_api_reference_has_the_client_and_all_imported_names() -> None:
     made = api.pages()
     assert "## Client\n" in made["ringlog.client.client.md"]
     assert "### Client.submit\n" in made["ringlog.client.client.md"]

@@ -24,7 +24,7 @@ OWN = (
 
 
 def raised(tree: ast.AST) -> Iterator[str]:
-    """Return the codes that a module passes to raising functions or to its error classes."""
+    """Yield the codes that a module passes to raising functions or to its error classes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args:
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -72,7 +72,7 @@ WORDS_OF_ITS_OWN = ("services/ringlog/kernel/balance/", "services/ringlog_testin
 
 
 def compared(tree: ast.Module) -> Iterator[str]:
-    """Return the codes that a module compares: single ones, or members of a named collection."""
+    """Yield the codes that a module compares: single ones, or members of a named collection."""
     named: dict[str, ast.expr] = {}
     for line in tree.body:
         if isinstance(line, ast.Assign | ast.AnnAssign) and line.value is not None:

@@ -114,7 +114,7 @@ def test_every_name_has_a_user(dead: dict[str, str]) -> None:
     assert {name: where for name, where in left.items() if not re.search(rf"\b{name}\b", guides)} == {}
 
 
-def test_every_excuse_is_needed(dead: dict[str, str]) -> None:
+def test_every_exception_is_needed(dead: dict[str, str]) -> None:
     assert set().union(*HOOKS.values(), FOR_TESTS) - set(dead) == set()
 
 

@@ -23,7 +23,7 @@ HERE = {
 
 
 def defined(module: str, tree: ast.Module) -> Iterator[tuple[Name, ast.stmt]]:
-    """Return the undecorated definitions of a module."""
+    """Yield the undecorated definitions of a module."""
     for line in tree.body:
         if isinstance(line, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if not line.decorator_list or isinstance(line, ast.ClassDef):
@@ -35,7 +35,7 @@ def defined(module: str, tree: ast.Module) -> Iterator[tuple[Name, ast.stmt]]:
 
 
 def used(module: str, tree: ast.Module) -> Iterator[Name]:
-    """Return the imports of a module, the names read from them, and its other names outside of their definitions."""
+    """Yield the imports of a module, the names read from them, and its other names outside of their definitions."""
     modules: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:

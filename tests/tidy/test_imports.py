@@ -29,7 +29,7 @@ def names_of(module: str) -> frozenset[str] | None:
 
 
 def _defined(body: list[ast.stmt]) -> Iterator[str]:
-    """Return the names that statements bind, including conditional ones."""
+    """Yield the names that statements bind, including conditional ones."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -48,7 +48,7 @@ IMPORT = re.compile(rf"^ *from (?:{'|'.join(FOLDERS)})\b[\w.]* import (?:\([^)]*
 
 
 def missing(content: str) -> Iterator[str]:
-    """Return imports of the product that do not exist."""
+    """Yield imports of the product that do not exist."""
     for found in IMPORT.findall(content):
         (node,) = ast.parse(found.strip()).body
         assert isinstance(node, ast.ImportFrom)

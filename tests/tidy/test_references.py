@@ -69,7 +69,7 @@ def is_there(name: str) -> bool:
 
 
 def missing(content: str) -> Iterator[str]:
-    """Return the unresolved references of a text that begin with a folder."""
+    """Yield the unresolved references of a text that begin with a folder."""
     for name in REFERENCE.findall(content):
         if name.partition(".")[0] in folders() and not is_there(name):
             yield name
@@ -132,7 +132,7 @@ YOURS = {("Topics", "`dead-letters`"), ("Memory and files of processes", "node: 
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    """Return (section, growing thing, proof of the bound) of each row."""
+    """Yield (section, growing thing, proof of the bound) of each row."""
     text = GUIDE.read_text(encoding="utf-8")
     for section in SECTIONS:
         lines = text.split(f"## {section}\n")[1].split("\n## ")[0].splitlines()

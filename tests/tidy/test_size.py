@@ -93,7 +93,7 @@ def package_of(path: Path) -> str:
 
 
 def identifiers(tree: ast.AST) -> Iterator[str]:
-    """Return the names that a module defines: classes, functions, arguments, variables."""
+    """Yield the names that a module defines: classes, functions, arguments, variables."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):

@@ -48,7 +48,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Return pairs of (owner, expression)."""
+    """Yield pairs of (owner, expression)."""
     yield from ((rule["alert"], rule["expr"]) for rule in rules())
     for panel in panels():
         yield from ((panel["title"], target["expr"]) for target in panel.get("targets", ()))

@@ -32,7 +32,7 @@ def ruled_out() -> re.Pattern[str]:
 
 
 def texts_of_python(content: str) -> Iterator[tuple[int, str]]:
-    """Return (line, text) of the comments and strings of a Python file; adjacent ones are one text."""
+    """Yield (line, text) of the comments and strings of a Python file; adjacent ones are one text."""
     run: list[str] = []
     begun = 0
     for token in tokenize.generate_tokens(io.StringIO(content).readline):
@@ -45,7 +45,7 @@ def texts_of_python(content: str) -> Iterator[tuple[int, str]]:
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Return (line, text) of the prose in a file."""
+    """Yield (line, text) of the prose in a file."""
     content = text(path) or ""
     if path.suffix == ".py":
         yield from texts_of_python(content)

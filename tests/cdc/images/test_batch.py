@@ -67,7 +67,7 @@ def task_settings(bench: Bench, made: tuple[PlanEntry, dict[str, Any]]) -> Image
     return found
 
 
-def test_images_begin_with_the_first_part_that_has_some_and_repeatable_parts_stay(bench: Bench) -> None:
+def test_images_begin_with_the_first_imaged_part(bench: Bench) -> None:
     plain = part(bench, 0, 0, 4)
     assert plain[1]["images"] == {}
     assert task_settings(bench, plain) is None
@@ -82,7 +82,7 @@ def test_images_begin_with_the_first_part_that_has_some_and_repeatable_parts_sta
     assert task_settings(bench, parts[2]) is not None
 
 
-def test_a_part_behind_one_with_images_needs_its_states(bench: Bench, tmp_path: Path) -> None:
+def test_a_part_after_an_imaged_part_needs_its_states(bench: Bench, tmp_path: Path) -> None:
     bench.world.apply(AlterTable("shop", "orders", cdc=IMAGES))
     assert task_settings(bench, part(bench, 0, 0, 4)) is not None
     for path in (tmp_path / "images").iterdir():

@@ -69,7 +69,7 @@ def log(columns: list[Column] = INTS, shape: TableShape = ROWS, only_keys: bool 
 # ------------------------------------------------------------------------------------------------- black-box cases
 
 
-def test_e_a_row_of_a_table_without_clustering_key_inserted_twice_and_deleted() -> None:
+def test_e_two_inserts_and_a_delete_without_clustering_key() -> None:
     """Insert; preimage, insert; preimage, partition delete."""
     found = log([INTS[0], *INTS[2:]], SINGLE, clustering=(), postimage=False)
     assert [row[0] for row in found.shown(T, change(INSERT, None, T, v1=1, v2=2))] == [2]

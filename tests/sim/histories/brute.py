@@ -62,7 +62,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _log(state: Any, one: ClientOperation, known: set[Any]) -> Iterator[Any]:
-    """The state is the epoch and the requests of the history with their applied epochs."""
+    """Yield the next states; a state is the epoch and the requests of the history with their applied epochs."""
     epoch, done = state
     if one.op is Op.COMMIT:
         before = dict(done)

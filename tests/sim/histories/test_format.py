@@ -64,7 +64,7 @@ def test_a_line_that_breaks_a_rule_is_named(change: dict[str, object], code: str
     assert str(error).startswith(f"line 2: {field}: ")
 
 
-def test_a_value_must_be_there_even_if_it_is_null() -> None:
+def test_a_value_is_required_even_if_null() -> None:
     without = {name: value for name, value in GOOD.items() if name != "value"}
     assert refused(json.dumps(without) + "\n").code == "missing"
     assert parse_event(json.dumps(GOOD | {"value": None}), 1).value is None

@@ -176,7 +176,7 @@ def test_random_walks(first: int) -> None:
     assert len({history for walk in walks for history in walk.known}) > 4
 
 
-def test_a_walk_would_find_a_planted_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_finds_a_planted_defect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted plan asks one node of a quorum that it should merge."""
     real = planner.quorum_sources
     monkeypatch.setattr(planner, "quorum_sources", lambda *arguments: real(*arguments)[:1])
