@@ -74,7 +74,7 @@ def test_a_copy_reverts_without_a_complete_source() -> None:
     assert not reverted(streaming, {})
     state = applied(streaming, DeclareDown(source, "burnt"))
     (back,) = reverted(state, {})
-    assert back.tablets[0].reason == f"too few know every row; dead: {state.nodes[source].name}"
+    assert back.tablets[0].reason == f"too few live replicas have all rows; dead: {state.nodes[source].name}"
     moving = lives.tablet(applied(state, back)).transition
     assert moving is not None
     assert moving.stage == CLEANUP_TARGET

@@ -85,17 +85,17 @@ def test_an_acknowledgement_with_a_wrong_name_or_cluster_is_reported(streaming: 
     ids = replace(ids, node_names=ids.node_names.set("x", "id-x"))
     acks = all_acks(state)
     told = dict(complaints(ids, {"x": acks["x"]}, replace(state.operations[name], stage="prepared")))
-    assert told == {"id-x": "x acknowledges under its name; node must be its id, id-x"}
+    assert told == {"id-x": "x acknowledges with its name as the node; the node must be its id, id-x"}
     foreign = {"n1": replace(acks["n1"], cluster_id="d")}
     assert dict(complaints(state, foreign, state.operations[name])) == {
-        "n1": f"n1 acknowledges cluster d, and this one is {state.cluster_id}"
+        "n1": f"n1 acknowledges cluster d, this cluster is {state.cluster_id}"
     }
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"cluster_id": "d"}, "n1 acknowledges cluster d, and this one is c"),
+        ({"cluster_id": "d"}, "n1 acknowledges cluster d, this cluster is c"),
         ({"applied": -1, "state_id": "its own"}, "the acknowledgement of n1 is malformed: applied -1"),
     ],
 )

@@ -44,14 +44,14 @@ def test_a_node_that_answers_is_ready() -> None:
     ("view", "state", "why"),
     [
         (NodeView(NODE_ID, LogView(0, 0, None, None, None)), "starting", "the broker has not shown the log yet"),
-        (NodeView(NODE_ID, replace(LOG, epoch=0)), "starting", "reads the metadata log"),
+        (NodeView(NODE_ID, replace(LOG, epoch=0)), "starting", "the node reads the metadata log"),
         (replace(READY, node="someone else"), "starting", "not registered"),
         (replace(READY, registers=None), "starting", "not registered"),
-        (replace(READY, caught_up=False), "catching_up", "reads the mutations that it had read before;"),
+        (replace(READY, caught_up=False), "catching_up", "the node reads its earlier mutations again;"),
         (replace(READY, caught_up=False, mutations_behind=9), "catching_up", "9 records behind"),
         (replace(READY, registers=StatusReply(NODE_ID, 1)), "catching_up", "registers"),
         (as_member(state="left"), "left", "left the cluster"),
-        (replace(READY, stopping=True), "stopping", "asked to stop"),
+        (replace(READY, stopping=True), "stopping", "the node stops"),
         (replace(READY, failure="rows_damaged: x"), "halted", "rows_damaged: x"),
         (replace(READY, log=replace(LOG, halted=Halt("log_forked", "other entry", 4))), "halted", "log_forked: other"),
         (replace(READY, failure="disk", stopping=True, caught_up=False), "halted", "disk"),
@@ -66,7 +66,7 @@ def test_a_node_that_does_not_answer_reports_the_reason(view: NodeView, state: s
 def test_a_node_keeps_serving_without_a_broker_and_reports_it() -> None:
     health = health_of(replace(READY, log=replace(LOG, silent_s=61.4)))
     assert health.is_ready
-    assert health.why == f"the broker has not answered for 61 s: it serves at epoch {STATE.epoch}"
+    assert health.why == f"the broker has not answered for 61 s: the node serves at epoch {STATE.epoch}"
 
 
 def test_a_node_that_was_declared_down_reports_it() -> None:

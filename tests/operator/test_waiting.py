@@ -296,7 +296,7 @@ def test_failed_streams_are_shown_and_wait_for_a_decision() -> None:
     view = views.operation(stopped, stopped.operations[operation], acks)
     assert view["awaits_decision"]
     assert view["waits_for_nodes"] == ["x"]
-    begins = f"an operator's decision since epoch {stopped.epoch}: x after 200 tries"
+    begins = f"an operator's decision since epoch {stopped.epoch}: x failed after 200 tries"
     assert view["waits_for"].startswith(begins)
     assert [re.findall(r"ringlog operation (\w+)", way) for way in view["ways_out"]] == [["retry"], ["cancel"]]
     again = applied(stopped, RetryOperation(operation, "n2 is back"))

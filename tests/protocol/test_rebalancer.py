@@ -311,7 +311,7 @@ def test_a_replica_that_can_never_follow_has_its_step_cancelled() -> None:
     comes = newcomer(state)
     (found,) = propose(RebalancerView(state, words_with(state, {comes: Failing(0)})))
     assert found.command == CancelRebalance(
-        "z", 0, partition(state).revisions.pending, f"the replica on {comes} can never follow it: rows_damaged"
+        "z", 0, partition(state).revisions.pending, f"the replica on {comes} cannot follow the partition: rows_damaged"
     )
     was = partition(state).stable
     state, asked = final_state(done(state, found.command), "ABC", late=comes)

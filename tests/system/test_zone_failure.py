@@ -57,7 +57,7 @@ def test_a_step_to_a_node_whose_disk_fails_is_cancelled_and_its_cause_is_shown(r
     commands = [entry.command for entry in registers.agents.applied()]
     (cancel,) = [one for one in commands if isinstance(one, CancelRebalance)]
     (finish,) = [one for one in commands if isinstance(one, FinishCancel)]
-    assert cancel.reason == "the replica on n2 can never follow it: rows_damaged"
+    assert cancel.reason == "the replica on n2 cannot follow the partition: rows_damaged"
     assert finish.result == "rolled_back"
     (row,) = json.loads(registers.agents.run("zone", "show", ZONE, "--json"))["partitions"]
     assert (row["stable"], row["pending"]) == (["n1"], [])

@@ -189,7 +189,7 @@ def test_data_nodes_of_all_zones_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     for command in (CreateZone("x", ids[:1], 1), SetDataNodes("z", ids, 1), AlterZone("z", filter="$[0]", nodes=ids)):
         refused = fold(state, entry(state, command))
         assert refused.outcome.code == "too_many", command
-        assert refused.outcome.detail.endswith("data nodes, and 5 at most")
+        assert refused.outcome.detail.endswith("data nodes, the limit is 5")
     assert applied(state, SetDataNodes("y", ids[:1], state.epoch)).zones["y"].nodes == ids[:1]
 
 

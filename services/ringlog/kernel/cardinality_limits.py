@@ -59,4 +59,4 @@ def too_many(before: ClusterState, after: ClusterState) -> Rejected | None:
         return None
     most, subject = COUNTS_MAX[part]
     assert most < len(getattr(after, part)) > len(getattr(before, part)), "only what grows is refused"
-    return Rejected("too_many", f"{part}: there are {len(getattr(before, part))} {subject}, and {most} at most")
+    return Rejected("too_many", f"{part}: the state has {len(getattr(before, part))} {subject}, the limit is {most}")

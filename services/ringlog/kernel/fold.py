@@ -184,7 +184,7 @@ def _off_the_chain(state: ClusterState, entry: Entry) -> Folded | None:
     if entry.prev_state_id != (state.state_id if state.epoch > 0 else None):
         return _unchanged(state, OutcomeKind.STALE, detail=f"it follows {entry.prev_state_id}")
     if state.epoch == 0 and entry.kind != FOUNDING:
-        return _unchanged(state, OutcomeKind.STALE, detail=f"{entry.kind} cannot found a cluster")
+        return _unchanged(state, OutcomeKind.STALE, detail=f"{entry.kind} cannot create a cluster")
     return None
 
 
@@ -214,7 +214,9 @@ def _broken_identity(state: ClusterState, entry: Entry) -> Rejected | None:
         return Rejected("bad_field", "state_id: not a canonical UUID")
     near = entry.state_id[:8] == state.state_id[:8]  # same minute, so the step is small: the usual case
     if not near and _milliseconds(entry.state_id) - _milliseconds(state.state_id) > ID_STEP_MAX_MS:
-        return Rejected("bad_field", f"state_id: more than {ID_STEP_MAX_MS} ms above the one before: a clock is wrong")
+        return Rejected(
+            "bad_field", f"state_id: more than {ID_STEP_MAX_MS} ms above the previous state id: a clock is wrong"
+        )
     if state.epoch == 0:
         return None if is_uuid(entry.cluster_id) else Rejected("bad_field", "cluster_id: not a canonical UUID")
     if entry.state_id <= state.state_id:

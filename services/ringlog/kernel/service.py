@@ -249,16 +249,16 @@ def explained(state: ClusterState, step: ServiceStep, witnesses: Iterable[Witnes
         return ""
     names = ", ".join(state.nodes[name].name + (" (down)" if state.nodes[name].down else "") for name in silent)
     since = state.service[step.node].since
-    whom = f"{lacking} of {names}" if len(silent) > lacking else names
-    return f"{whom} must acknowledge epoch {since}"
+    awaited = f"{lacking} of {names}" if len(silent) > lacking else names
+    return f"{awaited} must acknowledge epoch {since}"
 
 
 def entered(state: ClusterState, step: ServiceStep, epoch: Epoch) -> Map[str, ServiceMember]:
     """Return the members after a step with the entry of ``epoch``."""
     if step.to == GONE:
-        assert state.service[step.node].stage == LEAVING, "nobody leaves the write group in one step"
+        assert state.service[step.node].stage == LEAVING, "a member does not leave the write group in one step"
         return state.service.delete(step.node)
-    assert step.to != MEMBER or state.service[step.node].stage == JOINING, "nobody becomes a member in one step"
+    assert step.to != MEMBER or state.service[step.node].stage == JOINING, "a node does not become a member in one step"
     assert step.to != JOINING or step.node not in state.service, "only a node outside of the groups joins"
     assert step.to != LEAVING or step.node in state.service, "only a node of a group leaves"
     after = state.service.set(step.node, ServiceMember(step.node, step.to, epoch))

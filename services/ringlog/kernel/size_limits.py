@@ -80,7 +80,7 @@ def too_large(before: ClusterState, after: ClusterState, command: Command) -> Re
 def _refusal(subject: str, size: int, most: int, then: str) -> Rejected | None:
     if size <= most:
         return None
-    return Rejected("too_large", f"{subject} could have {size:,} bytes, readers carry at most {most:,}: {then}")
+    return Rejected("too_large", f"{subject} could have {size:,} bytes, the limit is {most:,}: {then}")
 
 
 # ------------------------------------------------------------------------------------- positions and everybody
@@ -107,7 +107,9 @@ def _described(before: ClusterState, after: ClusterState) -> Rejected | None:
     count = sum([len(one.ends) for one in last.tables])
     if count <= DESCRIBED_RANGES_MAX:
         return None
-    why = f"generations: the last one would have {count:,} ranges of tables, and {DESCRIBED_RANGES_MAX:,} at most"
+    why = (
+        f"generations: the last generation would have {count:,} ranges of tables, the limit is {DESCRIBED_RANGES_MAX:,}"
+    )
     return Rejected("too_many", f"{why}: start the CDC job, which lets a generation without dropped tables follow")
 
 
@@ -122,7 +124,7 @@ def _placements_too_large(state: ClusterState) -> Rejected | None:
         return None
     members = sum(node.state not in NO_MEMBER for node in state.nodes.values())
     subject = f"placement: the record of a range with {members:,} members"
-    then = "with that number of nodes no keyspace can be on all of them"
+    then = "the cluster has too many nodes for a keyspace with the strategy entire"
     return _refusal(subject, _RECORD + keys + _MEMBER * members, CHANGE_BYTES_MAX, then)
 
 
@@ -173,10 +175,10 @@ def _zones(before: ClusterState, after: ClusterState, command: Command) -> Rejec
     if len(zone.nodes) > (0 if known is None else len(known.nodes)):
         named = sum([len(one.nodes) for one in after.zones.values()])
         if named > NAMED_NODES_MAX:
-            why = f"nodes: all zones would name {named:,} data nodes, and {NAMED_NODES_MAX:,} at most"
+            why = f"nodes: all zones would name {named:,} data nodes, the limit is {NAMED_NODES_MAX:,}"
             return Rejected("too_many", why)
     if zone.partitions * _PARTITION_MOST <= PARTITIONS_BYTES_MAX:
         return None
     total = sum([weight_of_partition(one) for one in changed_partitions(before, after, command)])
-    then = "name fewer partitions, or make a smaller zone"
+    then = "name fewer partitions, or create a smaller zone"
     return _refusal("partitions: the records that change", total, PARTITIONS_BYTES_MAX, then)

@@ -145,7 +145,7 @@ class DuplicateCheck:
             self.failure = NodeFailed(
                 f"another process has become this node (incarnation {ascii(ack.incarnation[:80])[1:-1]}, at epoch "
                 f"{ack.applied}): "
-                "this one ends; its folder was copied: let one of the two run"
+                "this process ends. Its folder was copied: run only one of the two"
             )
 
     def _digests(self) -> tuple[str, ...]:

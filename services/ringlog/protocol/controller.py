@@ -161,7 +161,7 @@ async def submit(proposal: Proposal) -> Rejection | None:
         return None
     if isinstance(answer, RejectedResult):
         return Rejection(proposal.subject, kind, answer.code, answer.detail)
-    return Rejection(proposal.subject, kind, "request_expired", "what became of it is looked up in the log")
+    return Rejection(proposal.subject, kind, "request_expired", "the outcome is looked up in the log")
 
 
 def proposal_of(role: str, state: ClusterState, subject: str, command: Command) -> Proposal:

@@ -48,7 +48,7 @@ def superseded(state: ClusterState, role: str, term: int) -> str | None:
 
 async def take_role(direct: Direct, role: str, instance: str, timeout: Micros | None = None) -> int:
     """Wait for the cluster, read all of its log, and take the role over; gives the term. Raises as ``take_over``."""
-    await Until(lambda state: state.epoch > 0 or None, FOREVER, "the cluster to be founded")
+    await Until(lambda state: state.epoch > 0 or None, FOREVER, "the cluster to be created")
     await CatchUp()
     taken = await direct.take_over(role, instance, timeout)
     await BecomeActive(taken.term)

@@ -298,7 +298,7 @@ def test_malformed_data_is_refused_at_once() -> None:
         ((head, replace(middle, streams=(b"short",)), tail), "16 bytes"),
         ((head, twice, tail), "twice"),
         ((head, replace(middle, ignore_msb=64), tail), "ignore_msb"),
-        ((replace(head, end=-(2**63)), middle, tail), "no token"),
+        ((replace(head, end=-(2**63)), middle, tail), "not a token"),
         ((middle, head, tail), "index"),
         ((head, tail), "index"),
         (changed_stream(ranges, 1, 0, index=7), "index 1"),

@@ -164,4 +164,4 @@ def test_change_topics_contain_features() -> None:
 def test_the_invariant_detects_a_disabled_feature() -> None:
     state = enabled()
     lost = replace(state, features=state.features.delete("split"))
-    assert any("split is not enabled any more" in one.detail for one in violations(lost, state))
+    assert any("split is no longer enabled" in one.detail for one in violations(lost, state))

@@ -101,7 +101,7 @@ def test_a_member_joins_and_leaves_in_two_steps() -> None:
 def test_a_rejection_uses_the_state_names_of_views() -> None:
     state = applied(of(2), node(3), Join(THREE, (30,), SEED))
     folded = fold(state, entry(state, AddServiceMember(THREE)))
-    assert folded.outcome.detail == "node: n3 is bootstrapping, so it can be no member"
+    assert folded.outcome.detail == "node: n3 is bootstrapping, so it cannot be a member"
 
 
 def test_the_last_member_cannot_leave() -> None:

@@ -94,7 +94,7 @@ def test_the_survivor_is_read_after_the_merge_of_live_rows() -> None:
     """Two of five replicas are alive. Each may have writes that the other lacks."""
     state = lost("BCE", "ABCDE", quorum=3)
     code, detail = refusal(state, reset(state, {"A": 3, "D": 7}))
-    assert (code, "registers of which only B, C, E have the last write" in detail) == ("may_lose_data", True), detail
+    assert (code, "registers whose last write only B, C, E have" in detail) == ("may_lose_data", True), detail
     state = done(state, reset(state, {"A": 3, "D": 7}, admits_loss=True))
     tablet = state.tablets[TABLE].tablet(0)
     (survivor, other) = ids("DA")
@@ -240,8 +240,8 @@ def test_the_read_survivor_is_kept_in_a_second_reset() -> None:
     state = done(steps(fetching, 1), *down("C"))
     assert refusal(state, reset(state, again)) == (
         "may_lose_data",
-        "partitions: z/0: it may lose the order of reads that C still answers, which alone was read; bring nodes back, "
-        "or admit the loss",
+        "partitions: z/0: the reset may lose the order of reads that C, the only read replica, still answers; "
+        "start the nodes, or admit the loss",
     )
     state = done(state, reset(state, again, admits_loss=True))
     assert shown(partition(state).pending[0]) == "D"
@@ -347,7 +347,7 @@ def test_a_survivor_waits_for_consent_to_later_losses() -> None:
         gone = ", ".join(sorted(lost_ + dead))
         assert str(waits(stuck)).startswith("stuck: ")
         assert f"for rows of its tablets that only {gone} have: start them again, or " in str(waits(stuck))
-        assert "ringlog zone reset --admit-loss, which may lose registers of which only" in str(waits(stuck))
+        assert "ringlog zone reset --admit-loss, which may lose registers whose last write only" in str(waits(stuck))
         (forced,) = of_coordinator(state)
         assert isinstance(forced, AdvanceTablets)
         assert tried(state, forced)[1] == ""

@@ -83,7 +83,7 @@ class _Changes:
 
     def of(self, table: str, tablet: Tablet, wants: tuple[DatacenterReplication, ...]) -> Migration | None:
         """Return the next change of a settled tablet. None if it needs none, or no node can take a replica."""
-        assert tablet.transition is None, "who is in transition waits"
+        assert tablet.transition is None, "a migrating tablet waits"
         there = [((one.node, one.shard), self._nodes[one.node]) for one in tablet.replicas]
         for want in wants:
             if (place := self._more(want, [node for _, node in there])) is not None:
@@ -111,7 +111,7 @@ class _Changes:
                 in_rack[self._racks[rack]] = count
         # By the replicas in its rack, then by load, then by id.
         node = self._targets[int(found[np.lexsort((self._loads[found], in_rack[self._rack_of[found]]))[0]])]
-        assert node.shards >= 1, "who may get tablets has shards"
+        assert node.shards >= 1, "each target has shards"
         assert all(one.id != node.id for one in there), "a node has at most one replica of a tablet"
         return min(((node.id, shard) for shard in range(node.shards)), key=lambda place: (self._held[place], place))
 

@@ -72,7 +72,7 @@ def to_ignore(
         if not node.down:
             return Rejected("wrong_node_state", f"ignore_nodes: {node.name} was not declared down")
         if name in not_these:
-            return Rejected("bad_field", f"ignore_nodes: {node.name} is what the operation is about")
+            return Rejected("bad_field", f"ignore_nodes: {node.name} is a node of the operation itself")
     return tuple(sorted(set(names)))
 
 

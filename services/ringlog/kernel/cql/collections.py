@@ -196,7 +196,7 @@ def split_elements(data: bytes, width: int) -> tuple[tuple[bytes, ...], ...]:
     if at != len(data):
         raise ValueError("there are bytes after the last element")
     if len({element[0] for element in elements}) < count and width == 2:
-        raise ValueError("a key comes twice")
+        raise ValueError("a key appears twice")
     return tuple(elements)
 
 
@@ -225,7 +225,7 @@ def split_fields(data: bytes, width: int) -> tuple[bytes | None, ...]:
 def _multi_cell(type_name: str) -> TypeShape:
     shape = shape_of(type_name)
     if shape is None or not shape.is_multi_cell:
-        raise ValueError(f"{type_name} is no multi-cell collection")
+        raise ValueError(f"{type_name} is not a multi-cell collection")
     return shape
 
 
@@ -239,7 +239,7 @@ def cells_of(type_name: str, data: bytes) -> tuple[tuple[bytes, bytes], ...]:
     if shape.name == "set":
         found = tuple((element, b"") for (element,) in split_elements(data, 1))
         if len(set(found)) < len(found):
-            raise ValueError("an element comes twice")
+            raise ValueError("an element appears twice")
         return found
     if shape.name == USER_TYPE:
         fields = enumerate(split_fields(data, len(shape.parts)))

@@ -129,7 +129,7 @@ def _made_of(type_name: str) -> CqlType | None:
         return None
     if shape.is_collection:
         return _collection_type(shape)
-    assert shape.has_fields, "what has parts is a collection, or has fields"
+    assert shape.has_fields, "a type with parts is a collection, or has fields"
     return _tuple_type(shape) if shape.name == TUPLE else _user_type(shape)
 
 
@@ -146,7 +146,7 @@ def _collection_type(shape: TypeShape) -> CqlType:
                 raise _Broken("must be a tuple of pairs")
             elements.append(tuple(serialize(part, one) for part, one in zip(parts, element, strict=True)))
         if shape.name != "list" and len({element[0] for element in elements}) < len(elements):
-            raise _Broken("must not have a key twice")
+            raise _Broken("must not contain a key twice")
         return join_elements(tuple(elements))
 
     def read(data: bytes) -> tuple[Any, ...]:
@@ -155,7 +155,7 @@ def _collection_type(shape: TypeShape) -> CqlType:
         except ValueError as error:
             raise _Broken(str(error)) from None
         if shape.name == "set" and len(set(elements)) < len(elements):
-            raise _Broken("must not have an element twice")
+            raise _Broken("must not contain an element twice")
         values = [tuple(deserialize(part, one) for part, one in zip(parts, each, strict=True)) for each in elements]
         return tuple(values) if len(parts) == 2 else tuple(value[0] for value in values)
 

@@ -164,7 +164,7 @@ def _integer(reader: _Reader, end: int) -> int:
         except ValueError:
             found = None
         if found is None or found.bit_length() > 63 or b"%d" % found != body:  # there are other spellings
-            raise StateUndecodable(f"offset {end}: {body!r} is no integer")
+            raise StateUndecodable(f"offset {end}: {body!r} is not an integer")
         reader.integers[body] = found
     reader.at = end
     return found

@@ -41,7 +41,7 @@ def _first_broken(ranges: Sequence[GenerationRange], first: int) -> str | None:
         if broken is not None:
             return f"range {position} that ends at {described.end}: {broken}"
         if before is not None and described.end <= before:
-            return f"range {position} that ends at {described.end}: ends must ascend, the one before is {before}"
+            return f"range {position} that ends at {described.end}: ends must ascend, the previous end is {before}"
         before = described.end
     return None
 
@@ -72,9 +72,9 @@ def broken_whole(parts: Sequence[Sequence[GenerationRange]]) -> str | None:
     for number, ranges in enumerate(parts):
         head = ranges[0]
         if _first_index(ranges) != position:
-            return f"part {number} must begin with range {position}, its streams say {_first_index(ranges)}"
+            return f"part {number} must begin with range {position}, its streams begin with {_first_index(ranges)}"
         if number > 0 and head.end <= before:
-            return f"part {number} begins at or before the end of the part before, {before}"
+            return f"part {number} begins at or before the end of the previous part, {before}"
         broken = _broken_streams(head, position, before)
         if broken is not None:
             return f"range {position} that ends at {head.end}: {broken}"
@@ -93,7 +93,7 @@ def _first_index(ranges: Sequence[GenerationRange]) -> int | None:
 def _broken_shape(described: GenerationRange) -> str | None:
     streams = described.streams
     if not is_token(described.end):
-        return "the end is no token"
+        return "the end is not a token"
     if not 0 <= described.ignore_msb <= IGNORE_MSB_MAX:
         return f"ignore_msb must be between 0 and {IGNORE_MSB_MAX}"
     if not 1 <= len(streams) <= SHARDS_MAX:
@@ -101,7 +101,7 @@ def _broken_shape(described: GenerationRange) -> str | None:
     if any(len(stream) != STREAM_ID_BYTES for stream in streams):
         return f"stream ids must have {STREAM_ID_BYTES} bytes"
     if len(set(streams)) < len(streams):
-        return "the same stream id is there twice"
+        return "a stream id appears twice"
     return None
 
 

@@ -113,7 +113,7 @@ def history_of(state: ClusterState, before: tuple[ClusterState, SchemaHistory] |
     for name, kept in in_order(state.table_lives):
         is_known = other.table_lives.get(name) is kept and name in known.lifetimes
         past[name] = known.lifetimes[name] if is_known else tuple(map(_counted_lifetime, kept))
-    assert lifetimes.keys().isdisjoint(past), "what is known of a table's past says what counts now, too"
+    assert lifetimes.keys().isdisjoint(past), "the past versions of a table include the current one"
     leeways = tuple((one.leeway, one.until) for one in state.settled.leeways)
     ends = [until for _, until in leeways]
     for found in past.values():

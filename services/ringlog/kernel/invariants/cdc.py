@@ -24,7 +24,7 @@ def generations(state: ClusterState, known: ClusterState) -> Details:
         if before.closed is None and after.closed is not None:
             yield f"{before.id} is open and {after.id} is closed"
     if state.generations and state.generations[-1].closed is not None:
-        yield f"{state.generations[-1].id} is closed and none follows it"
+        yield f"{state.generations[-1].id} is closed, and no generation follows it"
 
 
 @invariant("what became of a generation is kept once: its status, and the epochs of what happened to it", "generations")
@@ -74,7 +74,7 @@ def tablet_streams(state: ClusterState, known: ClusterState) -> Details:
         if names != sorted(set(names)):
             yield f"{found.id} describes the tables {names[:3]}, which do not ascend"
         if old is not None and old.committed == found.committed and (lost := set(old.tables) - set(found.tables)):
-            yield f"{found.id} says no more of {min(one.table for one in lost)} what it said"
+            yield f"{found.id} no longer describes {min(one.table for one in lost)}"
         for described in found.tables:
             ends = described.ends
             if not ends or ends[-1] != TOKEN_MAX or any(low >= high for low, high in pairwise(ends)):
@@ -135,7 +135,7 @@ def writers(state: ClusterState, known: ClusterState) -> Details:
         if before is not None and (wrong := _went_back(before, writer)):
             yield f"{wrong} of {name} went back since epoch {known.epoch}"
     if lost := sorted(set(known.writers) - set(state.writers)):
-        yield f"{lost[0]} is forgotten"
+        yield f"{lost[0]} was removed"
 
 
 def _in_order(positions: tuple[Position, ...]) -> bool:
@@ -165,7 +165,7 @@ def closed(state: ClusterState, known: ClusterState) -> Details:
         return
     for name, writer in sorted(state.writers.items()):
         if writer.fenced is None and writer.low_watermark < start:
-            yield f"{name} has claimed only {writer.low_watermark}, the oldest open generation starts at {start}"
+            yield f"{name} has the low-watermark {writer.low_watermark}, the oldest open generation starts at {start}"
 
 
 @invariant("past promises of tables are a staircase: the longer, the earlier they ended", "past_ttls")
@@ -175,7 +175,7 @@ def past(state: ClusterState, known: ClusterState) -> Details:
         if later.until <= earlier.until or later.ttl == 0 or 0 < earlier.ttl <= later.ttl:
             yield f"{earlier} is outlasted by {later}"
     if any(not 1 <= entry.until <= state.epoch for entry in state.past_ttls):
-        yield f"{state.past_ttls} ended at epochs that are to come"
+        yield f"{state.past_ttls} ended at future epochs"
 
 
 INVARIANTS = (generations, lifecycle, streams, tablet_streams, requests, preparation, writers, closed, past)

@@ -31,7 +31,7 @@ def identity(state: ClusterState, known: ClusterState) -> Details:
             yield "epoch 0 is not empty"
         return
     if not is_uuid(state.cluster_id) or not is_uuid(state.state_id):
-        yield f"cluster {state.cluster_id!r} or state id {state.state_id!r} is no UUID"
+        yield f"cluster {state.cluster_id!r} or state id {state.state_id!r} is not a UUID"
     if state_id_at(state, state.epoch) != state.state_id:
         yield f"the history has another state id than {state.state_id} for epoch {state.epoch}"
     if state.epoch < known.epoch or state.time < known.time:
@@ -72,7 +72,7 @@ _parts = attrgetter(*PARTS)
 def stamps(state: ClusterState, known: ClusterState) -> Details:
     """Check the stamps of the replaced sections, and that no other stamps exist."""
     if state.changed is not known.changed and (unknown := sorted(set(state.changed).difference(PARTS))):
-        yield f"{unknown[0]} is no part of the state, and stamped"
+        yield f"{unknown[0]} is not a part of the state, and is stamped"
     for name, part, before in zip(PARTS, _parts(state), _parts(known), strict=True):
         if part is not before:
             epoch = state.changed.get(name, 0)
@@ -137,7 +137,7 @@ def names(state: ClusterState, known: ClusterState) -> Details:
         yield f"{len(state.nodes)} nodes and {len(state.node_names)} names do not name each other"
     yield from (f"{name} is kept as {key}" for key, node in in_order(state.nodes) if (name := node.id) != key)
     if lost := sorted(set(known.node_names) - set(state.node_names)):
-        yield f"the name {lost[0]} is forgotten"
+        yield f"the name {lost[0]} was removed"
     else:
         others = [name for name, node in known.node_names.items() if state.node_names[name] != node]
         yield from (f"the name {name} is another node's" for name in sorted(others))
@@ -192,7 +192,7 @@ def features(state: ClusterState, known: ClusterState) -> Details:
             yield f"{name} is {feature.name}, required since {feature.required}, enabled since {feature.enabled}"
     for name, before in in_order(known.features):
         if before.enabled is not None and ((now := state.features.get(name)) is None or now.enabled != before.enabled):
-            yield f"{name} is not enabled any more"
+            yield f"{name} is no longer enabled"
     same = state.features is known.features
     for key, node in changed_items(state.nodes, known.nodes) if same else in_order(state.nodes):
         for name in sorted(set(state.features).difference(node.features)):
@@ -247,7 +247,7 @@ def tables(state: ClusterState, known: ClusterState) -> Details:
         if not 1 <= table.changed <= state.epoch or (table.committed_by_log and table.version > state.state_id):
             yield f"{name} changed with epoch {table.changed}"
     if len(state.table_ids) < len(known.table_ids):
-        yield "an id of a table is forgotten"
+        yield "an id of a table was removed"
 
 
 @invariant("what lies in a keyspace goes before the keyspace does", "keyspaces", "tables", "types", "functions")
@@ -256,7 +256,7 @@ def contents(state: ClusterState, known: ClusterState) -> Details:
     homes = {name: table.keyspace for name, table in state.tables.items()}
     homes.update((name, found.keyspace) for name, found in state.types.items())
     homes.update((name, found.keyspace) for name, found in state.functions.items())
-    yield from (f"{name} lies in no keyspace" for name, home in sorted(homes.items()) if home not in state.keyspaces)
+    yield from (f"{name} is in no keyspace" for name, home in sorted(homes.items()) if home not in state.keyspaces)
 
 
 @invariant("a user type is kept by its name, and names each field once", "types")
@@ -279,9 +279,9 @@ def derived(state: ClusterState, known: ClusterState) -> Details:
         if name != f"{one.keyspace}.{one.name}":
             yield f"{name} is {one.keyspace}.{one.name}"
         if table is None:
-            yield f"{name} is of {one.table}, which is not there"
+            yield f"{name} is of {one.table}, which does not exist"
         elif missing := sorted(set(columns).difference(column.name for column in table.columns)):
-            yield f"{name} has {missing[0]}, which is no column of {table.full_name}"
+            yield f"{name} has {missing[0]}, which is not a column of {table.full_name}"
     for name, view in in_order(state.views):
         table = state.tables.get(f"{view.keyspace}.{view.table}")
         key = {*view.partition_key, *view.clustering_key}
@@ -297,14 +297,14 @@ def routines(state: ClusterState, known: ClusterState) -> Details:
     for name, function in in_order(state.functions):
         used = {used for kind in types_of(function) for used in used_in(kind)}
         if missing := sorted(kind for kind in used if f"{function.keyspace}.{kind}" not in state.types):
-            yield f"{name} uses the type {missing[0]}, which is not there"
+            yield f"{name} uses the type {missing[0]}, which does not exist"
         if function.signature != name or name in state.aggregates:
             yield f"{name} is {function.signature}, or an aggregate"
     for name, aggregate in in_order(state.aggregates):
         if aggregate.signature != name:
             yield f"{name} is {aggregate.signature}"
         if lost := [key for key in aggregate.functions if key not in state.functions]:
-            yield f"{name} uses {lost[0]}, which is not there"
+            yield f"{name} uses {lost[0]}, which does not exist"
 
 
 @invariant("a pause is kept by its scope and what it is of, since an epoch that was", "pauses")
@@ -352,9 +352,9 @@ def service(state: ClusterState, known: ClusterState) -> Details:
             yield f"{name} is in a group and {'unknown' if node is None else node.state}"
     moving = [name for name, member in sorted(state.service.items()) if member.stage != MEMBER]
     if len(moving) > 1 or len(state.service) > SIZE_MAX + 1:
-        yield f"{len(moving)} of {len(state.service)} are on their way"
+        yield f"{len(moving)} of {len(state.service)} nodes are joining or leaving"
     if read_group(known) and not read_group(state):
-        yield "no member is left"
+        yield "no member remains"
 
 
 @invariant("the goal of the metadata service is one, within its bounds", "service_goal")
@@ -381,11 +381,11 @@ def recoveries(state: ClusterState, known: ClusterState) -> Details:
         if any(not one.entered < epoch <= ends for epoch in one.forced):
             yield f"{key} has the forced epochs {one.forced}"
     if len([one for one in state.recoveries.values() if one.left is None]) > 1:
-        yield "two go on"
+        yield "two recoveries are active"
     for key, one in known.recoveries.items():
         now = state.recoveries.get(key)
         if now is None or (one.left is not None and now != one):
-            yield f"{key} is forgotten, or another one"
+            yield f"{key} was removed or replaced"
 
 
 SERVICE_INVARIANTS = (service, service_goal, recoveries)

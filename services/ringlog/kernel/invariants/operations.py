@@ -194,7 +194,7 @@ def ignored(state: ClusterState, known: ClusterState) -> Details:
     for operation in in_flight(state):
         for name in operation.ignored:
             if name not in state.nodes or not state.nodes[name].down:
-                yield f"{operation.id} goes on without {name}, which is not down"
+                yield f"{operation.id} continues without {name}, which is not down"
 
 
 @invariant(
@@ -212,7 +212,7 @@ def served(state: ClusterState, known: ClusterState) -> Details:
         found = committed.get(name or "")
         is_prepared = state.prepared is not None and state.prepared.id == name
         if name is not None and found is None and not is_prepared:
-            yield f"{operation.id} rests on {name}, which is neither committed nor prepared"
+            yield f"{operation.id} needs {name}, which is neither committed nor prepared"
         if not kind_of(operation).makes_generation or not _is_past(operation, COMMIT_CDC_GENERATION):
             continue
         if found is None:
@@ -239,7 +239,7 @@ def preparing(state: ClusterState, known: ClusterState) -> Details:
     if state.prepared is None:
         return
     if not target_owners(state):
-        yield f"{state.prepared.id} is prepared and no token is there, present or coming"
+        yield f"{state.prepared.id} is prepared, and no token exists or is requested"
     if state.prepared.operation is not None:
         whose = state.operations.get(state.prepared.operation)
         if whose is None or (whose.stage, whose.generation) != (COMMIT_CDC_GENERATION, state.prepared.id):

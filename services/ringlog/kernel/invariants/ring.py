@@ -126,7 +126,7 @@ def groups(state: ClusterState, known: ClusterState) -> Details:
                 yield f"{where} has a member twice"
             for replica in group.read:
                 if not since.get(replica.node, group.changed + 1) <= replica.since <= group.changed:
-                    yield f"{where} is read from {replica.node}, who writes since {since.get(replica.node)}"
+                    yield f"{where} is read from {replica.node}, which writes since {since.get(replica.node)}"
             if not all(1 <= epoch <= group.changed for epoch in since.values()) or group.changed > state.epoch:
                 yield f"{where} changed with epoch {group.changed}, its members are there since {since}"
 
@@ -139,7 +139,7 @@ def members(state: ClusterState, known: ClusterState) -> Details:
         for group in placement.ranges if gone else new_groups(placement, known):
             nodes = [state.nodes.get(replica.node) for replica in group.write]
             if any(node is None or node.state in NO_MEMBER for node in nodes):
-                yield f"{key} ({group.start}, {group.end}] has a member that is none"
+                yield f"{key} ({group.start}, {group.end}] has a member that is not a node of the cluster"
 
 
 @invariant("members of a group stand in the order in which a clockwise walk meets them", "placements", "token_owners")
@@ -194,7 +194,7 @@ def views(state: ClusterState, known: ClusterState) -> Details:
             seen = here.get(group.end)
             if seen is None:
                 if len(group.read) != len(group.write):
-                    yield f"{key} ({group.start}, {group.end}] is read and written by different nodes, and nobody moves"
+                    yield f"{key} ({group.start}, {group.end}] is read and written by different nodes in no operation"
                 continue
             readers = {replica.node for replica in group.read}
             only_writers = {replica.node for replica in group.write} - readers

@@ -46,7 +46,7 @@ def cut(state: ClusterState, known: ClusterState) -> Details:
         base = "" if table.tablets is None or not table.tablets.base else f"{table.keyspace}.{table.tablets.base}"
         if (name in state.tablets) != (in_tablets and not base) or (base and base not in state.tablets):
             yield f"{name} shares {base!r}, and {'has' if name in state.tablets else 'has not'} a map"
-    yield from (f"{name} has tablets and is no table" for name in sorted(state.tablets) if name not in state.tables)
+    yield from (f"{name} has tablets and is not a table" for name in sorted(state.tablets) if name not in state.tables)
 
 
 @invariant("tablets tile the ring up to its last token, packed in full chunks that say where they end", "tablets")
@@ -58,7 +58,7 @@ def tablet_ends(state: ClusterState, known: ClusterState) -> Details:
             if not ends or ends[-1] != TOKEN_MAX or any(low >= high for low, high in pairwise(ends)):
                 yield f"{name}: the ends do not ascend to the last token"
             elif not is_token(ends[0]):
-                yield f"{name}: {ends[0]} is no token"
+                yield f"{name}: {ends[0]} is not a token"
         sizes = [len(chunk.rows) for chunk in tablets.chunks]
         if sum(sizes) != len(ends) or any(size != CHUNK for size in sizes[:-1]) or tablets.table != name:
             yield f"{name}: chunks of {sizes[:4]} are not its {len(ends)} tablets"
@@ -85,7 +85,7 @@ def tablet_replicas(state: ClusterState, known: ClusterState) -> Details:
             for replica in group:
                 node = state.nodes.get(replica.node)
                 if node is None or not 0 <= replica.shard < node.shards or node.state == "none":
-                    yield f"{where}: shard {replica.shard} of {replica.node} is none"
+                    yield f"{where}: shard {replica.shard} of {replica.node} does not exist"
         if not tablet.replicas:
             yield f"{where} has no replica"
 
@@ -116,7 +116,7 @@ def tablet_stages(state: ClusterState, known: ClusterState) -> Details:
                 or transition.stage not in (*kind.stages, *TURNED_BACK)
                 or transition.tablet != tablet.index
             ):
-                yield f"{where}: {transition.stage} is no stage of {transition.kind} of tablet {transition.tablet}"
+                yield f"{where}: {transition.stage} is not a stage of {transition.kind} of tablet {transition.tablet}"
                 continue
             yield from (f"{where}: {wrong}" for wrong in _wrong(state, tablet, transition))
 
@@ -128,7 +128,7 @@ def _wrong(state: ClusterState, tablet: Tablet, transition: Transition) -> Itera
     if len(old - new) > most or len(new - old) > 1 or not new:
         yield f"{sorted(old)} become {sorted(new)} at once"
     if kind_of(transition).within_node and {node for node, _ in old} != {node for node, _ in new}:
-        yield "within a node another node comes"
+        yield "a move within a node adds another node"
     if not transition.started <= transition.stage_epoch <= state.epoch or transition.changed > transition.stage_epoch:
         yield f"began at {transition.started}, its stage at {transition.stage_epoch}, changed at {transition.changed}"
     writes = STAGES[transition.stage].writes
@@ -145,9 +145,9 @@ def tablet_groups(state: ClusterState, known: ClusterState) -> Details:
         group = group_of(tablet)
         where = f"{tablets.table}/{tablet.index}"
         if not {one.node for one in group.read} <= {one.node for one in group.write}:
-            yield f"{where}: a reader is no writer"
+            yield f"{where}: a reader is not a writer"
         if any(one.since > group.changed for one in group.write) or group.changed > state.epoch:
-            yield f"{where} changed at {group.changed}, before a member came"
+            yield f"{where} changed at {group.changed}, before a member was added"
 
 
 @invariant("while an operation is past requested, no tablet is in transition", "tablets", "operations")

@@ -22,10 +22,10 @@ def settled(state: ClusterState, known: ClusterState) -> Details:
     if (now.until < before.until and not is_lowered) or now.forgotten < before.forgotten:
         yield f"{now.until} was {before.until}, and {now.forgotten} forgotten was {before.forgotten}"
     if now.forgotten > now.until:
-        yield f"what counted before {now.forgotten} is forgotten, and only {now.until} is settled"
+        yield f"versions before {now.forgotten} are pruned, and the validation watermark is {now.until}"
     for name, writer in changed_items(state.writers, known.writers if now is before else type(state.writers)()):
         if 0 < now.until < writer.horizon:
-            yield f"{name} may judge up to {writer.horizon}, and only {now.until} is settled"
+            yield f"{name} may validate up to {writer.horizon}, and the validation watermark is {now.until}"
     times = [one.until for one in now.leeways]
     if times != sorted(set(times)) or any(not now.forgotten < time <= now.until for time in times):
         yield f"leeways ended at {times}, settled is {now.until}"
@@ -52,7 +52,7 @@ def table_lives(state: ClusterState, known: ClusterState) -> Details:
             ):
                 yield f"{name} has a life of {sorted(ids)} whose versions do not follow each other"
         if any(lifetime.until is None for lifetime in lifetimes[:-1]) or not lifetimes:
-            yield f"{name} has two living tables, or none was kept"
+            yield f"{name} has two current tables, or no version"
     for name, lifetimes in state.table_lives.items():
         table = state.tables.get(name)
         if (

@@ -121,7 +121,7 @@ def zone_revisions(state: ClusterState, known: ClusterState) -> Details:
         if any(getattr(of, name) > state.epoch for name in KEYS) or partition.change > state.epoch:
             yield f"{key} at epoch {state.epoch}: {of}, change {partition.change}"
         if any(getattr(partition, name) and not getattr(of, name) for name in KEYS):
-            yield f"{key}: a key that nobody has written"
+            yield f"{key}: a key that was never written"
 
 
 @invariant(
@@ -139,7 +139,7 @@ def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:
         if by_zone != bool(keyspace.replication.zone):
             yield f"{name} has {keyspace.replication}"
         elif by_zone and zone is None:
-            yield f"{name} is placed by {keyspace.replication.zone}, which there is not"
+            yield f"{name} is placed by {keyspace.replication.zone}, which does not exist"
         elif zone is not None:
             placed[name] = zone
     for name, tablets in sorted(state.tablets.items()) if placed else ():

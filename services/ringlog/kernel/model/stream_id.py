@@ -46,7 +46,7 @@ class StreamIdError(ValueError):
 def encode(stream: StreamId) -> bytes:
     """Return the 16 bytes of a stream id of this version. Raise ``StreamIdError`` if a field does not fit its bits."""
     if not -(1 << 63) <= stream.token < 1 << 63:
-        raise StreamIdError(f"token {stream.token} is no signed 64-bit number")
+        raise StreamIdError(f"token {stream.token} is not a signed 64-bit number")
     if not 0 <= stream.random < 1 << RANDOM_BITS:
         raise StreamIdError(f"random {stream.random} does not fit {RANDOM_BITS} bits")
     if not 0 <= stream.index < RANGES_MAX:
@@ -54,7 +54,9 @@ def encode(stream: StreamId) -> bytes:
             f"index {stream.index} does not fit {INDEX_BITS} bits: a generation has at most {RANGES_MAX} ranges"
         )
     if stream.version != VERSION:
-        raise StreamIdError(f"version {stream.version} is not made any more or not yet; this release makes {VERSION}")
+        raise StreamIdError(
+            f"version {stream.version} is not supported for new ids; this release creates version {VERSION}"
+        )
     low = stream.random << (INDEX_BITS + 4) | stream.index << 4 | stream.version
     return stream.token.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big")
 

@@ -243,7 +243,7 @@ def with_transitions(tablets: TabletMap, changes: Mapping[int, Transition | None
 
 def with_settled(tablets: TabletMap, changes: Mapping[int, tuple[tuple[TabletReplica, ...], Epoch]]) -> TabletMap:
     """Return the map with other settled replicas and ``changed`` of these tablets. Copies their chunks."""
-    assert all(0 <= index < tablets.count for index in changes), "what changes is a tablet of the table"
+    assert all(0 <= index < tablets.count for index in changes), "the changed tablet is one of the table"
     nodes = _with_room(tablets, {replica.node for group, _ in changes.values() for replica in group})
     places = {node: place for place, node in enumerate(nodes)}
     by_chunk: dict[int, list[int]] = {}

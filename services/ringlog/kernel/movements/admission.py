@@ -80,7 +80,7 @@ def _no_room(state: ClusterState) -> Rejected | None:
     if len(flying) < most:
         return None
     names = ", ".join(operation.id for operation in flying)
-    return Rejected("too_many_operations", f"operation: {names} are in flight, at most {most} may be")
+    return Rejected("too_many_operations", f"operation: {names} are in flight, the limit is {most}")
 
 
 def _too_few_alive(operation: Operation) -> Rejected | None:
@@ -88,17 +88,17 @@ def _too_few_alive(operation: Operation) -> Rejected | None:
     if not bare:
         return None
     key, (start, end) = bare[0]
-    text = f"too few replicas of ({start}, {end}] under {key} are alive to know every row"
-    return Rejected("too_few_replicas", f"node: {text} ({len(bare)} ranges in all)")
+    text = f"too few replicas of ({start}, {end}] under {key} are alive to have all rows"
+    return Rejected("too_few_replicas", f"node: {text} ({len(bare)} ranges in total)")
 
 
 def _locked(state: ClusterState, operation: Operation) -> Rejected | None:
     for holder in in_flight(state):
         if kind_of(holder).is_exclusive or kind_of(operation).is_exclusive:
-            return Rejected("range_locked", f"operation: {_named(state, holder)} holds all ranges of a keyspace")
+            return Rejected("range_locked", f"operation: {_named(state, holder)} has locked all ranges of a keyspace")
         if both := _nodes_of(holder).intersection(_nodes_of(operation)):
             name = state.nodes[min(both)].name
-            return Rejected("range_locked", f"operation: {_named(state, holder)} holds {name}")
+            return Rejected("range_locked", f"operation: {_named(state, holder)} has locked {name}")
         by_setting: dict[str, list[Range]] = {}
         for lock in holder.locks:
             by_setting.setdefault(lock.replication, []).append((lock.start, lock.end))
@@ -106,7 +106,7 @@ def _locked(state: ClusterState, operation: Operation) -> Rejected | None:
             for start, end in by_setting.get(lock.replication, ()):
                 if overlap((start, end), (lock.start, lock.end)):
                     where = f"({start}, {end}] under {lock.replication}"
-                    return Rejected("range_locked", f"operation: {_named(state, holder)} holds {where}")
+                    return Rejected("range_locked", f"operation: {_named(state, holder)} has locked {where}")
     return None
 
 

@@ -59,7 +59,7 @@ def may_leave(
 ) -> Rejected | None:
     """Return why the operation must stay in its stage, or None if it may continue."""
     if failed := stopped_by(operation):
-        return Rejected("awaits_decision", f"operation: {operation.id} has failed: {describe(state, failed[-1])}")
+        return Rejected("awaits_decision", f"operation: {operation.id} has stopped: {describe(state, failed[-1])}")
     if operation.stage == REQUESTED:
         return must_wait(state, operation) or _not_its_turn(state, operation)
     if operation.stage == COMMIT_CDC_GENERATION:
@@ -222,7 +222,7 @@ def nodes_during(nodes: Map[str, Node], operation: Operation, moment: Moment) ->
 
 def moved(operation: Operation, stage: str, context: EntryContext) -> Operation:
     """Return the operation in ``stage`` since this entry; without plan and locks if that ends it."""
-    assert not is_ended(operation), "what has ended stays as it is"
+    assert not is_ended(operation), "an ended operation does not change"
     assert operation.stage_epoch < context.epoch, "epochs of stages ascend"
     mark = StageMark(stage, context.epoch, context.time)
     after = replaced(operation, stage=stage, stage_epoch=context.epoch, marks=(*operation.marks, mark))
@@ -237,7 +237,7 @@ def record(state: ClusterState, operation: Operation) -> Map[str, Operation]:
         ended = sorted([(other.stage_epoch, other.id) for other in operations.values() if is_ended(other)])
         for _, forgotten in ended[:surplus]:
             operations = operations.delete(forgotten)
-    assert operation.id in operations, "the newest is forgotten last"
+    assert operation.id in operations, "the newest is pruned last"
     return cached_in_flight(operations, flying)
 
 

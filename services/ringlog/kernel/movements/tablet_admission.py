@@ -72,19 +72,25 @@ def _bad_shape(
         if not 0 <= target.shard < node.shards:
             return Rejected("unknown_shard", f"to: {node.name} has shards 0 to {node.shards - 1}, no {target.shard}")
     if not kind.exchanges:
-        return None if source is target is None else Rejected("bad_field", f"kind: a {kind.name} moves nothing")
+        return (
+            None
+            if source is target is None
+            else Rejected("bad_field", f"kind: a {kind.name} takes no source and no target")
+        )
     if kind.giver is Giver.LEAVING:
         if source is None or target is None:
-            return Rejected("bad_field", f"kind: a {kind.name} is from a shard to another")
+            return Rejected("bad_field", f"kind: a {kind.name} needs a source shard and a target shard")
         if (source.node == target.node) != kind.within_node:
-            return Rejected("bad_field", f"kind: {INTRANODE.name} is within a node, {MIGRATION.name} between nodes")
+            return Rejected(
+                "bad_field", f"kind: {INTRANODE.name} moves within a node, {MIGRATION.name} moves between nodes"
+            )
         if is_dead(state.nodes[source.node]):
             return Rejected("wrong_node_state", f"from: {state.nodes[source.node].name} is dead: rebuild the replica")
         return None
     if source is None and target is None:
-        return Rejected("bad_field", "kind: a rebuild is of a replica that is lost, wanted, or one too many")
+        return Rejected("bad_field", "kind: a rebuild needs a source shard, a target shard, or both")
     if source is not None and target is not None and not is_dead(state.nodes[source.node]):
-        return Rejected("wrong_node_state", f"from: {state.nodes[source.node].name} lives: migrate the replica")
+        return Rejected("wrong_node_state", f"from: {state.nodes[source.node].name} is up: migrate the replica")
     return None
 
 
@@ -95,7 +101,7 @@ def _bad_place(
     node = state.nodes[target.node]
     if target.node not in targets(state):
         how = "is down" if node.down else f"is {shown_state(state, node.id)}"
-        return Rejected("wrong_node_state", f"to: {node.name} {how}: it is given no tablets")
+        return Rejected("wrong_node_state", f"to: {node.name} {how}, so it receives no tablets")
     replication = replication_of(state, tablets.table)
     racks = _racks(replication, node.datacenter)
     if racks is None or (racks and node.rack not in racks):
@@ -135,7 +141,9 @@ def _unknowing(state: ClusterState, table: str, moved: Tablet) -> Rejected | Non
     if not (dead := needed(state, table, moved)):
         return None
     names, count = ", ".join(state.nodes[node].name for node in dead), len(moved.replicas)
-    return Rejected("too_few_replicas", f"from: without {names} fewer than {quorum(count)} would know every row")
+    return Rejected(
+        "too_few_replicas", f"from: without {names}, fewer than {quorum(count)} replicas would have all rows"
+    )
 
 
 def needed(state: ClusterState, table: str, moved: Tablet) -> tuple[NodeId, ...]:
@@ -153,7 +161,7 @@ def _unwanted(
     state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletReplica | None, change: int
 ) -> Rejected | None:
     """Reject an additional or removed replica that the replication does not ask for in that place."""
-    assert one is not None, "somebody comes or goes"
+    assert one is not None, "the move adds or removes a replica"
     assert change in (-1, 1), "one replica at a time"
     replication, node = replication_of(state, tablets.table), state.nodes[one.node]
     there = [state.nodes[other] for other in nodes_of(tablet.replicas)]
@@ -168,4 +176,6 @@ def _unwanted(
             return None
     elif (len(there) - factor) * change < 0:
         return None
-    return Rejected("replicas_as_wanted", f"kind: the tablet has {len(there)} replicas, {factor} are asked for")
+    return Rejected(
+        "replicas_as_wanted", f"kind: the tablet has {len(there)} replicas, and the replication requires {factor}"
+    )

@@ -58,11 +58,13 @@ def _as_its_zone(state: ClusterState, table: Table, options: TabletOptions, epoc
     """Return a map with one tablet for each partition of the zone, of equal length, on the nodes of the partition."""
     zone = state.zones[state.keyspaces[table.keyspace].replication.zone]
     if options != TabletOptions():
-        return Rejected("bad_tablets", f"tablets: zone {zone.name} says how {table.full_name} is cut: give none")
+        return Rejected(
+            "bad_tablets", f"tablets: zone {zone.name} sets the tablets of {table.full_name}; omit the options"
+        )
     most = setting(state, "tablets_per_table_max")
     if zone.partitions > most:
         return Rejected(
-            "bad_tablets", f"tablets: zone {zone.name} has {zone.partitions:,} partitions, at most {most:,}"
+            "bad_tablets", f"tablets: zone {zone.name} has {zone.partitions:,} partitions, the limit is {most:,}"
         )
     if why := unplaced(state, zone):
         return Rejected("replication_impossible", f"keyspace: {why}")
@@ -71,8 +73,8 @@ def _as_its_zone(state: ClusterState, table: Table, options: TabletOptions, epoc
 
 
 def _in_ring(table: Table, replication: Replication) -> str:
-    why = f"{table.full_name} has none: the keyspace {table.keyspace} has {replication.strategy}"
-    return f"{why}; make a keyspace in tablets and copy the table there"
+    why = f"{table.full_name} has no tablets: the keyspace {table.keyspace} has the strategy {replication.strategy}"
+    return f"{why}; create a keyspace with tablets and copy the table there"
 
 
 def rehinted(state: ClusterState, table: Table, options: TabletOptions) -> Table | Rejected:
@@ -80,9 +82,9 @@ def rehinted(state: ClusterState, table: Table, options: TabletOptions) -> Table
     if table.tablets is None:
         return Rejected("bad_tablets", f"tablets: {_in_ring(table, state.keyspaces[table.keyspace].replication)}")
     if strategy_of(state.keyspaces[table.keyspace].replication).by_zone and options != TabletOptions():
-        return Rejected("bad_tablets", f"tablets: its zone says how {table.full_name} is cut")
+        return Rejected("bad_tablets", f"tablets: its zone sets the tablets of {table.full_name}")
     if options.count is not None or options.base:
-        return Rejected("bad_tablets", "tablets: count and base are those of the creation; split or merge instead")
+        return Rejected("bad_tablets", "tablets: count and base cannot change after creation; split or merge instead")
     if (wrong := broken_options(state, options)) is not None:
         return wrong
     return replace(table, tablets=replace(options, count=table.tablets.count, base=table.tablets.base))

@@ -35,7 +35,7 @@ Together = tuple[Operation, ...]
 def refused_composition(state: ClusterState, operation: Operation) -> Rejected | None:
     """Return why ``operation``, which has its plan, cannot be in flight together with the others; None if it can."""
     must_fit = kind_of(operation).must_fit
-    assert kind_of(operation).changes is not Changes.SETTING or not in_flight(state), "who must be alone is"
+    assert kind_of(operation).changes is not Changes.SETTING or not in_flight(state), "an exclusive operation is alone"
     others = [other for other in in_flight(state) if kind_of(other).changes is Changes.TOKENS]
     if not others and not must_fit:
         return None
@@ -49,7 +49,7 @@ def refused_composition(state: ClusterState, operation: Operation) -> Rejected |
             if must_fit and (why := impossible(replication, census)):
                 return Rejected("replication_impossible", f"node: {key}: {why}{_describe_others(state, subset)}")
             if subset and (range_end := composition.differing(key, replication, together)) is not None:
-                where = f"the range that ends at {range_end} under {key} would not be as its strategy has it"
+                where = f"the range that ends at {range_end} under {key} would not match its strategy"
                 return Rejected("plans_conflict", f"node: {where}{_describe_others(state, subset)}")
     return None
 

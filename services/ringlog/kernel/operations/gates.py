@@ -283,7 +283,7 @@ def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Nod
     def names(members: Iterable[NodeId]) -> str:
         return ", ".join(nodes[node].name for node in members if node not in seen)
 
-    reasons = [f"the gaining node {names([node])} must" for node in gate.must if node not in seen]
+    reasons = [f"gaining node {names([node])} must acknowledge" for node in gate.must if node not in seen]
     by_members: dict[tuple[NodeId, ...], GateNeed] = {}
     for need in shortfalls(gate, witnesses):
         by_members.setdefault(need.members, need)
@@ -291,12 +291,12 @@ def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Nod
         lacking = need.need - len(seen.intersection(need.members))
         where = f"{need.group} group of {need.replication} ({need.start}, {need.end}]"
         where += f" in {need.datacenter}" if need.datacenter else ""
-        reasons.append(f"{lacking} of {names(need.members)} must ({where})")
-    assert reasons, "a gate that is met waits for nobody"
+        reasons.append(f"{lacking} of {names(need.members)} must acknowledge ({where})")
+    assert reasons, "the gate is not met"
     if len(by_members) > _NEEDS_DESCRIBED_MAX:
         reasons.append(f"and {len(by_members) - _NEEDS_DESCRIBED_MAX} more groups")
     awaited = names(missing(gate, witnesses))
-    return f"witnesses: epoch {gate.epoch} ({gate.stage}) waits for {awaited} to acknowledge: {'; '.join(reasons)}"
+    return f"witnesses: epoch {gate.epoch} ({gate.stage}) waits for {awaited}: {'; '.join(reasons)}"
 
 
 def needs_of(
@@ -351,9 +351,9 @@ def stopped_by(operation: Operation) -> tuple[Failure, ...]:
 
 def describe(state: ClusterState, failure: Failure) -> str:
     """Return a text about a failure."""
-    who = state.nodes[failure.node].name if failure.node in state.nodes else "somebody"
+    name = state.nodes[failure.node].name if failure.node in state.nodes else "an unknown node"
     often = f" after {failure.tries} tries" if failure.tries else ""
-    return f"{who}{often} at epoch {failure.epoch}: {failure.reason or 'no reason given'}"
+    return f"{name} failed{often} at epoch {failure.epoch}: {failure.reason or 'no reason given'}"
 
 
 _CHECKSUM = re.compile(r"[0-9a-f]{2,128}")

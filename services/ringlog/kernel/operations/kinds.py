@@ -144,12 +144,14 @@ def check_row(kind: OperationKind) -> None:
     assert kind.is_exclusive or kind.changes is not Changes.SETTING, "no other operation knows the private placement"
     assert kind.replaced in (None, LEAVING), "a replaced node leaves"
     assert bool(kind.shown) == (kind.changes is not Changes.SETTING), "each change of a node has a name"
-    assert (kind.node is not None) == (kind.changes is Changes.TOKENS), "who owns tokens changes state with them"
+    assert (kind.node is not None) == (kind.changes is Changes.TOKENS), (
+        "a node that owns tokens changes state with them"
+    )
     assert not kind.makes_generation or (kind.node is not None and kind.node.finished == "normal")
     assert kind.replaced is None or (kind.brings_node and not kind.makes_generation), "tokens taken over are not new"
-    assert not kind.brings_node or kind.node_gains, "who owns nothing has no rows"
-    assert not kind.must_fit or kind.parts, "only who leaves makes the rest fewer"
-    assert not kind.reorders or not (kind.brings_node or kind.parts), "who is reordered is there before and after"
+    assert not kind.brings_node or kind.node_gains, "a node without tokens has no rows"
+    assert not kind.must_fit or kind.parts, "only a node that leaves reduces the number of nodes"
+    assert not kind.reorders or not (kind.brings_node or kind.parts), "a reordered node is a member before and after"
     assert not kind.admits_loss or kind.is_at_once, "an operation that waits for others waits until every row is known"
     for standing in (kind.node, kind.replaced):
         assert standing is None or standing.during not in (standing.finished, standing.cancelled), (

@@ -80,7 +80,7 @@ def plan_movement(state: ClusterState, operation: Operation) -> Plan:
     before = ring_of(state.token_owners, state.nodes)
     assert all(before.owners.get(token) == operation.node for token in operation.gone), "it gives its own tokens away"
     assert all(before.owners.get(token) in (None, operation.node, operation.replaced) for token in operation.tokens), (
-        "it takes nobody's tokens, or those of whom it replaces"
+        "the node takes no tokens, or those of the replaced node"
     )
     added = tuple(sorted(set(operation.tokens).difference(before.owners)))
     datacenter = state.nodes[operation.node].datacenter
@@ -149,7 +149,7 @@ def plan_rebuild(state: ClusterState, node: NodeId, datacenter: str) -> Plan:
             if datacenter:
                 members = tuple(m for m in members if state.nodes[m].datacenter == datacenter and m != node)
             found = quorum_sources(state.nodes, members, down | {node})
-            assert node not in found, "nobody is rebuilt from what it has"
+            assert node not in found, "a node does not rebuild from its own rows"
             sources += [Source(key, group.start, group.end, source, node) for source in found]
     return Plan(sources=tuple(sources))
 
@@ -210,7 +210,7 @@ def _exchanges(
             givers = givers_of(entering, leaving, nodes, anywhere)
             assert len(old) - len(leaving) + len(entering) == len(new), "an exchange leads from one group to the other"
             assert len(set(entering)) == len(entering), "a node enters a group once"
-            assert all(node != giver for node, giver in givers.items()), "nobody streams from itself"
+            assert all(node != giver for node, giver in givers.items()), "a node does not stream from itself"
             simple = len(entering) == len(leaving) == len(givers) and dead.isdisjoint(givers.values())
             swaps = tuple((giver, node) for node, giver in givers.items())
             exchange = _Exchange(entering, leaving, swaps if simple else None)

@@ -62,7 +62,7 @@ def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[To
     """Return the token map after the operation, from the one before it."""
     assert all(owners[token] == operation.node for token in operation.gone), "it gives its own tokens away"
     assert all(owners.get(token) in (None, operation.node, operation.replaced) for token in operation.tokens), (
-        "it takes nobody's tokens, or those of whom it replaces"
+        "the node takes no tokens, or those of the replaced node"
     )
     return changed_map(owners, operation.gone, dict.fromkeys(operation.tokens, operation.node))
 

@@ -63,8 +63,8 @@ def sources_of(
     The source is ``NO_SOURCE`` for a node that would have to merge while too few replicas are alive. ``as_one``: as for
     ``quorum_sources``.
     """
-    assert len(set(old)) == len(old), "nobody is twice in a group"
-    assert len(set(new)) == len(new), "nobody is twice in a group"
+    assert len(set(old)) == len(old), "a group contains a node once"
+    assert len(set(new)) == len(new), "a group contains a node once"
     entering = [node for node in new if node not in old]
     leaving = [node for node in old if node not in new]
     givers = givers_of(entering, leaving, nodes, anywhere)
@@ -82,7 +82,7 @@ def sources_of(
             found = [one for one in known if one != node] if node not in dead else []
             found = found or ([NO_SOURCE] if old else [])
         sources += [(source, node) for source in found]
-    assert all(source != node for source, node in sources), "nobody streams from itself"
+    assert all(source != node for source, node in sources), "a node does not stream from itself"
     return sources
 
 
@@ -132,5 +132,5 @@ def quorum_sources(
         if len(local) - len(alive) >= quorum(len(local)):
             return []
         chosen += alive[: quorum(len(local))]
-    assert lost.isdisjoint(chosen), "nothing is read from the dead"
+    assert lost.isdisjoint(chosen), "no row is read from a dead node"
     return chosen

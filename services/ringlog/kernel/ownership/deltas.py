@@ -205,7 +205,7 @@ class Order:
                 long = len(tokens) - first + last > _WALK_MAX
                 walked = None if long else (*tokens[first:], *tokens[:last])
             met = None if walked is None else set(map(owners.__getitem__, walked))
-            assert met is None or node not in met, "nobody is met before itself"
+            assert met is None or node not in met, "a walk does not meet a node before itself"
         self._met[asked] = met
         return met
 
@@ -299,7 +299,7 @@ def _apply(
     reads, writes = list(map(_read_of, groups)), list(map(_write_of, groups))
     if leave_write is not None:
         if enter_write is not None:
-            assert all(map(_are_apart, enter_write, leave_write)), "nobody enters and leaves with one step"
+            assert all(map(_are_apart, enter_write, leave_write)), "a node does not enter and leave in one step"
         writes = _all_without(writes, leave_write)
     if enter_write is not None:
         writes = _all_with(writes, ranges, enter_write, order, newcomers)

@@ -52,7 +52,7 @@ def shifts(
     ``datacenter``: the parts depend only on its tokens; empty: on all. All ranges end at the tokens of either ring.
     """
     changed = tuple(changed)
-    assert before.nodes is after.nodes, "who is where does not change with tokens"
+    assert before.nodes is after.nodes, "the locations of nodes do not change with tokens"
     new = set(changed).difference(before.owners)
     grows = len(after.tokens) == len(before.tokens) + len(new)
     cuts = after.tokens if grows else merged(before.tokens, new)

@@ -149,17 +149,17 @@ def impossible(replication: Replication, census: Census) -> str:
     """Return why the counted nodes cannot hold every replica; empty if they can."""
     count = sum(nodes for racks in census.values() for nodes in racks.values())
     if strategy_of(replication).is_everywhere:
-        return "" if count else "there would be no node left"
+        return "" if count else "no normal node would remain"
     if not replication.datacenters:
         if replication.factor <= count:
             return ""
-        return f"{replication.factor} replicas need as many normal nodes, there are {count}"
+        return f"{replication.factor} replicas need as many normal nodes, the cluster has {count}"
     for local in replication.datacenters:
         racks = census.get(local.datacenter, {})
         if missing := [rack for rack in local.racks if rack not in racks]:
             return f"rack {missing[0]} of {local.datacenter} has no normal node"
         if local.factor > sum(racks.values()):
-            here = f"in {local.datacenter}, there are {sum(racks.values())}"
+            here = f"in {local.datacenter}, which has {sum(racks.values())}"
             return f"{local.factor} replicas need as many normal nodes {here}"
     return ""
 

@@ -117,10 +117,10 @@ def too_large(before: ClusterState, after: ClusterState, command: Any) -> Reject
         known, now = _total(section, old, old, command), _total(section, new, old, command)
         grows, total = grows or now > known, total + now
     if changed > CHANGED_BYTES_MAX:
-        then = "change a type or a column that fewer of them use"
+        then = "change a type or a column that fewer tables use"
         return _refusal("schema: the records that change", changed, CHANGED_BYTES_MAX, then)
     if grows and total > SCHEMA_BYTES_MAX:
-        return _refusal("schema: all of it", total, SCHEMA_BYTES_MAX, "drop what is not used")
+        return _refusal("schema: the whole schema", total, SCHEMA_BYTES_MAX, "drop unused objects")
     return _too_much_past(before, after, command)
 
 
@@ -130,7 +130,7 @@ def _too_much_past(before: ClusterState, after: ClusterState, command: Any) -> R
         return None
     if now <= _total("table_lives", old, old, command):
         return None
-    text = f"name: earlier versions of tables could have {now:,} bytes, the state keeps at most {PAST_BYTES_MAX:,}"
+    text = f"name: earlier versions of tables could have {now:,} bytes, the limit is {PAST_BYTES_MAX:,}"
     return Rejected("too_many_versions", text)
 
 
@@ -163,7 +163,7 @@ def _total(section: str, of: Map[str, Any], base: Map[str, Any], command: Any) -
 
 
 def _refusal(subject: str, size: int, most: int, then: str) -> Rejected:
-    return Rejected("too_large", f"{subject} could have {size:,} bytes, readers carry at most {most:,}: {then}")
+    return Rejected("too_large", f"{subject} could have {size:,} bytes, the limit is {most:,}: {then}")
 
 
 _NAMES: Final = dict(zip(LIVING, ("table", "view", "index", "type", "function", "aggregate"), strict=True))

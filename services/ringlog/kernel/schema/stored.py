@@ -56,7 +56,7 @@ def respelled(table: Table, drops: Collection[str], names: Mapping[str, str], ep
     exist.
     """
     known, key = stored_names(table), {*table.partition_key, *table.clustering_key}
-    assert known.keys() >= {*drops, *names}, "what goes, and what is renamed, is there"
+    assert known.keys() >= {*drops, *names}, "dropped and renamed columns exist"
     assert key.isdisjoint(drops), "the key stays"
     columns = tuple(
         replace(column, name=names.get(column.name, column.name))

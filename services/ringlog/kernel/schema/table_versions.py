@@ -54,7 +54,9 @@ def changed(state: ClusterState, before: Table | None, after: Table | None) -> T
         len(lifetime.versions) > VERSIONS_MAX for lifetime in lifetimes[-1:]
     )
     if too_many or (known == () and len(state.table_lives) >= NAMES_MAX):
-        return Rejected("too_many_versions", f"name: of {name}, or of tables in all, more would be kept than may be")
+        return Rejected(
+            "too_many_versions", f"name: the state would keep too many versions of {name}, or of all tables"
+        )
     if not lifetimes:
         return state.table_lives.delete(name) if known else state.table_lives
     return state.table_lives.set(name, lifetimes)

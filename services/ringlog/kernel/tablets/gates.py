@@ -157,7 +157,7 @@ def blocked_by(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> tuple
 
 def turns_back_without(state: ClusterState, tablets: TabletMap, tablet: Tablet, silent: Collection[NodeId]) -> bool:
     """Return whether a tablet that is reverted now settles without the ``silent`` and the dead nodes."""
-    assert tablet.transition is not None, "only a transition turns back"
+    assert tablet.transition is not None, "only a transition reverts"
     back = STAGES[tablet.transition.stage].back
     stages = TURNED_BACK[TURNED_BACK.index(back) :] if back in TURNED_BACK else filter(None, (back,))
     ways = [in_stage(tablet, stage) for stage in stages]

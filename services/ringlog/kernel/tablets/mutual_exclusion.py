@@ -73,14 +73,16 @@ def must_wait(state: ClusterState, operation: Operation) -> Rejected | None:
     """Return why tablets, or the metadata service, keep a requested operation from continuing; None if they do not."""
     node = parting(operation)
     if node and holds_place(state, node):
-        text = f"{state.nodes[node].name} hands over its place in the metadata service first"
+        text = f"{state.nodes[node].name} must first leave the metadata service"
         return Rejected("awaits_service", f"operation: {text}")
     if node and (tables := tables_on(state, node)):
         name = state.nodes[node].name
-        return Rejected("awaits_tablets", f"operation: {name} has tablets of {len(tables)} tables, first {tables[0]}")
+        return Rejected(
+            "awaits_tablets", f"operation: {name} has tablets of {len(tables)} tables, the first is {tables[0]}"
+        )
     for tablets, transition in transitions(state):
         where = f"{tablets.table}/{transition.tablet} is in {transition.stage}"
-        return Rejected("awaits_tablets", f"operation: {operation.id} waits until no tablet is in transition: {where}")
+        return Rejected("awaits_tablets", f"operation: {operation.id} waits for migrating tablets: {where}")
     return None
 
 
@@ -88,7 +90,7 @@ def may_begin(state: ClusterState) -> Rejected | None:
     """Return why no transition may start now; None if transitions may start."""
     for operation in in_flight(state):
         if not is_draining(state, operation):
-            why = f"{operation.id} ({operation.stage}) and tablets in transition exclude each other"
+            why = f"{operation.id} ({operation.stage}) and migrating tablets exclude each other"
             return Rejected("operations_in_flight", f"migrations: {why}")
     return None
 
@@ -120,7 +122,7 @@ def undrainable(state: ClusterState, node: NodeId, instead: NodeId = "") -> Reje
         why = _no_other(state, replication.zone, left) if by_zone else impossible(replication, known)
         if why:
             where = state.nodes[node]
-            text = f"tablets of {table} on {where.name} (rack {where.rack} of {where.datacenter}) have no other place"
+            text = f"tablets of {table} on {where.name} (rack {where.rack} of {where.datacenter}) have no other node"
             return Rejected("drain_impossible", f"node: {text}: {why}")
     return None
 

@@ -63,6 +63,6 @@ def apart(tablets: TabletMap) -> Tablet | None:
 
 
 def _made(tablets: TabletMap, parts: list[Part], epoch: Epoch) -> TabletMap:
-    assert not tablets.transitions, "what is in transition is not cut"
+    assert not tablets.transitions, "a migrating tablet is not split or merged"
     ends, replicas, changed = zip(*parts, strict=True)
     return new_map(tablets.table, ends, replicas, epoch, changed, tablets.sequence)

@@ -276,7 +276,9 @@ def _check() -> None:
     """Assert the invariants of the rows that other code relies on."""
     for kind in KINDS.values():
         assert not kind.within_node or kind.giver is Giver.LEAVING, "a shard gives to another what it has"
-        assert not kind.admits_loss or kind.giver is Giver.SURVIVORS, "nobody else goes on without rows"
+        assert not kind.admits_loss or kind.giver is Giver.SURVIVORS, (
+            "only a rebuild from survivors continues without rows"
+        )
         assert kind.weight >= 1, "each transition counts in the limits"
         assert len(set(kind.stages)) == len(kind.stages), "a stage is entered once"
         assert set(kind.stages).isdisjoint(TURNED_BACK), "the stage alone says that a transition is being reverted"
@@ -294,17 +296,19 @@ def _check() -> None:
         counted = tuple(name for name in kind.stages if name in STREAMING_STAGES)
         assert counted == (() if is_salvaging else kind.stages[:streamed]), "a transition counts until it has streamed"
         for row in rows:
-            assert not row.back or STAGES[row.back].reads is _PREV, (
-                "a transition that turns back reads what was there before"
-            )
+            assert not row.back or STAGES[row.back].reads is _PREV, "a reverting transition reads the old replicas"
     for row in STAGES.values():
         assert row.reads is not _BOTH, "a read has one group"
         assert row.writes in (_BOTH, row.reads), "readers are writers"
         assert row.settles in (None, row.reads), "what settles is read already"
         assert row.asks is not _BOTH, "a gate asks one group"
         assert row.work is not StageWork.STREAM or row.writes is _BOTH, "new writes reach both groups while rows stream"
-        assert row.work is not StageWork.CLEAN_LEAVING or row.writes is _NEXT, "who deletes its rows gets no writes"
-        assert row.work is not StageWork.CLEAN_PENDING or row.writes is _PREV, "who deletes its rows gets no writes"
+        assert row.work is not StageWork.CLEAN_LEAVING or row.writes is _NEXT, (
+            "a replica that deletes its rows receives no writes"
+        )
+        assert row.work is not StageWork.CLEAN_PENDING or row.writes is _PREV, (
+            "a replica that deletes its rows receives no writes"
+        )
         assert not row.back or row.back in TURNED_BACK or STAGES[row.back].settles, "a revert ends"
     for before, after in _steps():
         if after.reads is not before.reads or (after.writes is _BOTH and before.writes is not _BOTH):

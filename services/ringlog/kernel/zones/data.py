@@ -77,7 +77,7 @@ def _stays(partition: ZonePartition) -> Nodes:
 
 
 def _back(partition: ZonePartition) -> ZoneGoal:
-    assert partition.cancel is not None, "it is being cancelled"
+    assert partition.cancel is not None, "the partition has a cancellation"
     old = frozenset(partition.cancel.old.nodes)
     return ZoneGoal(old, old, forward=False)
 
@@ -151,7 +151,7 @@ def _awaits(state: ClusterState, partition: ZonePartition, goal: ZoneGoal) -> Re
         where = f"{tablets.table}/{tablet.index}"
         stage = "" if tablet.transition is None else f", in {tablet.transition.stage}"
         there, wanted = (_names(state, nodes) for nodes in (holders(tablet), goal.must))
-        return Rejected("awaits_data", f"partition: tablet {where} is on {there}{stage}; it belongs on {wanted}")
+        return Rejected("awaits_data", f"partition: tablet {where} is on {there}{stage} and must be on {wanted}")
     return None
 
 
@@ -168,14 +168,14 @@ def refused_by_zone(
     """Return why a replica of a tablet may not leave ``source`` or go to ``target``; None if it may."""
     goal, where = goal_of(partition), f"{partition.zone}/{partition.number}"
     if target is not None and target not in goal.must:
-        text = f"to: partition {where} does not go to {state.nodes[target].name}"
+        text = f"to: partition {where} does not move to {state.nodes[target].name}"
         return Rejected("outside_of_partition", f"{text}, but to {_names(state, goal.must)}")
     if target is not None and target not in takers(state):
-        return Rejected("wrong_node_state", f"to: {state.nodes[target].name} is given no tablets")
+        return Rejected("wrong_node_state", f"to: {state.nodes[target].name} receives no tablets")
     if source is not None and source in goal.may:
         return Rejected("outside_of_partition", f"from: partition {where} does not leave {state.nodes[source].name}")
     if target is None and not may_shrink(state, goal, tablet):
-        return Rejected("replicas_as_wanted", f"kind: partition {where} belongs on {_names(state, goal.must)}")
+        return Rejected("replicas_as_wanted", f"kind: partition {where} must be on {_names(state, goal.must)}")
     return None
 
 
@@ -209,7 +209,7 @@ def unplaced(state: ClusterState, zone: Zone) -> str:
             return f"partition {zone.name}/{number} is on no nodes yet"
         if 2 * len(nodes & ready) <= len(nodes):
             away = _names(state, nodes - ready)
-            return f"of the nodes of partition {zone.name}/{number} too few are normal and up; not so: {away}"
+            return f"partition {zone.name}/{number} needs more nodes that are normal and up; not ready: {away}"
     return ""
 
 

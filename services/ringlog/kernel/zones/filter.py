@@ -62,7 +62,7 @@ class _Filter:
         while not self.tokens or self.tokens[-1][0] != "end":
             match = _TOKEN.match(text, at)
             if match is None:
-                raise _Wrong(f"character {at + 1} cannot stand there")
+                raise _Wrong(f"character {at + 1} is not allowed there")
             kind = match.lastgroup
             assert kind is not None, "a token is of one kind"
             assert kind == "end" or match.end() > at, "each token but the end has characters"

@@ -113,7 +113,7 @@ def switched(before: ZonePartition, calculated: ZoneStep | None, epoch: Epoch) -
 
     ``calculated``: the partition's target now. It is used only if nodes are taken out or put back.
     """
-    assert before.pending, "something is pending"
+    assert before.pending, "the partition has a pending step"
     applied = before.pending[0]
     plain = replace(applied, forced=False, from_reset=False)
     if before.cancel is not None:
@@ -184,8 +184,8 @@ def outdated_keys(before: ZonePartition, seen: ZoneRevisions) -> tuple[str, ...]
 
 def cancelled(before: ZonePartition, reason: str = "") -> ZonePartition:
     """Return the partition with the intent to undo its pending step."""
-    assert before.pending, "something is pending"
-    assert before.reached is not None, "there is a way back"
+    assert before.pending, "the partition has a pending step"
+    assert before.reached is not None, "the partition has a configuration to return to"
     intent = ZoneCancel(before.reached, before.pending[0], before.revisions.pending)
     return replace(before, cancel=intent, status=CANCELLING, reason=reason)
 
@@ -217,9 +217,9 @@ def restarted(
     ``target``: the target of the partition. If its configuration is the target, each change up to ``cause`` counts as
     acted on.
     """
-    assert not before.pending, "it is at rest"
-    assert before.stable is not None, "somebody has it"
-    assert nodes <= {*before.stable.nodes}, "only replicas that are there are made again"
+    assert not before.pending, "the partition has no pending step"
+    assert before.stable is not None, "the partition has a stable configuration"
+    assert nodes <= {*before.stable.nodes}, "only present replicas are rebuilt"
     less = _within(before.stable, set(before.stable.nodes) - nodes)
     if not less.peers:
         return None

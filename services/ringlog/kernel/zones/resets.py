@@ -115,10 +115,12 @@ def reset(
     pending = partition.pending
     if mode == AUTOMATIC:
         if not survives(state, partition):
-            return Rejected("nothing_survives", "nobody alive has all of it: only a manual reset gives up its data")
+            return Rejected(
+                "nothing_survives", "no live node has all data of the partition: only a manual reset accepts the loss"
+            )
         ahead = [is_alive(state, node) for step in pending for node in step.nodes]
         if partition.revisions.pending > cause and ahead and all(ahead):
-            return Rejected("partition_healthy", "what is pending is newer, and its nodes are alive")
+            return Rejected("partition_healthy", "the pending configuration is newer, and its nodes are alive")
     alone, held = sole_reader(state, partition), held_by(state, partition)
     able = takers(state) if keyspaces_in(state, zone.name) else frozenset(state.nodes)
     fit = able.union(held)
@@ -132,11 +134,11 @@ def reset(
         more = [node for node in belongs if node not in with_data]
         order = [*with_data, *more[: max(0, zone.replicas - len(with_data))]]
     if not order:
-        return Rejected("nothing_survives", "no node that could have it is alive, or has its data")
+        return Rejected("nothing_survives", "no live node has, or can have, the data of the partition")
     then = split(zone, order)
-    assert then is not None, "somebody has it"
+    assert then is not None, "the order has at least one node"
     survivor = order[0] if with_data else min(order, key=lambda node: _name(state, node))
-    assert alone not in living or survivor == alone, "who alone is read goes on"
+    assert alone not in living or survivor == alone, "the only read replica survives"
     assert survivor in then.nodes, "the survivor stays in the group"
     if mode == MANUAL:
         after = reset_to(partition, survivor, then, (), None, cause, epoch)

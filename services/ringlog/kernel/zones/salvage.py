@@ -111,7 +111,7 @@ def sole_reader(state: ClusterState, partition: ZonePartition) -> NodeId:
 def may_lose(state: ClusterState, partition: ZonePartition) -> str:
     """Return the data that a reset of a partition may lose, in words; empty if none."""
     gone = unsaved(state, partition)
-    parts = [f"all of {name} in the partition, which nobody alive has" for name in gone]
+    parts = [f"all of {name} in the partition, which no live node has" for name in gone]
     lacking = set[NodeId]()
     for maps, tablet in _tablets(state, partition):
         group = nodes_of(having(tablet))
@@ -119,10 +119,10 @@ def may_lose(state: ClusterState, partition: ZonePartition) -> str:
             lacking.update(node for node in group if not is_alive(state, node))
     if lacking:
         names = ", ".join(sorted(state.nodes[node].name for node in lacking))
-        parts.append(f"registers of which only {names} have the last write")
+        parts.append(f"registers whose last write only {names} have")
     alone = sole_reader(state, partition)
     if alone and not is_alive(state, alone):
-        parts.append(f"the order of reads that {state.nodes[alone].name} still answers, which alone was read")
+        parts.append(f"the order of reads that {state.nodes[alone].name}, the only read replica, still answers")
     return "; ".join(parts)
 
 
@@ -137,7 +137,7 @@ def salvaged(
     state: ClusterState, partition: ZonePartition, survivor: NodeId, admits_loss: bool, epoch: Epoch
 ) -> dict[str, TabletMap]:
     """Return the maps, by table, after the salvage of a partition's tablets to ``survivor`` has started."""
-    assert is_alive(state, survivor), "who goes on is alive"
+    assert is_alive(state, survivor), "the remaining replicas are alive"
     kind = (LOSSY_SALVAGE if admits_loss else SALVAGE).name
     found = {}
     for maps, tablet in _tablets(state, partition):

@@ -80,7 +80,7 @@ class RegisterHost:
         found = self._journal.found()
         if found.node not in ("", node):
             self._journal.close()
-            raise RegistersForeign(f"{folder} has the registers of node {found.node}, this is {node}: {COPY}")
+            raise RegistersForeign(f"{folder} has the registers of node {found.node}, this node is {node}: {COPY}")
         self._registers = DurableRegisters(node, found, self, self._reply)
         self.start = self._registers.start
         with self._steps:

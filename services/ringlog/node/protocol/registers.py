@@ -126,7 +126,7 @@ class DurableRegisters:
         Must not be called while an epoch is being adopted. The journal would otherwise have the epoch and the requests
         admitted under it in the wrong order, and a read could return cells that the next epoch drops.
         """
-        assert not self.is_adopting, "an epoch is on its way to the disk"
+        assert not self.is_adopting, "no epoch is being written to the disk"
         number, key, cell = next(self._numbers), request.key, written(request)
         epochs = request.epoch, request.state_id, (request.newest, request.newest_id)
         self.value, verdict = (

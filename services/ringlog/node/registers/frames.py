@@ -159,7 +159,7 @@ def scan(data: bytes, name: str, may_be_torn: bool) -> Scanned:
         at += sealer.size(payload)
     # The first ``born`` bytes were synced before the file got its name, so they cannot be a torn end.
     if at < born:
-        raise JournalDamaged(f"{name} has {at} bytes of {born} that were there from the beginning")
+        raise JournalDamaged(f"{name} has {at} of its first {born} bytes")
     return Scanned(tuple(payloads), at)
 
 

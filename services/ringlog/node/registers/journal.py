@@ -100,7 +100,7 @@ class Journal:
     def found(self) -> Image:
         """Return the recovered content. May be called once, because the journal does not retain it."""
         found, self._found = self._found, None
-        assert found is not None, "it was taken already"
+        assert found is not None, "the image was already taken"
         return found
 
     def append(self, record: JournalRecord, done: Done) -> None:
@@ -254,7 +254,7 @@ def _read_image(path: Path) -> Image:
         total = found[0].total
     image = folding.image()
     if total != len(image.cells):
-        raise JournalDamaged(f"{path.name} is to hold {total} cells, and holds {len(image.cells)}")
+        raise JournalDamaged(f"{path.name} must have {total} cells, but has {len(image.cells)}")
     return image
 
 

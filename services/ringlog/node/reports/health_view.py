@@ -78,24 +78,24 @@ def health_of(view: NodeView) -> Health:
     if view.failure or view.log.halted is not None:
         return is_in("halted", view.failure or view.log.halt)
     if view.stopping:
-        return is_in("stopping", "it was asked to stop")
+        return is_in("stopping", "the node stops")
     if view.state.epoch == 0 or member is None or view.registers is None:
-        missing = "reads the metadata log" if view.state.epoch == 0 else "is not registered yet"
+        missing = "the node reads the metadata log" if view.state.epoch == 0 else "the node is not registered yet"
         return is_in("starting", "; ".join(filter(None, (missing, view.log.outage))))
     if member.state == "left":
-        return is_in("left", "it has left the cluster: replace it by a new node, or stop it")
+        return is_in("left", "the node has left the cluster: replace it by a new node, or stop it")
     if not (view.caught_up and view.registers.ready):
-        return is_in("catching_up", f"{_catches_up(view)}; it answers no reads of that before")
-    away = f"{view.log.outage}: it serves at epoch {view.state.epoch}" if view.log.outage else ""
+        return is_in("catching_up", f"{_catches_up(view)}; until then it rejects reads")
+    away = f"{view.log.outage}: the node serves at epoch {view.state.epoch}" if view.log.outage else ""
     down = f"declared down: {member.down_reason}" if member.down else ""
     return is_in("ready", "; ".join(filter(None, (away, down))), is_ready=True)
 
 
 def _catches_up(view: NodeView) -> str:
     if view.caught_up:
-        return "reads the log up to where its registers were"
+        return "the node reads the log up to the epoch of its registers"
     left = "" if view.mutations_behind is None else f", {view.mutations_behind} records behind"
-    return f"reads the mutations that it had read before{left}"
+    return f"the node reads its earlier mutations again{left}"
 
 
 def samples_of(view: NodeView) -> Iterator[Sample]:

@@ -50,13 +50,15 @@ def received(pages: Iterable[StreamPage], source: NodeId) -> Iterator[Body]:
             raise StreamBroken(f"{page.refused} at epoch {page.epoch}: {page.detail}", page.refused)
         if page.is_end:
             if (page.count, page.crc) != (items, total):
-                raise StreamBroken(f"{page.count} items of sum {page.crc} announced, {items} of {total} came")
+                raise StreamBroken(
+                    f"the last page announces {page.count} items of checksum {page.crc}, but {items} of {total} arrived"
+                )
             return
         if zlib.crc32(page.body) != page.crc:
-            raise StreamBroken(f"a page of {len(page.body)} bytes does not have the sum that it names")
+            raise StreamBroken(f"a page of {len(page.body)} bytes does not match its checksum")
         total, items = zlib.crc32(page.body, total), items + page.count
         yield page.body, page.count
-    raise StreamBroken("it ended without an end")
+    raise StreamBroken("the stream ended without its last page")
 
 
 def grouped(items: Iterable[tuple[T, int]], page_bytes: int) -> Iterator[tuple[T, ...]]:

@@ -362,12 +362,12 @@ class RowReplica:
 
     def _check_read(self, table: str, partition_key: bytes) -> None:
         if not self.caught_up:
-            raise NotReady("the node is still reading the writes that it had before its restart")
+            raise NotReady("the node has not yet read all writes from before its restart")
         owned = self._owned.get(table)
         if owned is None:
             raise NotServed(f"epoch {self.state.epoch} has no table {table}")
         if not owned.serves_reads(token_of_partition(partition_key)):
-            raise NotServed(f"not a read replica of this key of {table} at epoch {self.state.epoch}")
+            raise NotServed(f"this node is not a read replica of the key of {table} at epoch {self.state.epoch}")
 
     def has(self, table: str, token: Token, is_write: bool) -> bool:
         """Return True if the node is a write replica (``is_write``) or a read replica of a key."""

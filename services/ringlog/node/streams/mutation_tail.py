@@ -102,7 +102,7 @@ class MutationsTail:
         """Check that this is the topic of the rows and that it still contains all records up to their positions."""
         if kept.topic_id and kept.topic_id != self.topic_id:
             raise RowsForeign(
-                f"the rows are of topic {kept.topic_id}, {self._topic} is {self.topic_id} now: it was created again; "
+                f"the rows are of topic {kept.topic_id}, {self._topic} is now {self.topic_id}: it was recreated; "
                 "replace the node"
             )
         short = {p: end for p, end in self.ends.items() if end < kept.positions.get(p, 0)}

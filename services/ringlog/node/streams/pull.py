@@ -204,7 +204,7 @@ def cells_of(body: Body, after: Key | None) -> Cells:
     keys = [key for key, _ in cells]
     refused = {key_refusal(key) or cell_refusal(cell) for key, cell in cells} - {""}
     if refused:
-        raise StreamBroken(f"a page has what no replica takes: {', '.join(sorted(refused))}")
+        raise StreamBroken(f"a page has registers that replicas reject: {', '.join(sorted(refused))}")
     if any(one >= other for one, other in pairwise(keys if after is None else (after, *keys))):
         raise StreamBroken("a page has registers that do not ascend")
     if sorted({key.keyspace for key in keys}) != [space for space, _ in found.made]:

@@ -46,7 +46,7 @@ def rows_of(body: Body, after: RowVersion | None, fetch: RowFetch) -> Rows:
     if any(order(one) >= order(other) for one, other in pairwise(rows if after is None else (after, *rows))):
         raise StreamBroken("a page has rows that do not ascend")
     if not all(inside(one.token, fetch.ranges) for one in rows):
-        raise StreamBroken("rows of other ranges came")
+        raise StreamBroken("a page has rows of other ranges")
     if any(one.token != token_of_partition(one.partition_key) for one in rows):
         raise StreamBroken("a page has rows whose token is not that of their key")
     if sorted({one.table for one in rows}) != [name for name, _ in found.tables]:

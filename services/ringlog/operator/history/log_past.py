@@ -133,7 +133,9 @@ def archive_fault(state: ClusterState, heads: Sequence[SegmentHead]) -> str:
     problem = state.log_bounds.get(ARCHIVED)
     if problem is None or any((head.last, head.next, head.digest) == astuple(problem) for head in heads):
         return ""
-    return f"the log records an archive up to epoch {problem.epoch} with digest {problem.digest}; this is another one"
+    return (
+        f"the log records an archive up to epoch {problem.epoch} with digest {problem.digest}, this is another archive"
+    )
 
 
 def _compare(head: StoredSnapshot, at: Start, topic_id: str) -> CheckedSnapshot:

@@ -305,7 +305,7 @@ def _tablet_ways_out(
     state: ClusterState, tablets: TabletMap, tablet: Tablet, nodes: tuple[NodeId, ...]
 ) -> tuple[str, ...]:
     """Return the remedies for awaited nodes that do not return."""
-    assert tablet.transition is not None, "who waits is in transition"
+    assert tablet.transition is not None, "only a migrating tablet waits"
     awaited = [state.nodes[node] for node in nodes]
     name = f"{tablets.table}/{tablet.index}"
     found_ways = [*_restart_lines(awaited, name)]

@@ -125,7 +125,7 @@ def complaints(state: ClusterState, advice: Advice, reports: Reports) -> Iterato
         name = state.nodes[row.node].name
         yield Rejection(f"{row.table}/{row.tablet}", "drain", row.code, f"on {name}, rack {row.rack}: {row.detail}")
     if (more := len(advice.plan.obstacles) - REPORTED_MAX) > 0:
-        yield Rejection("drain", "drain", advice.plan.obstacles[-1].code, f"{more} more replicas have nowhere to go")
+        yield Rejection("drain", "drain", advice.plan.obstacles[-1].code, f"{more} more replicas have no target shard")
     for stop in advice.plan.stops:
         if stop.code == CANNOT_MEET:
             yield Rejection(stop.what, "DecideResize", stop.code, stop.detail)

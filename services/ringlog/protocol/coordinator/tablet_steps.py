@@ -136,7 +136,7 @@ def _by_session(stream_reports: Iterable[StreamReport]) -> dict[str, dict[NodeId
 def revert_reason(state: ClusterState, table: str, tablet: Tablet) -> str:
     """Return why a tablet in transition must revert because of dead nodes; empty if it need not or cannot."""
     transition = tablet.transition
-    assert transition is not None, "who is settled goes nowhere"
+    assert transition is not None, "only a migrating tablet has a next stage"
     stage = STAGES[transition.stage]
     if not stage.back:
         return ""
@@ -172,11 +172,11 @@ def tablet_reports(state: ClusterState, node: NodeId) -> tuple[StreamReport, ...
 
 def _unknowing(state: ClusterState, table: str, tablet: Tablet) -> str:
     """Return why no node can ever report the rows of a tablet; empty if one may."""
-    assert tablet.transition is not None, "who is settled goes nowhere"
+    assert tablet.transition is not None, "only a migrating tablet has a next stage"
     if tablet.transition.stage not in STREAMING_STAGES:
         return ""
     dead = unknowing(tablet, state.nodes, is_anywhere(state, table))
-    return f"too few know every row; {_dead_names(state, dead)}" if dead else ""
+    return f"too few live replicas have all rows; {_dead_names(state, dead)}" if dead else ""
 
 
 def _dead_names(state: ClusterState, dead: Iterable[NodeId]) -> str:
@@ -188,7 +188,7 @@ def _next(
 ) -> TabletAdvance | None:
     """Return the step of a tablet whose gate is open and whose reports are present, or None."""
     transition = tablet.transition
-    assert transition is not None, "who is settled goes nowhere"
+    assert transition is not None, "only a migrating tablet has a next stage"
     anywhere = is_anywhere(state, tablets.table)
     if missed(tablet, state.nodes) or not is_open(awaited(state, tablets, tablet, acked)):
         return None

@@ -38,15 +38,15 @@ COORDINATOR: Final = "coordinator"
 
 WAITS: Final = {
     DECISION: "an operator's decision, after a failure",
-    SERVICE: "its node to hand over its place in the metadata service",
-    TABLET_TRACK: "tablets to leave its node, or to arrive where they are on their way to",
-    TURN: "others to end",
+    SERVICE: "its node to leave the metadata service",
+    TABLET_TRACK: "tablets to leave its node, or migrating tablets to arrive",
+    TURN: "other operations to end",
     ACKNOWLEDGEMENTS: "nodes to acknowledge the stage",
     GENERATION: "the commit of its CDC generation",
-    PUBLICATION: "that generation in the change topics",
-    SURVIVORS: "nodes to be alive without whom nobody knows every row",
+    PUBLICATION: "the publication of its CDC generation",
+    SURVIVORS: "nodes to be up: too few other nodes have every row",
     STREAMS: "nodes to report that they streamed their rows",
-    COORDINATOR: "the coordinator, who is about to lead it on",
+    COORDINATOR: "the coordinator to start the next stage",
 }
 """The kinds of waits, with their texts."""
 

@@ -114,10 +114,10 @@ def _of_acks(state: ClusterState, acks: Acks) -> Iterator[tuple[NodeId, str]]:
     for node, ack in sorted(acks.items()):
         if node in state.node_names and node not in state.nodes:
             meant = state.node_names[node]
-            yield meant, f"{node} acknowledges under its name; node must be its id, {meant}"
+            yield meant, f"{node} acknowledges with its name as the node; the node must be its id, {meant}"
         elif node in state.nodes and ack.cluster_id != state.cluster_id:
             name = state.nodes[node].name
-            yield node, f"{name} acknowledges cluster {ack.cluster_id}, and this one is {state.cluster_id}"
+            yield node, f"{name} acknowledges cluster {ack.cluster_id}, this cluster is {state.cluster_id}"
         elif node in state.nodes and _of_another_history(state, ack):
             name = state.nodes[node].name
             yield node, f"{name} acknowledges epoch {ack.applied} of a history that the log does not have"

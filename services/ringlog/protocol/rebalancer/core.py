@@ -147,10 +147,10 @@ def _next_command(view: RebalancerView, partition: ZonePartition) -> Iterator[Co
         yield SwitchStable(name, number, step.nodes, step.learners, partition.revisions)
     elif broken := failed_nodes(partition, view.reports):
         why = ", ".join(failure_causes(partition, view.reports))
-        why = f"the replica on {', '.join(_names(view.state, broken))} can never follow it: {why}"
+        why = f"the replica on {', '.join(_names(view.state, broken))} cannot follow the partition: {why}"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
     elif gone_for_good := [node for node in added_nodes(partition) if view.state.nodes[node].state == "left"]:
-        why = f"{', '.join(_names(view.state, gone_for_good))} cannot follow: left for good"
+        why = f"{', '.join(_names(view.state, gone_for_good))} cannot follow: it left the cluster"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
     elif partition.planned is not None and (dead := _blocking_node_names(view.state, partition)):
         why = f"{', '.join(dead)} cannot follow, and another target is planned"

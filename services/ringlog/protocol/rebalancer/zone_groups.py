@@ -102,7 +102,7 @@ def failure_causes(partition: ZonePartition, reports: SessionReports) -> tuple[s
 
 def awaiting_return(partition: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
     """Return the nodes that an open cancel waits for, by id; empty: the step is undone."""
-    assert partition.cancel is not None, "it is being cancelled"
+    assert partition.cancel is not None, "the partition has a cancellation"
     return tuple(sorted(_lacking(partition.cancel.old.peers, reports.get(session(partition, RETURNED), {}))))
 
 

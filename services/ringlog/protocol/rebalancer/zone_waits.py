@@ -261,7 +261,7 @@ def _needed_dead(state: ClusterState, tablets: TabletMap, tablet: Tablet, ends: 
 
 def _blocking_dead(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> set[NodeId]:
     """Return the dead nodes that the present stage of a tablet needs; none if the tablet reverts."""
-    assert tablet.transition is not None, "it is on its way"
+    assert tablet.transition is not None, "the tablet is migrating"
     if revert_reason(state, tablets.table, tablet):
         return set()
     # Assume that every living node acknowledges and reports. The nodes that are still awaited then never answer.

@@ -58,7 +58,7 @@ async def commit(
         # The handed entries may be lost, too. Later rounds send them again.
         already_sent = 0
         left = deadline - await Now()
-        seen = await Until(final, min(pause, left), "the fates of entries")
+        seen = await Until(final, min(pause, left), "the outcomes of entries")
         judged = commit_outcomes(await Newest(), chain) if seen is None else seen
         if left <= pause and not all_final(judged):
             raise Undecided(chain, judged)

@@ -140,4 +140,4 @@ def describe(answer: Submitted) -> str:
         case RejectedResult():
             return f"{answer.code}: {answer.detail}"
         case _:
-            return f"request_expired: unknown, now final; look in the log since epoch {answer.since_epoch}"
+            return f"request_expired: the outcome is unknown and final; search the log since epoch {answer.since_epoch}"

@@ -84,8 +84,8 @@ class BatchPlan:
         elif request.since_epoch < (floor := min(self.validator.floor, self.base)):
             # The floor is above ``base`` only if the log has lost its end since. Then the newest requests are decided.
             detail = (
-                f"since_epoch {request.since_epoch} is below {floor}: too many were rejected, and "
-                "answers before it are forgotten; ask again under a new request id"
+                f"since_epoch {request.since_epoch} is below {floor}: too many requests were rejected, and "
+                "earlier answers are pruned; submit again with a new request id"
             )
             self._reject(item, 0, Rejected(FORGOTTEN, detail))
         else:

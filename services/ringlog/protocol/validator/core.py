@@ -143,7 +143,7 @@ def extend_batch(validator: Validator, now: Micros, draw: Draw, folding: Folding
     assert batch is not None, "a batch is under way"
     assert batch.chain.entries, "what was handed over"
     step = _decide(validator, batch, now, draw, folding, max(part, len(batch.chain.entries)))
-    assert step is not None, "entries that are on their way are not decided again"
+    assert step is not None, "entries in flight are not decided again"
     return step
 
 

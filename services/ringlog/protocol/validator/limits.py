@@ -82,7 +82,7 @@ def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejecte
     if isinstance(command, LowerSettledTime):
         least = now + widest_leeway(state) + SETTLED_AHEAD_MIN_US
         if command.until < least:
-            text = f"{command.until} is below {least}: writes that are appended now may be judged there"
+            text = f"{command.until} is below {least}: writes appended now may be validated there"
             return Rejected("settled_too_near", f"until: {text}")
     return None
 

@@ -92,21 +92,21 @@ def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, contex
     if writer is None:
         return Rejected("unknown_writer", f"writer: {command.writer} is not registered")
     if command.incarnation != writer.incarnation:
-        text = f"{command.incarnation} is not the current one of {writer.name}, {writer.incarnation}"
+        text = f"{command.incarnation} is not the current incarnation of {writer.name} ({writer.incarnation})"
         return Rejected("stale_incarnation", f"incarnation: {text}")
     if writer.fenced is None:
         text = f"{writer.name} may still route writes below {writer.horizon}; fence it first"
         return Rejected("writer_not_fenced", f"writer: {text}")
     if command.horizon > writer.horizon:
-        text = f"{command.horizon} is above {writer.horizon}, which {writer.name} has promised"
+        text = f"{command.horizon} is above the write lease {writer.horizon} of {writer.name}"
         return Rejected("horizon_not_lower", f"horizon: {text}")
     if command.horizon < writer.low_watermark:
-        text = f"{command.horizon} is below {writer.low_watermark}, up to which {writer.name} has claimed its rows"
+        text = f"{command.horizon} is below the low-watermark {writer.low_watermark} of {writer.name}"
         return Rejected("horizon_below_low_watermark", f"horizon: {text}")
     if command.horizon == writer.horizon:
         return Accepted(state)
     sunk = replace(writer, horizon=command.horizon, floor=min(writer.floor, command.horizon))
-    assert sunk.low_watermark <= sunk.horizon < writer.horizon, "what it has claimed stays below its horizon"
+    assert sunk.low_watermark <= sunk.horizon < writer.horizon, "the low-watermark is at most the write lease"
     return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, sunk)))
 
 
@@ -140,13 +140,13 @@ def decide_lower_settled_time(state: ClusterState, command: LowerSettledTime, co
         return broken
     settled = state.settled
     if command.until >= settled.until:
-        text = f"verdicts are settled up to {settled.until} only" if settled.until else "no verdict was ever promised"
+        text = f"the validation watermark is {settled.until}" if settled.until else "there is no validation watermark"
         return Rejected("settled_not_lower", f"until: {text}")
     if command.until <= settled.forgotten:
-        return Rejected("settled_too_low", f"until: what counted before {settled.forgotten} is forgotten")
+        return Rejected("settled_too_low", f"until: table versions before {settled.forgotten} are pruned")
     for name, writer in in_order(state.writers):
         if writer.horizon > command.until:
-            text = f"writer {name} may have judged writes below {writer.horizon}; lower its horizon first"
+            text = f"writer {name} may have validated writes below {writer.horizon}; lower its write lease first"
             return Rejected("settled_too_low", f"until: {text}")
     return Accepted(
         advance(
@@ -210,14 +210,14 @@ def _in_use(state: ClusterState, last: Generation) -> Rejected | None:
             return Rejected("generation_in_use", f"generation: {text} {last.timestamp}")
     if last.timestamp < state.settled.until:
         text = (
-            f"writes may have been judged by it: verdicts are settled up to {state.settled.until}, {last.id} starts at"
+            f"writes may be validated with it: the validation watermark is {state.settled.until}, {last.id} starts at"
         )
         return Rejected("generation_in_use", f"generation: {text} {last.timestamp}")
     if len(state.generations) > 1 and (before := state.generations[-2]).closed is not None:
-        text = f"{before.id} is {before.status}, so consumers may have gone on to {last.id}"
+        text = f"{before.id} is {before.status}, so consumers may already read {last.id}"
         return Rejected("generation_in_use", f"generation: {text}")
     for operation in in_flight(state):
         if operation.generation == last.id:
-            text = f"{operation.id} rests on {last.id}; it must end first, or be cancelled"
+            text = f"{operation.id} needs {last.id}; cancel the operation, or wait until it ends"
             return Rejected("generation_in_use", f"generation: {text}")
     return None

@@ -65,9 +65,9 @@ def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGenerati
     assert index + 1 < len(state.generations), "a generation closes only if another one follows"
     end = expires_at(state, generation, state.generations[index + 1])
     if end is None:
-        return Rejected("retention_not_over", f"generation: rows of {generation.id} are kept for ever (ttl 0)")
+        return Rejected("retention_not_over", f"generation: rows of {generation.id} never expire (ttl 0)")
     if command.expired_at < end:
-        text = f"{command.expired_at} is before {end}, until which rows of {generation.id} are kept"
+        text = f"{command.expired_at} is before {end}, when the last rows of {generation.id} expire"
         return Rejected("retention_not_over", f"expired_at: {text}")
     expired = replace(generation, status=EXPIRED, expired=context.epoch, expired_at=command.expired_at)
     generations = _with(state, index, expired)
@@ -102,7 +102,7 @@ def decide_forget_cdc_generation(state: ClusterState, command: ForgetCdcGenerati
     if generation.expired is None:
         return Rejected("generation_not_expired", f"generation: {generation.id} is {generation.status}, not expired")
     if generation.forgotten is not None:
-        return Rejected("generation_forgotten", f"generation: the streams of {generation.id} are gone already")
+        return Rejected("generation_forgotten", f"generation: the streams of {generation.id} are already pruned")
     kept = replace(generation, ranges=(), tables=(), forgotten=size_of(generation))
     return Accepted(advance(state, context.epoch, generations=_with(state, index, kept)))
 

@@ -195,7 +195,10 @@ def _begun(
     if state.prepared is not None:
         if state.prepared.id == generation:
             return state, state.prepared
-        return Rejected("generation_prepared", f"generation: {state.prepared.id} is being prepared, one at a time")
+        return Rejected(
+            "generation_prepared",
+            f"generation: {state.prepared.id} is being prepared; only one can be prepared at a time",
+        )
     if generation_of(state, generation) is not None:
         return Rejected("generation_exists", f"generation: {generation} is committed already")
     refused = _last_unpublished(state)
@@ -203,7 +206,9 @@ def _begun(
         return refused
     operation = next((found for found in in_flight(state) if _waits_for_generation(found)), None)
     if operation is None:
-        return Rejected("unknown_generation", f"generation: {generation} is neither requested nor waited for")
+        return Rejected(
+            "unknown_generation", f"generation: {generation} is not requested, and no operation waits for it"
+        )
     prepared = PreparedGeneration(generation, operation.id, operation.seed, 0, ())
     operations = state.operations.set(operation.id, replace(operation, generation=generation))
     return advance(state, context.epoch, operations=operations, prepared=prepared), prepared
@@ -291,13 +296,13 @@ def _whole(state: ClusterState, prepared: PreparedGeneration, digest: str) -> tu
     ranges = joined(parts)
     found = ranges_digest(ranges)
     if found != digest:
-        return Rejected("digest_mismatch", f"digest: the data of {prepared.id} has {found}")
+        return Rejected("digest_mismatch", f"digest: the data of {prepared.id} has digest {found}")
     rule = broken_whole(parts)
     if rule is not None:
         return Rejected("generation_malformed", f"generation: {prepared.id}: {rule}")
     if not are_targets(state, ranges.ends if isinstance(ranges, PackedRanges) else ends_of(ranges)):
         wanted = len(target_tokens(state))
-        text = f"{prepared.id} has {len(ranges)} ranges, which are not those of the {wanted} tokens there are now"
+        text = f"{prepared.id} has {len(ranges)} ranges, which do not match the {wanted} current tokens"
         return Rejected("generation_outdated", f"generation: {text}")
     return ranges
 
@@ -309,10 +314,10 @@ def _timestamp_too_low(state: ClusterState, timestamp: Micros) -> Rejected | Non
         return Rejected("timestamp_not_above_previous", f"timestamp: {text}")
     for _, writer in in_order(state.writers):
         if timestamp <= writer.horizon:
-            text = f"{timestamp} is not above the horizon {writer.horizon} of writer {writer.name}"
+            text = f"{timestamp} is not above the write lease {writer.horizon} of writer {writer.name}"
             return Rejected("timestamp_not_above_horizon", f"timestamp: {text}")
     if timestamp < state.settled.until:
-        text = f"{timestamp} is below {state.settled.until}, up to which verdicts on writes are settled"
+        text = f"{timestamp} is below the validation watermark {state.settled.until}"
         return Rejected("timestamp_not_above_horizon", f"timestamp: {text}")
     return None
 
@@ -381,18 +386,18 @@ def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration
         return Rejected("generation_closed", f"generation: {generation.id} is {generation.status} already")
     open_ones = [other for other in state.generations if other.closed is None]
     if open_ones[0] is not generation:
-        return Rejected("earlier_generation_open", f"generation: {open_ones[0].id} is open and must close first")
+        return Rejected("earlier_generation_open", f"generation: {open_ones[0].id} is not closed; close it first")
     if len(open_ones) == 1:
-        return Rejected("next_generation_not_committed", f"generation: none follows {generation.id}, it operates still")
+        return Rejected("next_generation_not_committed", f"generation: no generation follows {generation.id}")
     following = open_ones[1]
     writers = [writer for _, writer in in_order(state.writers)]
     done = [writer.name for writer in writers if writer.low_watermark >= following.timestamp]
     behind = [writer.name for writer in writers if writer.name not in done and writer.fenced is None]
     if not done and not behind and not command.unwatched and has_log(state, generation):
-        text = f"no writer is there that could have logged what lies in {generation.id}; unwatched closes it anyway"
+        text = f"no CDC writer has logged the writes of {generation.id}; unwatched closes it anyway"
         return Rejected("no_writers", f"generation: {text}")
     if behind:
-        text = f"{', '.join(behind)} have not reached {following.timestamp}, where {following.id} begins"
+        text = f"{', '.join(behind)} must first reach {following.timestamp}, the start of {following.id}"
         return Rejected("writers_behind", f"generation: {text}")
     positions: tuple[Position, ...] = ()
     for writer in writers:
@@ -415,4 +420,4 @@ def _last_unpublished(state: ClusterState) -> Rejected | None:
     last = current(state)
     if last is None or last.published is not None:
         return None
-    return Rejected("generation_prepared", f"{last.id} is committed and not published yet, one at a time")
+    return Rejected("generation_prepared", f"{last.id} is committed but not published yet")

@@ -53,7 +53,7 @@ def decide_settle_verdicts(state: ClusterState, command: SettleVerdicts, context
     settled = state.settled
     forgotten = max(settled.forgotten, command.forget_below)
     if command.until <= settled.until and forgotten == settled.forgotten:
-        return Rejected("already_settled", f"until: verdicts are settled up to {settled.until}")
+        return Rejected("already_settled", f"until: the validation watermark is {settled.until}")
     if forgotten > settled.forgotten and (needed := _needed(state, forgotten)):
         return Rejected("verdicts_needed", f"forget_below: {needed}")
     horizons = (writer.horizon for writer in state.writers.values()) if settled.until == 0 else ()
@@ -63,7 +63,7 @@ def decide_settle_verdicts(state: ClusterState, command: SettleVerdicts, context
         forgotten=forgotten,
         leeways=tuple(one for one in settled.leeways if one.until > forgotten),
     )
-    assert after.forgotten <= after.until, "only what counts for no later write is forgotten"
+    assert after.forgotten <= after.until, "no version of a later write is pruned"
     lifetimes = state.table_lives if forgotten == settled.forgotten else pruned(state.table_lives, forgotten)
     return Accepted(advance(state, context.epoch, settled=after, table_lives=lifetimes))
 
@@ -75,7 +75,7 @@ def _needed(state: ClusterState, below: Micros) -> str:
     now, or their generations are closed, so that no more rows can be written.
     """
     if below > state.settled.until:
-        return f"writes appended from {state.settled.until} on are judged by nobody yet"
+        return f"writes appended from {state.settled.until} on are not validated yet"
     start = start_of_writers(state)
     for name, writer in in_order(state.writers):
         if writer.fenced is None:

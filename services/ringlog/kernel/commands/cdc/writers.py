@@ -57,8 +57,8 @@ def source_owner(state: ClusterState, name: str, source: str) -> CdcWriter | Non
 
 def held_source(other: CdcWriter, source: str) -> str:
     """Return the text about a source that another writer logs."""
-    logs = f"logs {source}" if other.source else f"never said that it does not log {source}"
-    return f"the CDC writer {other.name} {logs}, and nothing is logged twice; fence that writer to take its place"
+    logs = f"logs {source}" if other.source else f"named no source and may log {source}"
+    return f"the CDC writer {other.name} {logs}; fence {other.name} first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
     # With another checkpoint a writer reads its source from the start again; earlier decisions stay.
     decided = greatest(writer.decided, command.decided)
     if len(decided) > POSITIONS_MAX:
-        text = f"with those of before {len(decided)} partitions, and {POSITIONS_MAX} at most"
+        text = f"the writer would have {len(decided)} partitions, the limit is {POSITIONS_MAX}"
         return Rejected("too_many", f"decided: {text}: name only partitions of the source")
     moved = replaced(
         writer,
@@ -175,7 +175,7 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
         positions=greatest(writer.positions, command.positions),
         decided=decided,
     )
-    assert max(moved.floor, moved.low_watermark) <= moved.horizon, "it claims no more than it may have used"
+    assert max(moved.floor, moved.low_watermark) <= moved.horizon, "the low-watermark is at most the write lease"
     if moved == writer:
         return Accepted(state)
     return Accepted(_promised(state, moved, context))
@@ -189,10 +189,10 @@ def _promised(state: ClusterState, writer: CdcWriter, context: EntryContext) -> 
 
 def _horizon_refused(state: ClusterState, writer: CdcWriter, horizon: Micros) -> Rejected | None:
     if horizon < writer.floor:
-        text = f"{horizon} is below {writer.floor}, which the incarnation found when it registered"
+        text = f"{horizon} is below {writer.floor}, the write lease at registration"
         return Rejected("horizon_below_floor", f"horizon: {text}")
     if horizon > writer.horizon and state.prepared is not None:
-        text = f"{horizon} is above {writer.horizon} and {state.prepared.id} is being prepared"
+        text = f"{horizon} is above {writer.horizon}, and {state.prepared.id} is being prepared"
         return Rejected("horizon_frozen", f"horizon: {text}")
     return None
 
@@ -256,7 +256,7 @@ def _unfenced(state: ClusterState, name: str, incarnation: str) -> CdcWriter | R
     if writer is None:
         return Rejected("unknown_writer", f"writer: {name} is not registered")
     if incarnation != writer.incarnation:
-        text = f"{incarnation} is not the current one of {name}, {writer.incarnation}"
+        text = f"{incarnation} is not the current incarnation of {name} ({writer.incarnation})"
         return Rejected("stale_incarnation", f"incarnation: {text}")
     if writer.fenced is not None:
         text = f"{incarnation} of {name} was fenced with epoch {writer.fenced}: {writer.fence_reason}"
@@ -266,7 +266,7 @@ def _unfenced(state: ClusterState, name: str, incarnation: str) -> CdcWriter | R
 
 def _watermark_went_back(writer: CdcWriter, command: AdvanceCdcWriter) -> Rejected | None:
     if command.low_watermark < writer.low_watermark:
-        text = f"{command.low_watermark} is below {writer.low_watermark}, which was claimed before"
+        text = f"{command.low_watermark} is below the current low-watermark {writer.low_watermark}"
         return Rejected("low_watermark_went_back", f"low_watermark: {text}")
     return None
 

@@ -77,7 +77,7 @@ def decide_add_service_member(state: ClusterState, command: AddServiceMember, co
         return Rejected("member_exists", f"node: {node.name} is in the metadata service: {_stage(state, node.id)}")
     if (why := unfit(state, node)) is not None:
         why = why if node.state in STAYS else f"is {shown_state(state, node.id)}"
-        return Rejected("wrong_node_state", f"node: {node.name} {why}, so it can be no member")
+        return Rejected("wrong_node_state", f"node: {node.name} {why}, so it cannot be a member")
     if (busy := _busy(state)) is not None:
         return busy
     if len(state.service) >= SIZE_MAX:
@@ -109,7 +109,7 @@ def decide_remove_service_member(state: ClusterState, command: RemoveServiceMemb
     if isinstance(node, Rejected):
         return node
     if node.id not in state.service:
-        return Rejected("no_member", f"node: {node.name} is no member of the metadata service")
+        return Rejected("no_member", f"node: {node.name} is not a member of the metadata service")
     if (busy := _busy(state, besides=node.id)) is not None:
         return busy
     stage = _stage(state, node.id)
@@ -119,7 +119,7 @@ def decide_remove_service_member(state: ClusterState, command: RemoveServiceMemb
         return last
     if blocking := blocking_departure(state, node.id):
         names = ", ".join(state.nodes[name].name for name in blocking)
-        text = f"node: without {node.name}, half of the members or more are down: remove {names} first"
+        text = f"node: without {node.name}, at least half of the members are down: remove {names} first"
         return Rejected("no_live_majority", text)
     service = entered(state, ServiceStep(node.id, LEAVING), context.epoch)
     assert node.id not in read_group(state) or len(read_group(state)) > 1, "the last reader stays"
@@ -150,7 +150,7 @@ def decide_reconfigure_service(state: ClusterState, command: ReconfigureService,
     something = size is not None or command.automatic or excluded is not None
     broken = broken_field(
         (something, "size", "must be given, or automatic, or excluded"),
-        (size is None or not command.automatic, "size", "must not stand beside automatic"),
+        (size is None or not command.automatic, "size", "must not be combined with automatic"),
         (size is None or 1 <= size <= SIZE_MAX, "size", f"must be between 1 and {SIZE_MAX}"),
         (excluded is None or len(excluded) <= EXCLUDED_MAX, "excluded", f"must be at most {EXCLUDED_MAX} nodes"),
     )
@@ -189,7 +189,7 @@ def decide_advance_service(state: ClusterState, command: AdvanceService, context
         return wrong
     step = next_step(state)
     if step != ServiceStep(command.node, command.to):
-        then = f"next is {step.to} for {state.nodes[step.node].name}" if step is not None else "there is none"
+        then = f"next is {step.to} for {state.nodes[step.node].name}" if step is not None else "no step is pending"
         return Rejected("wrong_service_step", f"to: {command.to!r} is not the next step, {then}")
     if waits := explained(state, step, command.witnesses):
         return Rejected("gate_not_met", f"witnesses: {waits}")
@@ -212,7 +212,7 @@ def _busy(state: ClusterState, besides: str = "") -> Rejected | None:
     moving = sorted(one.node for one in state.service.values() if one.stage != MEMBER and one.node != besides)
     if not moving:
         return None
-    text = f"node: {state.nodes[moving[0]].name} is {_stage(state, moving[0])}, one node at a time"
+    text = f"node: {state.nodes[moving[0]].name} is {_stage(state, moving[0])}, and one node changes at a time"
     return Rejected("service_changing", text)
 
 

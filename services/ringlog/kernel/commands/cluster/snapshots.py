@@ -46,7 +46,7 @@ def decide_take_snapshot(state: ClusterState, _command: TakeSnapshot, context: E
     kept = _kept_marks(state) | set(sorted(one.epoch for one in taken.values())[-SNAPSHOTS_KEPT_MAX:])
     for epoch in sorted(one.epoch for one in taken.values() if one.epoch not in kept):
         taken = taken.delete(str(epoch))
-    assert len(taken) <= SNAPSHOTS_KEPT_MAX + STORED_MAX + 1, "marks are bounded, however many are asked for"
+    assert len(taken) <= SNAPSHOTS_KEPT_MAX + STORED_MAX + 1, "the number of marks is bounded"
     assert all(str(epoch) in taken for epoch in kept), "a mark that readers depend on stays"
     return Accepted(advance(state, context.epoch, snapshots=taken))
 

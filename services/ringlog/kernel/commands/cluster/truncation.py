@@ -64,7 +64,7 @@ def decide_confirm_snapshot(state: ClusterState, command: ConfirmSnapshot, conte
     """Record the witnesses of a known mark, unless the log or other witnesses contradict them. Witnesses accumulate."""
     roles = sorted(set(command.witnesses))
     broken = broken_field(
-        (0 < command.position <= OFFSET_MAX, "position", "must be an offset behind an entry"),
+        (0 < command.position <= OFFSET_MAX, "position", "must be the offset after an entry"),
         (_DIGEST.fullmatch(command.digest) is not None, "digest", DIGEST_RULE),
         (WITNESSES_MIN <= len(roles) <= WITNESSES_MAX, "witnesses", f"must be {WITNESSES_MIN} to {WITNESSES_MAX}"),
         (all(map(is_name, roles)), "witnesses", NAME_RULE),
@@ -73,9 +73,9 @@ def decide_confirm_snapshot(state: ClusterState, command: ConfirmSnapshot, conte
         return broken
     mark = state.snapshots.get(str(command.epoch))
     if mark is None:
-        return Rejected("snapshot_unknown", f"epoch: {command.epoch} is not among the last marks of snapshots")
+        return Rejected("snapshot_unknown", f"epoch: {command.epoch} is not one of the last requested snapshots")
     if contradicts(state, command.epoch, command.state_id):
-        return Rejected("snapshot_contradicted", f"state_id: epoch {command.epoch} has another one than that")
+        return Rejected("snapshot_contradicted", f"state_id: epoch {command.epoch} has another state id")
     said = command.position, command.digest
     if mark.witnesses and (mark.position, mark.digest) != said:
         known = f"{', '.join(mark.witnesses)} have position {mark.position} and digest {mark.digest}"
@@ -113,7 +113,7 @@ def decide_record_archive(state: ClusterState, command: RecordArchive, context: 
         return Accepted(advance(state, context.epoch, log_bounds=without))
     broken = broken_field(
         (0 < command.epoch < context.epoch, "epoch", f"must be 0 to {state.epoch}"),
-        (0 < command.position <= OFFSET_MAX, "position", "must be an offset behind an entry"),
+        (0 < command.position <= OFFSET_MAX, "position", "must be the offset after an entry"),
         (_DIGEST.fullmatch(command.digest) is not None, "digest", DIGEST_RULE),
     )
     if broken is not None:
@@ -121,7 +121,7 @@ def decide_record_archive(state: ClusterState, command: RecordArchive, context: 
     bound = LogBound(command.epoch, command.position, command.digest)
     known = state.log_bounds.get(ARCHIVED)
     if known is not None and (bound.epoch < known.epoch or bound.position < known.position):
-        return Rejected("archive_shrank", f"epoch: the log knows of an archive up to epoch {known.epoch}")
+        return Rejected("archive_shrank", f"epoch: the log has recorded an archive up to epoch {known.epoch}")
     return Accepted(advance(state, context.epoch, log_bounds=state.log_bounds.set(ARCHIVED, bound)))
 
 
@@ -150,7 +150,7 @@ def decide_truncate_log(state: ClusterState, command: TruncateLog, context: Entr
     archived = state.log_bounds.get(ARCHIVED)
     if archived is not None and archived.position < bound.position:
         held = f"the archive holds epochs up to {archived.epoch}"
-        return Rejected("archive_behind", f"below_epoch: {held}, and {first.epoch - 1} would be the last to go")
+        return Rejected("archive_behind", f"below_epoch: {held}, and entries up to {first.epoch - 1} would be deleted")
     return Accepted(advance(state, context.epoch, log_bounds=state.log_bounds.set(TRUNCATED, bound)))
 
 

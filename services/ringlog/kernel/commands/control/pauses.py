@@ -154,7 +154,7 @@ def _broken(state: ClusterState, scopes: tuple[str, ...], of: str) -> Rejected |
         if scope not in SCOPES:
             return Rejected("bad_field", f"scopes: {scope!r} is none of {', '.join(SCOPES)}")
         if of and scope not in LIMITED:
-            return Rejected("bad_field", f"of: {pause_text(scope)} everywhere or not at all")
+            return Rejected("bad_field", f"of: {scope} can be paused only for the whole cluster")
     if of and of not in state.keyspaces and of not in state.tables:
         code = "unknown_table" if "." in of else "unknown_keyspace"
         return Rejected(code, f"of: there is no {of}")

@@ -81,7 +81,7 @@ def decide_enter_recovery(state: ClusterState, command: EnterRecovery, context: 
     if (broken := broken_field(*_named(command.operator, command.reason))) is not None:
         return broken
     if (running := in_recovery(state)) is not None:
-        return Rejected("in_recovery", f"operator: {running.operator} entered one with epoch {running.entered}")
+        return Rejected("in_recovery", f"operator: {running.operator} entered a recovery with epoch {running.entered}")
     begun = Recovery(context.epoch, context.time, command.operator, command.reason, (), None, "")
     assert str(context.epoch) not in state.recoveries, "an epoch begins one recovery"
     recoveries = state.recoveries.set(str(context.epoch), begun)
@@ -149,7 +149,7 @@ def decide_force_state(state: ClusterState, command: ForceState, context: EntryC
         parts = {one.name: decode_part(one.name, one.data) for one in command.state}
     except StateUndecodable as error:
         return Rejected("state_undecodable", f"state: {error}")
-    assert not parts.keys() & set(UNFORCEABLE), "what is a fact of the log is no wish"
+    assert not parts.keys() & set(UNFORCEABLE), "facts of the log cannot be replaced"
     forced = replace(running, forced=(*running.forced, context.epoch)[-FORCED_KEPT_MAX:])
     recoveries = state.recoveries.set(str(forced.entered), forced)
     after = advance(state, context.epoch, **_replaced(state, parts), recoveries=recoveries)

@@ -105,7 +105,7 @@ def decide_trigger_rebalance(state: ClusterState, command: TriggerRebalance, con
         return Rejected("no_data_nodes", f"zone: {zone.name} has no data nodes: its partitions stay where they are")
     due = [one for one in partitions if one.change < command.cause]
     if not due:
-        return Rejected("outdated_cause", f"cause: epoch {command.cause}, or a later one, was acted on already")
+        return Rejected("outdated_cause", f"cause: epoch {command.cause}, or a later one, was already processed")
     wanted = targets(state, zone, [kept(one) for one in due], [one.number for one in due])
     room = _room(state)
     changed = []
@@ -119,7 +119,7 @@ def decide_trigger_rebalance(state: ClusterState, command: TriggerRebalance, con
         return Rejected("no_data_nodes", f"zone: none of the data nodes of {zone.name} is alive")
     if not changed:
         return Rejected(
-            "moves_limit", "partitions: zone_moves_max are on their way; send it again when some have ended"
+            "moves_limit", "partitions: zone_moves_max partitions are migrating; retry when some of them have arrived"
         )
     return with_partitions(state, context, zone, changed)
 
@@ -149,7 +149,7 @@ def decide_switch_stable(state: ClusterState, command: SwitchStable, context: En
     if not partition.pending:
         if is_same(applied, partition.stable):
             return Accepted(state)
-        return Rejected("nothing_pending", f"partition: {zone.name}/{partition.number} goes nowhere")
+        return Rejected("nothing_pending", f"partition: {zone.name}/{partition.number} is not migrating")
     if keys := outdated_keys(partition, command.revisions):
         return Rejected("outdated_revision", f"revisions: {', '.join(keys)} of {zone.name}/{partition.number} changed")
     if not is_same(applied, partition.pending[0]):
@@ -182,9 +182,11 @@ def decide_cancel_rebalance(state: ClusterState, command: CancelRebalance, conte
     zone, partition = found
     where = f"{zone.name}/{partition.number}"
     if not partition.pending:
-        return Rejected("nothing_pending", f"partition: {where} goes nowhere")
+        return Rejected("nothing_pending", f"partition: {where} is not migrating")
     if command.pending_revision != partition.revisions.pending:
-        return Rejected("outdated_revision", f"pending_revision: that of {where} is {partition.revisions.pending}")
+        return Rejected(
+            "outdated_revision", f"pending_revision: the revision of {where} is {partition.revisions.pending}"
+        )
     if partition.cancel is not None:
         return Accepted(state)
     if partition.reached is None or partition.pending[0].forced:
@@ -213,7 +215,7 @@ def decide_finish_cancel(state: ClusterState, command: FinishCancel, context: En
         return found
     zone, partition = found
     if partition.cancel is None or partition.cancel.revision != command.pending_revision:
-        return Rejected("no_cancel", f"pending_revision: no cancel of {command.pending_revision} is open")
+        return Rejected("no_cancel", f"pending_revision: no cancellation of {command.pending_revision} is open")
     early = (awaits_step if command.result == ALREADY_NEW else awaits_return)(state, partition)
     if early is not None:
         return early
@@ -245,19 +247,21 @@ def decide_restart_replicas(state: ClusterState, command: RestartReplicas, conte
     where, nodes, stable = f"{zone.name}/{partition.number}", frozenset(command.nodes), partition.stable
     if stable is None or not nodes or len(nodes) < len(command.nodes) or not nodes <= set(stable.nodes):
         names = ", ".join(sorted(state.nodes[node].name for node in (stable.nodes if stable is not None else ())))
-        return Rejected("bad_field", f"nodes: must be some of those that have {where} ({names or 'nobody'}), each once")
+        return Rejected("bad_field", f"nodes: must be some of those that have {where} ({names or 'none'}), each once")
     if max(partition.change, partition.reset_cause) >= command.cause:
-        return Rejected("outdated_cause", f"cause: epoch {command.cause}, or a later one, was acted on already")
+        return Rejected("outdated_cause", f"cause: epoch {command.cause}, or a later one, was already processed")
     if partition.pending:
-        return Rejected("already_pending", f"partition: {where} is on its way")
+        return Rejected("already_pending", f"partition: {where} is migrating")
     if _room(state) <= 0:
-        return Rejected("moves_limit", "partition: zone_moves_max are on their way")
+        return Rejected("moves_limit", "partition: zone_moves_max partitions are migrating")
     left = sum(is_alive(state, node) for node in stable.peers if node not in nodes)
     needed = 1 if mode_of(zone).resets_itself else voters_needed(zone, len(stable.peers))
     (target,) = targets(state, zone, [kept(partition)], [partition.number])
     after = restarted(partition, nodes, target, command.cause, context.epoch) if left >= needed else None
     if after is None:
-        return Rejected("quorum_needed", f"nodes: without them {left} voters of {where} are alive, {needed} must be")
+        return Rejected(
+            "quorum_needed", f"nodes: without them, {left} voters of {where} are alive; {needed} are needed"
+        )
     return with_partitions(state, context, zone, [after])
 
 
@@ -306,7 +310,7 @@ def decide_reset_partitions(state: ClusterState, command: ResetPartitions, conte
     for before in partitions:
         acted = max(before.change, before.reset_cause)
         if acted >= command.cause:
-            after: ZonePartition | Rejected = Rejected("outdated_cause", f"epoch {acted} was acted on already")
+            after: ZonePartition | Rejected = Rejected("outdated_cause", f"epoch {acted} was already processed")
         else:
             own = logs.get(before.number, {})
             after = _reset(state, zone, before, own, command, context.epoch)
@@ -321,7 +325,9 @@ def decide_reset_partitions(state: ClusterState, command: ResetPartitions, conte
         assert refused is not None, "a zone has partitions"
         return refused
     if len(changed) > 1 and len(changed) * sum(1 for _ in maps_in(state, zone.name)) > SALVAGED_MAX:
-        return Rejected("too_large", f"partitions: they have more than {SALVAGED_MAX:,} tablets: name fewer")
+        return Rejected(
+            "too_large", f"partitions: the partitions have more than {SALVAGED_MAX:,} tablets; name fewer partitions"
+        )
     tablets, admits = dict[str, TabletMap](), command.admits_loss or mode_of(zone).resets_itself
     for one in changed:
         assert len(one.pending[0].peers) == 1, "a reset begins with one survivor"
@@ -347,7 +353,7 @@ def _reset(
     if (busy := refused_salvage(state, before)) is not None:
         return busy
     if command.mode == MANUAL and not command.admits_loss and (lost := may_lose(state, before)):
-        return Rejected("may_lose_data", f"it may lose {lost}; bring nodes back, or admit the loss")
+        return Rejected("may_lose_data", f"the reset may lose {lost}; start the nodes, or admit the loss")
     return after
 
 
@@ -356,7 +362,7 @@ def _broken_reset(state: ClusterState, command: ResetPartitions) -> Rejected | N
         (command.mode in RESET_MODES, "mode", f"must be {' or '.join(RESET_MODES)}"),
         cause_rule(state, command.cause),
         (len(command.copies) <= REPORTED_MAX, "copies", f"must be at most {REPORTED_MAX:,}; send it in parts"),
-        (all(copy.log >= 0 for copy in command.copies), "copies", "a log has a length of 0 or more"),
+        (all(copy.log >= 0 for copy in command.copies), "copies", "must have log lengths of 0 or more"),
     )
     if broken is not None:
         return broken

@@ -65,12 +65,12 @@ def decide_decide_resize(state: ClusterState, command: DecideResize, context: En
         return Rejected("stale_sequence", f"sequence: the next is {tablets.sequence + 1}, not {command.sequence}")
     running = tablets.resize.decision if tablets.resize is not None else NONE
     if command.decision == running:
-        return Rejected("resize_bounds", f"decision: {command.table} is decided so already: {running}")
+        return Rejected("resize_bounds", f"decision: the decision of {command.table} is already {running}")
     most = setting(state, "tablets_per_table_max")
     if command.decision == SPLIT and 2 * tablets.count > most:
         return Rejected("resize_bounds", f"decision: {2 * tablets.count:,} tablets are more than {most:,}")
     if command.decision == MERGE and tablets.count == 1:
-        return Rejected("resize_bounds", "decision: one tablet has no sibling")
+        return Rejected("resize_bounds", "decision: a table with 1 tablet cannot merge")
     resize = None if command.decision == NONE else Resize(command.decision, command.sequence, context.epoch)
     decided = with_resize(tablets, resize, command.sequence)
     return Accepted(advance(state, context.epoch, tablets=state.tablets.set(command.table, decided)))
@@ -97,8 +97,8 @@ def decide_finish_resize(state: ClusterState, command: FinishResize, context: En
         return tablets
     resize = tablets.resize
     if resize is None or resize.sequence != command.sequence:
-        running = "nothing is decided" if resize is None else f"{resize.decision} {resize.sequence} is"
-        return Rejected("no_resize", f"sequence: of {command.table} {running}, not {command.sequence}")
+        running = "no resize" if resize is None else f"{resize.decision} {resize.sequence}"
+        return Rejected("no_resize", f"sequence: {command.table} has {running} in progress, not {command.sequence}")
     for operation in in_flight(state):
         if operation.stage != REQUESTED:
             return Rejected("operations_in_flight", f"table: {operation.id} is in {operation.stage}")
@@ -137,12 +137,12 @@ def _not_ready(state: ClusterState, tablets: TabletMap, resize: Resize, command:
     own = resize_session(command.table, resize.sequence)
     for report in command.reports:
         if report.operation != own or report.node not in who:
-            return Rejected("bad_field", f"reports: {report.node} ({report.operation}) has no part in {own}")
+            return Rejected("bad_field", f"reports: {report.node} ({report.operation}) is not part of {own}")
         if (broken := broken_report(report)) is not None:
-            return Rejected("bad_field", f"reports: that of {report.node} is malformed: {broken}")
+            return Rejected("bad_field", f"reports: the report of {report.node} is malformed: {broken}")
     if resize.decision == MERGE:
         pair = apart(tablets)
-        why = "" if pair is None else f"{command.table}/{pair.index} and /{pair.index + 1} are on other shards"
+        why = "" if pair is None else f"{command.table}/{pair.index} and /{pair.index + 1} are on different shards"
     else:
         ready = {report.node for report in command.reports}
         why = ", ".join(state.nodes[node].name for node in who if node not in ready)

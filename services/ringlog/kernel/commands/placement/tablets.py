@@ -153,7 +153,7 @@ def _found(state: ClusterState, field: str, one: N) -> tuple[TabletMap, Tablet] 
     tablets = state.tablets.get(one.table)
     if tablets is None:
         options = state.tables[one.table].tablets
-        why = "is not in tablets" if options is None else f"shares those of {options.base}: move these"
+        why = "has no tablets" if options is None else f"shares the tablets of {options.base}; move those"
         return Rejected("no_tablets", f"{field}: {one.table} {why}")
     if not 0 <= one.tablet < tablets.count:
         return Rejected("unknown_tablet", f"{field}: {one.table} has tablets 0 to {tablets.count - 1}, no {one.tablet}")
@@ -177,8 +177,8 @@ def decide_migrate_tablets(state: ClusterState, command: MigrateTablets, context
     """Put each tablet into the first stage of its kind. Nothing else changes yet."""
     acting = state.terms.get(BALANCER)
     if command.term and (acting is None or acting.term != command.term):
-        who = "nobody acts" if acting is None else f"{acting.instance} acts in term {acting.term}"
-        return Rejected("plan_outdated", f"term: it was planned in term {command.term}, {who}")
+        who = "no balancer is active" if acting is None else f"{acting.instance} is active in term {acting.term}"
+        return Rejected("plan_outdated", f"term: the moves were planned in term {command.term}, {who}")
     if (busy := may_begin(state)) is not None:
         return busy
     return _each(state, "migrations", command.migrations, context, _beginning(Streams(state), context.epoch))
@@ -222,7 +222,9 @@ def admissible(
 def _wanted(tablet: Tablet, one: TabletMigration) -> tuple[TabletReplica, ...] | Rejected:
     """Return the replicas that a migration asks for. The new replica has the position of the one that leaves."""
     if tablet.transition is not None:
-        return Rejected("tablet_in_transition", f"it is in {tablet.transition.stage} of a {tablet.transition.kind}")
+        return Rejected(
+            "tablet_in_transition", f"the tablet is in {tablet.transition.stage} of a {tablet.transition.kind}"
+        )
     if one.kind not in ASKED:
         return Rejected("bad_field", f"kind: {one.kind!r} is none of {', '.join(ASKED)}")
     there = [(replica.node, replica.shard) for replica in tablet.replicas]
@@ -262,10 +264,10 @@ def decide_advance_tablets(state: ClusterState, command: AdvanceTablets, context
     def rule(state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletAdvance) -> Step | Rejected:
         transition = tablet.transition
         if transition is None:
-            return Rejected("not_in_transition", "it is settled")
+            return Rejected("not_in_transition", "the tablet is not migrating")
         expected = next_stage(transition)
         if one.to != expected:
-            return Rejected("wrong_stage", f"it is in {transition.stage}, next is {expected}, not {one.to!r}")
+            return Rejected("wrong_stage", f"the tablet is in {transition.stage}, next is {expected}, not {one.to!r}")
         own = _acknowledged(state, one.witnesses)
         if isinstance(own, Rejected):
             return own
@@ -300,10 +302,10 @@ def _unreported(
         if not open_now or report.operation != open_now or report.node not in wanted:
             return Rejected("bad_field", f"reports: {report.node} ({report.operation}) has no work in {open_now!r}")
         if (broken := broken_report(report)) is not None:
-            return Rejected("bad_field", f"reports: that of {report.node} is malformed: {broken}")
+            return Rejected("bad_field", f"reports: the report of {report.node} is malformed: {broken}")
     if lost := missed(tablet, state.nodes):
         names = ", ".join(sorted(state.nodes[node].name for node in lost))
-        return Rejected("gate_not_met", f"reports: too few are alive to know every row; dead: {names}")
+        return Rejected("gate_not_met", f"reports: too few live replicas have all rows; dead: {names}")
     told = {report.node for report in reports}
     if len(told) < len(reports):
         return Rejected("bad_field", "reports: a node reports once")
@@ -331,17 +333,22 @@ def decide_revert_tablets(state: ClusterState, command: RevertTablets, context: 
     def rule(state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletRevert) -> Step | Rejected:
         transition = tablet.transition
         if transition is None:
-            return Rejected("not_in_transition", "it is settled")
+            return Rejected("not_in_transition", "the tablet is not migrating")
         if not 1 <= len(one.reason) <= REASON_LENGTH_MAX:
             return Rejected("bad_field", f"reason: must be 1 to {REASON_LENGTH_MAX} characters")
         back = STAGES[transition.stage].back
         if not back:
-            return Rejected("past_point_of_no_return", f"from {transition.stage} there is only one way")
+            return Rejected("past_point_of_no_return", f"a tablet in {transition.stage} cannot be reverted")
         if transition.stage == WRITE_BOTH_READ_NEW:
             if kind_of(transition).within_node:
-                return Rejected("past_point_of_no_return", "within a node nobody turns back from here")
+                return Rejected(
+                    "past_point_of_no_return", "a move within a node cannot be reverted after its shard serves reads"
+                )
             if not is_worse_off(state, tablets.table, tablet):
-                return Rejected("past_point_of_no_return", "the new replicas are read, and are as alive as the others")
+                return Rejected(
+                    "past_point_of_no_return",
+                    "the new replicas serve reads, and as many of them are alive as of the old ones",
+                )
         return entered(tablet, back, context.epoch, one.reason)
 
     return _each(state, "tablets", command.tablets, context, rule)

@@ -92,7 +92,7 @@ def decide_create_zone(state: ClusterState, command: CreateZone, context: EntryC
     numbers = range(zone.partitions)
     steps = targets(state, zone, [None] * zone.partitions, numbers)
     if any(step is None for step in steps):
-        return Rejected("too_few_data_nodes", "nodes: none of those that a partition belongs on is up")
+        return Rejected("too_few_data_nodes", "nodes: all nodes of a partition would be down")
     made = [new_partition(zone, number, step, context) for number, step in zip(numbers, steps, strict=True)]
     return with_partitions(state, context, zone, made)
 
@@ -126,12 +126,12 @@ def decide_alter_zone(state: ClusterState, command: AlterZone, context: EntryCon
     """Change a zone. Another filter, or other profiles, come with the nodes that match now."""
     given = {name: getattr(command, name) for name in _ALTERED if getattr(command, name) is not None}
     if not given:
-        return Rejected("bad_field", f"zone: nothing is to change; give one of {', '.join(_ALTERED)}")
+        return Rejected("bad_field", f"zone: no field was given; give at least one of {', '.join(_ALTERED)}")
     before = zone_named(state, command.zone)
     if isinstance(before, Rejected):
         return before
     if ("filter" in given or "profiles" in given) != (command.nodes is not None):
-        return Rejected("bad_field", "nodes: come with another filter or other profiles, and only with them")
+        return Rejected("bad_field", "nodes: must be given if the filter or the profiles change, and only then")
     if command.nodes is not None:
         given["nodes"] = tuple(sorted(command.nodes))
     if "profiles" in given:
@@ -200,7 +200,7 @@ def decide_set_data_nodes(state: ClusterState, command: SetDataNodes, context: E
     if isinstance(before, Rejected):
         return before
     if command.cause < before.cause:
-        return Rejected("outdated_cause", f"cause: the data nodes follow from epoch {before.cause}")
+        return Rejected("outdated_cause", f"cause: the data nodes already reflect epoch {before.cause}")
     zone = replace(before, nodes=tuple(sorted(command.nodes)), cause=command.cause)
     if zone.nodes and (refused := _broken_zone(zone) or _unfit_nodes(state, zone, before.nodes)):
         return refused
@@ -256,7 +256,7 @@ def _used(state: ClusterState, before: Zone, zone: Zone) -> Rejected | None:
     """
     if before.partitions == zone.partitions or not (used := keyspaces_in(state, zone.name)):
         return None
-    why = "its rows would move between partitions; make another zone and copy its tables"
+    why = "its rows would move between partitions; create another zone and copy the tables"
     return Rejected("partitions_fixed", f"partitions: {zone.name} places keyspace {used[0]}: {why}")
 
 
@@ -283,6 +283,6 @@ def _too_few(zone: Zone) -> Rejected | None:
     if not zone.nodes:
         return Rejected("no_data_nodes", f"filter: {zone.filter} matches no node")
     if len(zone.nodes) < zone.replicas:
-        why = f"{zone.replicas} replicas, and {len(zone.nodes)} data nodes"
+        why = f"{zone.replicas} replicas need as many data nodes, the zone has {len(zone.nodes)}"
         return Rejected("too_few_data_nodes", f"replicas: {why}")
     return None

@@ -145,7 +145,7 @@ def _decided(state: ClusterState, statement: SchemaStatement, context: EntryCont
         return Rejected("bad_field", f"a statement is one command, not {len(commands)}")
     kind = type(commands[0])
     if statement.if_needed and kind not in NEEDLESS:
-        return Rejected("bad_field", f"if_needed: says nothing of {kind.__name__}")
+        return Rejected("bad_field", f"if_needed: does not apply to {kind.__name__}")
     decided = _RULES[kind](state, commands[0], context)
     if statement.if_needed and isinstance(decided, Rejected) and decided.code == NEEDLESS[kind]:
         return Accepted(state)

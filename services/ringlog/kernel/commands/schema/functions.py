@@ -66,7 +66,7 @@ def decide_create_function(state: ClusterState, command: CreateFunction, context
     broken = broken_names(command.keyspace, command.name) or broken_field(
         (len(command.arguments) <= ARGUMENTS_MAX, "arguments", f"must be at most {ARGUMENTS_MAX}"),
         (len(command.argument_names) == len(command.arguments), "argument_names", "must be one for each argument"),
-        (len(set(command.argument_names)) == len(command.argument_names), "argument_names", "must be others each"),
+        (len(set(command.argument_names)) == len(command.argument_names), "argument_names", "must be distinct"),
         (all(map(is_identifier, command.argument_names)), "argument_names", f"each {IDENTIFIER_RULE}"),
         (is_identifier(command.language), "language", IDENTIFIER_RULE),
         (command.body != "", "body", "must not be empty"),
@@ -75,13 +75,13 @@ def decide_create_function(state: ClusterState, command: CreateFunction, context
         return broken
     size = len(command.body.encode("utf-8", "surrogatepass"))
     if size > BODY_BYTES_MAX:
-        return Rejected("too_large", f"body: it has {size:,} bytes, readers carry at most {BODY_BYTES_MAX:,}")
+        return Rejected("too_large", f"body: the body has {size:,} bytes, the limit is {BODY_BYTES_MAX:,}")
     wrong = _wrong_types(state, command.keyspace, (*command.arguments, command.returns))
     if (wrong := wrong or _taken(state, command.keyspace, command.name, command.arguments)) is not None:
         return wrong
     types = {"arguments": tuple(map(normalised, command.arguments)), "returns": normalised(command.returns)}
     function = part_of(Function, command, context, **types)
-    assert all((*function.arguments, function.returns)), "what is a type has a spelling"
+    assert all((*function.arguments, function.returns)), "a type has a spelling"
     assert function.signature not in state.functions, "signatures are of normalised types, too"
     assert function.signature not in state.aggregates, "a call means a function or an aggregate"
     return with_schema(state, context, functions=state.functions.set(function.signature, function))
@@ -194,7 +194,9 @@ def _find(
         return key if key in known else Rejected(f"unknown_{subject}", f"name: there is no {subject} {key}")
     found = sorted(key for key, one in known.items() if one.name == name and one.keyspace == keyspace)
     if len(found) > 1:
-        return Rejected("ambiguous_name", f"arguments: {keyspace}.{name} is one of {len(found)}, such as {found[0]}")
+        return Rejected(
+            "ambiguous_name", f"arguments: {len(found)} functions are named {keyspace}.{name}, such as {found[0]}"
+        )
     return found[0] if found else Rejected(f"unknown_{subject}", f"name: there is no {subject} {keyspace}.{name}")
 
 
@@ -213,5 +215,5 @@ def _wrong_types(state: ClusterState, keyspace: str, types: Iterable[str]) -> Re
     known = known_types(state.types, keyspace)
     for kind in types:
         if not is_type(resolved(normalised(kind), known)):
-            return Rejected("unknown_type", f"{kind[:100]!r} is no type, or one inside of it is not frozen")
+            return Rejected("unknown_type", f"{kind[:100]!r} is not a type, or contains a type that is not frozen")
     return None

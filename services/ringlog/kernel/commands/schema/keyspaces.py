@@ -82,7 +82,9 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
     placements = state.placements
     if key not in placements and strategy_of(replication).in_ring:
         if flying := _flying(state):
-            return Rejected("operations_in_flight", f"replication: {key} is a new setting while in flight: {flying}")
+            return Rejected(
+                "operations_in_flight", f"replication: {key} is new, and operations are in flight: {flying}"
+            )
         placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
     assert key in placements or not strategy_of(replication).in_ring, "the ranges of the ring have replicas"
     keyspace = Keyspace(command.name, replication, context.state_id, made=context.epoch)
@@ -120,7 +122,7 @@ def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: 
     if not (strategy_of(keyspace.replication).in_ring and strategy_of(replication).in_ring):
         return _alter_tablets(state, keyspace, replication, context)
     if flying := _flying(state):
-        return Rejected("operations_in_flight", f"replication: {new} is a new setting while in flight: {flying}")
+        return Rejected("operations_in_flight", f"replication: {new} is new, and operations are in flight: {flying}")
     key = alteration_key(keyspace.replication, replication)
     plan = plan_alteration(state, key, keyspace.replication, replication)
     operation = replace(requested(ALTER, "", context), keyspace=keyspace.name, replication=replication)
@@ -135,7 +137,7 @@ def _alter_tablets(
 ) -> Decision:
     """Change the setting at once. The balancer then changes tablets to match it, one replica at a time."""
     if keyspace.replication.strategy != replication.strategy or strategy_of(replication).by_zone:
-        why = f"{keyspace.name} has {keyspace.replication.strategy}: make another keyspace and copy its tables"
+        why = f"{keyspace.name} has {keyspace.replication.strategy}: create another keyspace and copy the tables"
         return Rejected("conversion_impossible", f"replication.strategy: {why}")
     assert not strategy_of(replication).in_ring, "replicas of ring ranges move by an operation"
     altered = replace(keyspace, replication=replication, version=context.state_id)
@@ -177,7 +179,9 @@ def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: En
     key = replication_key(keyspace.replication)
     if key in placements and all(replication_key(other.replication) != key for _, other in in_order(keyspaces)):
         if flying := _flying(state):
-            return Rejected("operations_in_flight", f"name: the last keyspace under {key} while in flight: {flying}")
+            return Rejected(
+                "operations_in_flight", f"name: no other keyspace has {key}, and operations are in flight: {flying}"
+            )
         placements = placements.delete(key)
     return _accept(state, context, keyspaces, placements)
 
@@ -205,7 +209,7 @@ def _bad_replication(replication: Replication) -> Rejected | None:
         return Rejected("unknown_strategy", detail)
     broken = broken_field(
         (is_identifier(replication.zone) or not strategy.by_zone, "replication.zone", IDENTIFIER_RULE),
-        (strategy.by_zone or not replication.zone, "replication.zone", "is for the strategy zone"),
+        (strategy.by_zone or not replication.zone, "replication.zone", "is allowed only for the strategy zone"),
     )
     if broken is not None:
         return broken
@@ -214,7 +218,7 @@ def _bad_replication(replication: Replication) -> Rejected | None:
     least, most = (1, FACTOR_MAX) if strategy.has_factor else (0, 0)
     return broken_field(
         (least <= replication.factor <= most, "replication.factor", f"must be between {least} and {most}"),
-        (replication.datacenters == (), "replication.datacenters", "are for the strategy network"),
+        (replication.datacenters == (), "replication.datacenters", "are allowed only for the strategy network"),
     )
 
 
@@ -242,7 +246,7 @@ def _bad_datacenters(replication: Replication) -> Rejected | None:
             return broken
     size = len(replication_key(replication))
     if size > REPLICATION_BYTES_MAX:
-        text = f"its key has {size:,} bytes, readers carry at most {REPLICATION_BYTES_MAX:,}"
+        text = f"the replication has {size:,} bytes, the limit is {REPLICATION_BYTES_MAX:,}"
         return Rejected("too_large", f"replication.datacenters: {text}: name fewer racks")
     return None
 

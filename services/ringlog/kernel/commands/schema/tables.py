@@ -93,7 +93,7 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Entr
     if full_name in state.views:
         return Rejected("view_exists", f"name: {full_name} is a view")
     if command.id in state.table_ids:
-        return Rejected("table_id_reused", f"id: {command.id} is or was that of {state.table_ids[command.id]}")
+        return Rejected("table_id_reused", f"id: {command.id} is or was the id of {state.table_ids[command.id]}")
     if (wrong := _too_many(command.columns)) is not None:
         return wrong
     columns, declared = with_types(state, command.keyspace, command.columns)
@@ -193,7 +193,7 @@ def _with_changed_columns(state: ClusterState, table: Table, command: AlterTable
         if not is_identifier(one.to):
             return Rejected("bad_field", f"rename_columns.to: {IDENTIFIER_RULE}")
         if one.to in names:
-            return Rejected("column_exists", f"rename_columns: {one.to} is there already")
+            return Rejected("column_exists", f"rename_columns: {one.to} already exists")
         names.remove(one.from_)
         names.add(one.to)
     if not drops and not renames:
@@ -298,9 +298,9 @@ def _wrong_columns(added: tuple[Column, ...], present: tuple[Column, ...]) -> Re
         if not is_identifier(column.name):
             return Rejected("bad_field", f"columns.name: {IDENTIFIER_RULE}")
         if column.name in names:
-            return Rejected("column_exists", f"columns: {column.name} is there already")
+            return Rejected("column_exists", f"columns: {column.name} already exists")
         if not is_type(column.type):
-            return Rejected("unknown_type", f"columns: {column.name} is of unknown type {column.type!r}")
+            return Rejected("unknown_type", f"columns: {column.name} has the unknown type {column.type!r}")
         names.add(column.name)
     return None
 

@@ -202,22 +202,22 @@ def _wrong_fields(
         if not is_identifier(field.name):
             return Rejected("bad_field", f"fields.name: {IDENTIFIER_RULE}")
         if field.name in names:
-            return Rejected("field_exists", f"fields: {field.name} is there already")
+            return Rejected("field_exists", f"fields: {field.name} already exists")
         alone = resolved(spelled(((field.name, field.type),)), known)
         if not is_type(alone):
-            return Rejected("unknown_type", f"fields: {field.name} is of unknown, or not frozen, type {field.type!r}")
+            return Rejected("unknown_type", f"fields: {field.name} has an unknown or not frozen type {field.type!r}")
         length += len(alone) - len(spelled(()))
         if length > LENGTH_MAX:
-            return Rejected("bad_field", "fields: are too many")
+            return Rejected("bad_field", "fields: the type would be too large")
         names.add(field.name)
     if not is_type(resolved(spelled(tuple((field.name, field.type) for field in (*present, *added))), known)):
-        return Rejected("bad_field", "fields: are too many")
+        return Rejected("bad_field", "fields: the type would be too large")
     return None
 
 
 def _too_many(added: tuple[TypeField, ...]) -> Rejected | None:
     """Reject too many fields before any work on them: a hostile command may have a hundred thousand."""
-    return Rejected("bad_field", "fields: are too many") if len(added) > FIELDS_MAX else None
+    return Rejected("bad_field", "fields: the type would be too large") if len(added) > FIELDS_MAX else None
 
 
 def _broken_names(keyspace: str, name: str) -> Rejected | None:

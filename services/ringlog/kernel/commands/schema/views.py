@@ -82,7 +82,7 @@ def _columns(table: Table, named: tuple[str, ...], key: tuple[str, ...]) -> tupl
     if strange := [name for name in named if name not in known]:
         return Rejected("unknown_column", f"columns: {table.full_name} has no column {strange[0]}")
     if static := [name for name in (*named, *key) if known[name].static]:
-        return Rejected("bad_field", f"columns: {static[0]} is static, its value is of no single row")
+        return Rejected("bad_field", f"columns: {static[0]} is static, so its value does not belong to a single row")
     wanted = {*named, *key} if named else {column.name for column in table.columns if not column.static}
     columns = tuple(column.name for column in table.columns if column.name in wanted)
     assert {*key, *named} <= set(columns), "nothing that was asked for is left out"

@@ -55,11 +55,11 @@ def bad_tokens(state: ClusterState, tokens: Sequence[Token], seed: bytes) -> Rej
         return Rejected("bad_field", f"tokens: must be 1 to {most} tokens, not {len(tokens)}")
     for token in tokens:
         if not is_token(token):
-            return Rejected("bad_field", f"tokens: {token} is no token of the ring")
+            return Rejected("bad_field", f"tokens: {token} is not a token of the ring")
     ordered = sorted(tokens)
     twice = next((low for low, high in pairwise(ordered) if low == high), None)
     if twice is not None:
-        return Rejected("duplicate_token", f"tokens: {twice} is there more than once")
+        return Rejected("duplicate_token", f"tokens: {twice} appears more than once")
     return None
 
 
@@ -116,7 +116,9 @@ def decide_join(state: ClusterState, command: Join, context: EntryContext) -> De
     there = [other for other in state.nodes.values() if other.address == node.address]
     for other in sorted(there, key=lambda other: other.name):
         if other.id != node.id and other.state != "left":
-            return Rejected("duplicate_address", f"node: {node.address} is also that of {other.name}: replace it")
+            return Rejected(
+                "duplicate_address", f"node: {node.address} is also the address of {other.name}; replace {other.name}"
+            )
     refused = missing_feature(state, node.name, node.features) or unavailable_tokens(state, command.tokens)
     if refused is not None:
         return refused
@@ -165,7 +167,7 @@ def decide_move(state: ClusterState, command: Move, context: EntryContext) -> De
         return node
     tokens = tuple(sorted(command.tokens))
     if tokens == node.tokens:
-        return Rejected("bad_field", f"tokens: {node.name} owns just these")
+        return Rejected("bad_field", f"tokens: {node.name} already owns these tokens")
     refused = unavailable_tokens(state, [token for token in tokens if token not in node.tokens])
     if refused is not None:
         return refused
@@ -245,7 +247,7 @@ def decide_remove(state: ClusterState, command: Remove, context: EntryContext) -
     plan = plan_movement(state, operation)
     dead = sorted(set(gaining_nodes(replace(operation, plan=plan))).intersection(ignored))
     if dead:
-        return Rejected("bad_field", f"ignore_nodes: {state.nodes[dead[0]].name} would get rows that {node.name} has")
+        return Rejected("bad_field", f"ignore_nodes: {state.nodes[dead[0]].name} would receive rows of {node.name}")
     return admit(state, operation, plan, context)
 
 
@@ -299,8 +301,10 @@ def decide_assassinate(state: ClusterState, command: Assassinate, context: Entry
 def _finished_without(state: ClusterState, operation: Operation, context: EntryContext) -> Decision:
     """Finish a dead node's leaving operation without the acknowledgements that it still needs."""
     if not has_reached(operation, POINT_OF_NO_RETURN):
-        return Rejected("wrong_node_state", f"node: {operation.id} can still be cancelled, then assassinate the node")
-    told = "assassinated: reads and writes that others planned before may have missed rows"
+        return Rejected(
+            "wrong_node_state", f"node: {operation.id} can still be cancelled; cancel it, then assassinate the node"
+        )
+    told = "assassinated: reads and writes that other nodes planned before may have missed rows"
     return Accepted(enter(state, replace(operation, reason=told), FINISHED, context))
 
 

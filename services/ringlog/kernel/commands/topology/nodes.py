@@ -100,7 +100,7 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: En
     if broken is not None:
         return broken
     if command.id in state.nodes:
-        return Rejected("duplicate_id", f"id: {command.id} is that of node {state.nodes[command.id].name}")
+        return Rejected("duplicate_id", f"id: {command.id} is the id of node {state.nodes[command.id].name}")
     if command.name in state.node_names:
         return Rejected("duplicate_name", f"name: {command.name} is taken")
     if (taken := _taken(state, command.address)) is not None:
@@ -143,7 +143,7 @@ def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryC
         if said is not None:
             given[name] = said
     if not given:
-        return Rejected("bad_field", f"node: nothing is to change; give one of {', '.join(UPDATED)}")
+        return Rejected("bad_field", f"node: no field was given; give at least one of {', '.join(UPDATED)}")
     node = registered(state, command.node)
     if isinstance(node, Rejected):
         return node
@@ -201,7 +201,7 @@ def _taken(state: ClusterState, address: str) -> Rejected | None:
     there = [other for other in there if other.state != "left" and not other.down]
     if not there:
         return None
-    return Rejected("duplicate_address", f"address: {address} is that of node {min(there, key=_id_of).name}")
+    return Rejected("duplicate_address", f"address: {address} is the address of node {min(there, key=_id_of).name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +224,16 @@ def decide_unregister_node(state: ClusterState, command: UnregisterNode, context
     if node.state != "none":
         return Rejected(
             "wrong_node_state",
-            f"node: {node.name} is {shown_state(state, node.id)}, only a node in state none can go so",
+            f"node: {node.name} is {shown_state(state, node.id)}, only a node in state none can be unregistered",
         )
     if zone := next((name for name, zone in in_order(state.zones) if has_data_node(zone, node.id)), None):
         return Rejected("node_in_zone", f"node: {node.name} is a data node of zone {zone}: change its filter first")
     for key, partition in in_order(state.zone_partitions):
         if node.id in members(partition):
-            return Rejected("node_in_zone", f"node: {node.name} has partition {key} of a zone: let that move first")
+            return Rejected(
+                "node_in_zone",
+                f"node: {node.name} has a replica of zone partition {key}; wait until the replica has moved",
+            )
     return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, replaced(node, state="left"))))
 
 
@@ -272,10 +275,10 @@ def decide_declare_up(state: ClusterState, command: DeclareUp, context: EntryCon
     if node is not None:
         for operation in in_flight(state):
             if node.id in operation.ignored:
-                return Rejected("operations_in_flight", f"node: {operation.id} goes on without {node.name}")
+                return Rejected("operations_in_flight", f"node: {operation.id} continues without {node.name}")
         for _, other in in_order(state.nodes):
             if other.address == node.address and other.id != node.id and other.state != "left":
-                return Rejected("duplicate_address", f"node: {node.address} is also that of {other.name}")
+                return Rejected("duplicate_address", f"node: {node.address} is also the address of {other.name}")
         if node.down and (lacks := missing_feature(state, node.name, node.features)) is not None:
             return lacks
     return _declared(state, command.node, command.reason, context, down=False)

@@ -71,7 +71,7 @@ def decide_advance_operation(state: ClusterState, command: AdvanceOperation, con
         return Rejected("unknown_operation", f"operation: {command.operation} is not known")
     expected = next_stage(operation)
     if command.to != expected:
-        then = "it is ended" if expected is None else f"next is {expected}"
+        then = "the operation has ended" if expected is None else f"next is {expected}"
         return Rejected("wrong_stage", f"to: {operation.id} is in {operation.stage}, {then}, not {command.to!r}")
     refused = _foreign_report(operation, command.reports) or may_leave(
         state, operation, command.witnesses, command.reports
@@ -95,9 +95,11 @@ def _foreign_report(operation: Operation, reports: tuple[StreamReport, ...]) -> 
     gaining = gaining_nodes(operation)
     for report in reports:
         if report.operation != operation.id or report.node not in gaining:
-            return Rejected("bad_field", f"reports: {report.node} ({report.operation}) gains nothing by {operation.id}")
+            return Rejected(
+                "bad_field", f"reports: {report.node} ({report.operation}) receives no rows in {operation.id}"
+            )
         if (broken := broken_report(report)) is not None:
-            return Rejected("bad_field", f"reports: that of {report.node} is malformed: {broken}")
+            return Rejected("bad_field", f"reports: the report of {report.node} is malformed: {broken}")
     return None
 
 
@@ -125,7 +127,7 @@ def decide_cancel_operation(state: ClusterState, command: CancelOperation, conte
     if has_reached(operation, POINT_OF_NO_RETURN):
         return Rejected(
             "past_point_of_no_return",
-            f"operation: {operation.id} is in {operation.stage}, from there it can only finish",
+            f"operation: {operation.id} is in {operation.stage}, and can no longer be cancelled",
         )
     if (settled := _has_tablets(state, operation)) is not None:
         return settled
@@ -138,7 +140,9 @@ def _has_tablets(state: ClusterState, operation: Operation) -> Rejected | None:
         return None
     node = state.nodes[operation.node]
     if not node.down:
-        return Rejected("past_point_of_no_return", f"operation: {node.name} has been given tablets of {tables[0]}")
+        return Rejected(
+            "past_point_of_no_return", f"operation: {node.name} has already received tablets of {tables[0]}"
+        )
     bare = next(lost_without(state, node.id), "")
     why = f"operation: only {node.name} has all rows of {bare}: start it again, or assassinate it"
     return Rejected("too_few_replicas", why) if bare else None
@@ -198,11 +202,11 @@ def _unjustified_failure(state: ClusterState, operation: Operation, command: Fai
         return Rejected("wrong_stage", text)
     stopped = stopped_by(operation)
     if any(failure.node == command.node for failure in stopped):
-        return Rejected("awaits_decision", f"node: {name} has reported this already")
+        return Rejected("awaits_decision", f"node: {name} has already reported a failure")
     if len(stopped) >= FAILURES_KEPT_MAX:  # one more would remove another, which would be reported again
-        return Rejected("awaits_decision", f"node: {len(stopped)} others have reported the same")
+        return Rejected("awaits_decision", f"node: {len(stopped)} other nodes have already reported a failure")
     most = setting(state, "stream_tries_max")
-    return broken_field((command.tries >= most, "tries", f"are fewer than {most}: try again"))
+    return broken_field((command.tries >= most, "tries", f"must be at least {most}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +239,7 @@ def decide_retry_operation(state: ClusterState, command: RetryOperation, context
     if isinstance(ignored, Rejected):
         return ignored
     if ignored and not has_reached(operation, POINT_OF_NO_RETURN):
-        text = f"ignore_nodes: {operation.id} can still be cancelled; then ask for it again without them"
+        text = f"ignore_nodes: {operation.id} can still be cancelled; cancel it, then start it without these nodes"
         return Rejected("wrong_stage", text)
     retries = (*operation.retries, Retry(context.epoch, command.reason))[-FAILURES_KEPT_MAX:]
     leaver = dead_parting(state, operation) if ignored and command.admits_loss else ()
@@ -243,8 +247,10 @@ def decide_retry_operation(state: ClusterState, command: RetryOperation, context
     if ignored and (few := outnumbered(state, tried)) is not None:
         where = f"({few.start}, {few.end}] under {few.replication} in {few.datacenter}"
         if not command.admits_loss:
-            return Rejected("too_few_replicas", f"ignore_nodes: too few are left of the {few.group} group of {where}")
-        told = f"went on with too few of {where}: reads and writes that others planned before may have missed rows"
+            return Rejected(
+                "too_few_replicas", f"ignore_nodes: too few nodes of the {few.group} group of {where} would remain"
+            )
+        told = f"continued with too few nodes of {where}: reads and writes planned before may have missed rows"
         tried = replace(tried, reason=told)
     return Accepted(advance(state, context.epoch, operations=state.operations.set(tried.id, tried)))
 
