@@ -1,4 +1,4 @@
-"""Rows of the CDC topic that test readers in other languages: ``docs/build/golden/cdc-rows.json``.
+"""Rows of the CDC topic as test data for other languages: ``docs/build/golden/cdc-rows.json``.
 
 ``python -m tests.cdc.golden_rows`` writes the file. Each write has its bytes, the bytes of its rows or of its dead
 letter, and their decoded fields.

@@ -252,7 +252,7 @@ class Cluster:
             self.met["rows compared"] += len(answer["rows"])
 
 
-class Said(RowReplica):
+class Observed(RowReplica):
     """A row replica that reports its verdicts."""
 
     def __init__(self, world: Cluster, node: str, store: RowStore) -> None:
@@ -294,7 +294,7 @@ class Node:
         elif isinstance(self._store, MemoryRows):
             self._store.crash(0)
             self._store = MemoryRows() if wiped % 3 == 0 else self._store
-        self.row_replica = Said(self.world, self.name, self._store)
+        self.row_replica = Observed(self.world, self.name, self._store)
         begin = dict.fromkeys(range(PARTITIONS), 0)
         self._read = reads_from(begin, self.row_replica.positions)
         ends = {number: len(records) for number, records in enumerate(self.world.topic)}

@@ -161,13 +161,13 @@ def tables(draw: st.DrawFn) -> tuple[list[Generation], set[str], RoutingTable]:
     generations = [
         Generation(f"g{start}", start, draw(described()), "committed", 1, None, None, ()) for start in starts
     ]
-    generations = [replace(found, tables=draw(cut())) for found in generations]
+    generations = [replace(found, tables=draw(layout())) for found in generations]
     closed = {f"g{start}" for start in starts[: draw(st.integers(0, len(starts)))]}
     return generations, closed, routing_table(TOPIC, generations, TABLES, closed, LEEWAY, PARTITIONS, ids=IDS)
 
 
 @st.composite
-def cut(draw: st.DrawFn) -> tuple[DescribedTable, ...]:
+def layout(draw: st.DrawFn) -> tuple[DescribedTable, ...]:
     """Return a generation's layout of tables in tablets: none, one or both."""
     ends = st.sets(st.integers(TOKEN_MIN, TOKEN_MAX - 1), max_size=4).map(lambda found: (*sorted(found), TOKEN_MAX))
     named = draw(st.sets(st.sampled_from(sorted(IDS.values()))))

@@ -25,7 +25,7 @@ LIBRARIES = Path(pyspark.__file__).parents[1]
 LOAD = "import pickle, sys; print(pickle.load(sys.stdin.buffer)(0))"
 
 
-def probe(path: Path) -> str:
+def run_probe(path: Path) -> str:
     """Return the probe's output in a Python with only ``path`` and its own library."""
     probe = cloudpickle.dumps(import_probe())
     command = [sys.executable, "-S", "-c", f"import sys; sys.path.append({str(path)!r}); {LOAD}"]
@@ -34,7 +34,7 @@ def probe(path: Path) -> str:
 
 def test_a_worker_reports_missing_packages() -> None:
     # Without the site module, editable installs are missing and all other packages are present.
-    assert probe(LIBRARIES) == "ModuleNotFoundError: No module named 'ringlog_cdc'"
+    assert run_probe(LIBRARIES) == "ModuleNotFoundError: No module named 'ringlog_cdc'"
 
 
 def test_a_complete_worker_reports_nothing() -> None:

@@ -34,7 +34,7 @@ SIZE = 1 << 20
 START = lives.with_table(lives.three_racks(), factor(2), 4)
 
 
-def moved(state: ClusterState, index: int = 0) -> Iterator[ClusterState]:
+def moves(state: ClusterState, index: int = 0) -> Iterator[ClusterState]:
     """Yield every state of a migration."""
     state = applied(state, MigrateTablets((migration(state, index),)))
     yield state
@@ -46,7 +46,7 @@ def table_load(state: ClusterState, table: str, own: tuple[int, ...], sizes: tup
     return TableLoad(table, own, sizes, id=state.tables[table].id, count=state.tablets[TABLE].count)
 
 
-def said(state: ClusterState, appended: int) -> list[ReceivedLoad]:
+def loads_of(state: ClusterState, appended: int) -> list[ReceivedLoad]:
     """Return a report of every node: tablet i has i + 1 MiB."""
     found = []
     for node in sorted(state.nodes):
@@ -68,7 +68,7 @@ def counted(
     return tablets, sizes
 
 
-def in_film(balance_history: BalanceHistory, what: str) -> Counter[tuple[str, int]]:
+def charted(balance_history: BalanceHistory, what: str) -> Counter[tuple[str, int]]:
     moment = balance_history.moments[-1]
     column = moment.sizes if what == "bytes" else moment.tablets
     rows = {
@@ -80,12 +80,12 @@ def in_film(balance_history: BalanceHistory, what: str) -> Counter[tuple[str, in
 
 
 def test_each_moment_matches_a_plain_count() -> None:
-    heard = said(START, START.time)
+    heard = loads_of(START, START.time)
     balance_history = history_of([START], heard)
     shown = 0
-    for state in moved(START):
+    for state in moves(START):
         balance_history.add_state(state.time, state)
-        assert (in_film(balance_history, "tablets"), in_film(balance_history, "bytes")) == counted(
+        assert (charted(balance_history, "tablets"), charted(balance_history, "bytes")) == counted(
             state, balance_history
         )
         assert balance_history.moments[-1].moving == len(state.tablets[TABLE].transitions)
@@ -107,14 +107,14 @@ def test_entries_without_a_change_add_no_moment() -> None:
 def test_a_report_counts_from_its_append_time_if_accepted() -> None:
     later = START.time + 1_000
     wrong = ReceivedLoad(NodeLoad(min(START.nodes), 0, 1, (table_load(START, TABLE, (0,), (-1,)),)), later)
-    balance_history = history_of([START], [*said(START, later), wrong, ReceivedLoad(None, later)])
+    balance_history = history_of([START], [*loads_of(START, later), wrong, ReceivedLoad(None, later)])
     assert not balance_history.moments[0].sizes.any()
-    assert in_film(balance_history, "bytes") == counted(START, balance_history)[1]
+    assert charted(balance_history, "bytes") == counted(START, balance_history)[1]
     assert balance_history.moments[-1].at == later
 
 
 def test_a_split_divides_bytes_evenly_until_the_next_report() -> None:
-    balance_history = history_of([START], said(START, START.time))
+    balance_history = history_of([START], loads_of(START, START.time))
     whole = int(balance_history.moments[-1].sizes.sum())
     assert whole == 2 * SIZE * (1 + 2 + 3 + 4)
     state = START
@@ -124,7 +124,7 @@ def test_a_split_divides_bytes_evenly_until_the_next_report() -> None:
         assert state.tablets[TABLE].count == count
         balance_history.add_state(state.time, state)
         assert int(balance_history.moments[-1].sizes.sum()) == whole
-    assert in_film(balance_history, "bytes") != counted(state, balance_history)[1]
+    assert charted(balance_history, "bytes") != counted(state, balance_history)[1]
 
 
 def test_colocated_tables_count_once_with_all_bytes() -> None:
@@ -132,11 +132,11 @@ def test_colocated_tables_count_once_with_all_bytes() -> None:
     more = table_load(state, "ks.u", (0, 1), (7, 7))
     beside = [
         ReceivedLoad(NodeLoad(one.load.node, 0, 1, (*one.load.tables, more)), one.appended)
-        for one in said(state, state.time)
+        for one in loads_of(state, state.time)
         if one.load is not None
     ]
     balance_history = history_of([state], beside)
-    assert in_film(balance_history, "tablets") == counted(state, balance_history)[0]
+    assert charted(balance_history, "tablets") == counted(state, balance_history)[0]
     assert int(balance_history.moments[-1].sizes.sum()) == 2 * SIZE * 10 + 2 * 2 * 7
 
 
@@ -144,11 +144,11 @@ def test_a_long_history_keeps_its_end_and_its_most_moves(monkeypatch: pytest.Mon
     monkeypatch.setattr(balance_film, "MOMENTS_MAX", 4)
     state, balance_history = START, BalanceHistory()
     for turn in range(6):
-        for after in moved(state, turn % 4):
+        for after in moves(state, turn % 4):
             state = after
             balance_history.add_state(state.epoch, state)
             assert len(balance_history.moments) < 4
-    assert in_film(balance_history, "tablets") == counted(state, balance_history)[0]
+    assert charted(balance_history, "tablets") == counted(state, balance_history)[0]
     assert any(moment.moving for moment in balance_history.moments)
 
 
@@ -176,7 +176,7 @@ def heights(group: ElementTree.Element, name: str) -> list[float]:
 
 @pytest.fixture(scope="module")
 def story() -> BalanceHistory:
-    return history_of([START, *moved(START)], said(START, START.time))
+    return history_of([START, *moves(START)], loads_of(START, START.time))
 
 
 def test_lines_follow_the_loads(story: BalanceHistory) -> None:
