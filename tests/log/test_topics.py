@@ -37,7 +37,7 @@ def test_a_clear_number_of_copies_is_chosen(up: int, others: int, wanted: int | 
 
 @pytest.mark.parametrize(("up", "others", "wanted"), [(2, 0, None), (2, 1, None), (1, 2, None), (2, 0, 3), (3, 0, 0)])
 def test_a_down_broker_does_not_reduce_the_copies(up: int, others: int, wanted: int | None) -> None:
-    with pytest.raises(CopiesUndecided, match="--replication"):
+    with pytest.raises(CopiesUndecided, match="--kafka-replication"):
         choose_profile(up, others, wanted)
 
 

@@ -210,7 +210,7 @@ def test_a_node_that_may_not_answer_returns_an_error(row_replica: RowReplica) ->
     row_replica.caught_up = False
     answer = asked(row_replica, "GET", path_of(own_key(True)))
     assert answer.status_code == 503
-    assert "restarted" in answer.json()["detail"]
+    assert "its restart" in answer.json()["detail"]
 
 
 def test_an_answer_waits_for_no_acknowledgement_of_its_headers(row_replica: RowReplica) -> None:
