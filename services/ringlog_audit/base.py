@@ -62,13 +62,13 @@ class NodeRows:
                 positions = {int(partition): int(end) for partition, end in status["positions"].items()}
                 is_ready = bool(status["ready"])
             except (AttributeError, KeyError, TypeError, ValueError) as broken:
-                raise NodeSilent(f"{self.name} says no positions: {broken!r}") from None
+                raise NodeSilent(f"{self.name} does not report its positions: {broken!r}") from None
             if is_ready and all(positions.get(partition, 0) >= end for partition, end in ends.items()):
                 return
             if (now := f"{is_ready} {sorted(positions.items())}") != before:
                 last_progress, before = time.monotonic(), now
             elif time.monotonic() - last_progress > SILENCE_S:
-                raise NodeSilent(f"{self.name} stays at {positions}, the mutations are read up to {dict(ends)}")
+                raise NodeSilent(f"{self.name} remains at {positions}; the mutations topic was read up to {dict(ends)}")
             time.sleep(POLL_S)
 
     def rows(self, table: str, key: bytes) -> Any:
@@ -160,9 +160,9 @@ class BaseRows:
             for example in found[table, key]:
                 check.fail(f"table {table}, key {key.hex()}, {example}")
             if not answers[table, key]:
-                check.fail(f"table {table}, key {key.hex()}: no node answers for it")
+                check.fail(f"table {table}, key {key.hex()}: no node returned its rows")
         compared, asked = len(found.keys() - moved), sum(answers.values())
-        check.statement = f"the nodes have the rows that the log makes: {compared:,} partitions, {asked:,} answers"
+        check.statement = f"the nodes have the rows that the log defines: {compared:,} partitions, {asked:,} answers"
         report.counts |= {"base_partitions": compared, "base_answers": asked}
 
     def _compared(self, node: NodeRows, name: Name, partition: LoggedPartition) -> list[str] | None:
@@ -176,7 +176,7 @@ class BaseRows:
         try:
             rows = answered(answer, self._rules.history.columns_ever(name[0]), table.stored)
         except (AttributeError, KeyError, TypeError, ValueError) as broken:
-            return [f"{node.name}: no rows: {broken!r}"]
+            return [f"{node.name}: invalid rows: {broken!r}"]
         after = time.time_ns() // 1_000
         differing = deviations(partition, rows, table.logged_names, before - SKEW_US, after + SKEW_US)
         return [f"{node.name}: {one}" for one in differing]

@@ -154,6 +154,6 @@ def _fields(data: bytes) -> Iterator[bytes | None]:
         size = int.from_bytes(data[at : at + 4], "big", signed=True)
         end = at + 4 + max(size, 0)
         if size < -1 or end > len(data):
-            raise ValueError("a part goes beyond the end")
+            raise ValueError("a part ends after the end of the value")
         yield None if size < 0 else data[at + 4 : end]
         at = end

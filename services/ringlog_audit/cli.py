@@ -61,7 +61,7 @@ def audit(
         report, printed = prove(topics, expected, say), 0
         while (left := report.counts["not_carried_out"]) and time.monotonic() < deadline:
             if left != printed:
-                say(f"mutations that are not carried out yet: {left:,}")
+                say(f"mutations that the job has not processed: {left:,}")
             printed = left
             time.sleep(POLL_S)
             report = prove(topics, expected, lambda _: None)

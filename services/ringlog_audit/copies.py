@@ -136,11 +136,11 @@ def deviations(partition: LoggedPartition, found: Seen, own: frozenset[str], fir
 
 def _of_row(wanted: Values | None, found: Values | None) -> Iterator[str]:
     if wanted is None or found is None:
-        yield "which the log has not" if wanted is None else "which only the log has"
+        yield "exists only on the node" if wanted is None else "exists only in the log"
         return
     for column in sorted(wanted.keys() | found.keys()):
         if wanted.get(column) != found.get(column):
-            yield f"column {column}: {_shown(found.get(column))}, by the log {_shown(wanted.get(column))}"
+            yield (f"column {column}: {_shown(found.get(column))} on the node, {_shown(wanted.get(column))} in the log")
 
 
 def _place(row: Row) -> str:

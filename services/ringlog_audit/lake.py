@@ -37,9 +37,11 @@ Name = tuple[int, int, int, int]
 
 def audit_lake(topics: AuditTopics, address: str, report: AuditReport, say: Callable[[str], None]) -> None:
     """Add the checks of the lake at ``address`` to the report. Raise AuditError if it cannot be read."""
-    complete = AuditCheck("lake_complete", "every row of the CDC topic is in its table of the lake, and says the same")
-    once = AuditCheck("lake_once", "no row is in the lake twice")
-    nothing_else = AuditCheck("lake_nothing_else", "the lake has no row that the CDC topic has not")
+    complete = AuditCheck(
+        "lake_complete", "each row of the CDC topic is in its table of the lake with the same content"
+    )
+    once = AuditCheck("lake_once", "the lake contains no row twice")
+    nothing_else = AuditCheck("lake_nothing_else", "the lake contains only rows of the CDC topic")
     decoder = Decoder(topics)
     keys = _keys(topics, decoder)
     wanted, is_whole = _rows_of_topic(topics, decoder)
@@ -58,7 +60,7 @@ def audit_lake(topics: AuditTopics, address: str, report: AuditReport, say: Call
             if there is None and is_whole:
                 nothing_else.fail(f"{table} {name}")
             elif there is not None and not _same(decoder.decode(there), row[4:], cells, keys.get(table)):
-                complete.fail(f"{table} {name} says something else")
+                complete.fail(f"{table} {name} has another content")
     for table, name in wanted.keys() - seen:
         complete.fail(f"{table} {name} is missing")
     report.counts["lake_rows"] = count

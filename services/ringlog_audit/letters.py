@@ -44,9 +44,7 @@ class DeadLetters:
 
     def check(self, topics: AuditTopics, writes: Writes, rules: AuditRules, report: AuditReport) -> set[Position]:
         """Add the check of all letters to a report. Return the positions of the writes with a letter."""
-        check = AuditCheck(
-            "dead_letters", "every dead letter is a write that the rules refuse, once, for the reason it names"
-        )
+        check = AuditCheck("dead_letters", "each dead letter is one write that the rules reject, with that reason")
         report.checks.append(check)
         seen: dict[Position, dict[str, Any]] = {}
         for offset, letter in self._all(topics):
@@ -60,7 +58,7 @@ class DeadLetters:
                 if seen[position] != short:
                     check.fail(f"{where}: twice")
             elif write is None:
-                check.fail(f"{where}: no such write")
+                check.fail(f"{where}: no write has this position")
             elif wrong := self._wrong(letter, write, position, writes, rules):
                 check.fail(f"{where}{wrong}")
             seen.setdefault(position, short)
@@ -82,7 +80,7 @@ class DeadLetters:
         if not is_right:
             return f", expected {refusal or 'a CDC row'}"
         if letter["topic"] != self._source or not _keeps(letter, write.key, write.value):
-            return ": not the bytes of the write"
+            return ": its key or value differs from the write"
         return ""
 
 

@@ -82,7 +82,7 @@ def audit(topics: AuditTopics, expected: Expected, say: Say, decoder: Decoder | 
     _check_complete(writes, rows.seen, rejected, rules.history.decided, expected, report)
     _check_counts(writes, rows.seen, expected, report)
     if base is not None:
-        say("rows of the nodes are compared with what the log makes")
+        say("comparing the rows of the nodes with the rows that the log defines")
         base.check(topics, decoder, report)
     return report
 
@@ -104,9 +104,9 @@ class _Rows:
             "no write has two CDC rows, except repetitions of the same bytes; no identity has two",
         )
         self._stream = AuditCheck(
-            "stream", "every row lies under the stream of its token in the generation operating at its timestamp"
+            "stream", "every row is in the stream of its token, in the generation that was active at its timestamp"
         )
-        self._partition = AuditCheck("partition", "every stream lies in exactly one partition of the CDC topic")
+        self._partition = AuditCheck("partition", "every stream is in exactly one partition of the CDC topic")
         self._order = AuditCheck("order", "writes of one partition key appear in the order of the mutations topic")
         report.checks += [self._source, self._once, self._stream, self._partition, self._order]
         self._heads: dict[bytes, RecordHead] = {}
@@ -268,7 +268,7 @@ def _check_complete(
     """
     every = writes.by_position
     whole = f"{len(written):,} written + {len(rejected):,} rejected = {len(every):,} mutations"
-    check, done = AuditCheck("complete", whole), AuditCheck("carried_out", "the CDC job has carried out every mutation")
+    check, done = AuditCheck("complete", whole), AuditCheck("carried_out", "the CDC job has processed every mutation")
     report.checks += [check, done]
     report.counts |= {"mutations": len(every), "written": len(written), "rejected": len(rejected)}
     for position in sorted(every.keys() - written - rejected):
@@ -276,7 +276,10 @@ def _check_complete(
         if not refusal and alternatives is not None and [] in alternatives:
             writes.skipped.add(position)  # the write changes nothing, so it has no row
         elif decided is not None and position[1] >= decided.get(position[0], 0):
-            done.fail(f"write {position[0]}/{position[1]} is not carried out yet; is the job running? Try --wait")
+            done.fail(
+                f"write {position[0]}/{position[1]} is not processed yet; check that the job runs, or pass "
+                "--wait-seconds"
+            )
         else:
             check.fail(f"write {position[0]}/{position[1]} is in neither topic")
     report.counts |= {"skipped": len(writes.skipped), "not_carried_out": done.failures}
@@ -287,7 +290,7 @@ def _check_complete(
         ("rejected", len(rejected), expected.rejected),
     ):
         if wanted is not None and found != wanted:
-            check.fail(f"{found:,} {statement}, {wanted:,} expected")
+            check.fail(f"{found:,} {statement}, expected {wanted:,}")
 
 
 def _check_counts(writes: Writes, written: set[Position], expected: Expected, report: AuditReport) -> None:
@@ -299,11 +302,11 @@ def _check_counts(writes: Writes, written: set[Position], expected: Expected, re
     if expected.generations is None:
         return
     check = AuditCheck(
-        "both_generations", f"{expected.generations} generations hold at least {SHARE_MIN:.0%} of the rows each"
+        "both_generations", f"{expected.generations} generations have at least {SHARE_MIN:.0%} of the rows each"
     )
     report.checks.append(check)
     if len(used) != expected.generations:
-        check.fail(f"rows lie in {len(used)} generations")
+        check.fail(f"rows are in {len(used)} generations")
     for timestamp, rows in sorted(used.items()):
         if rows < SHARE_MIN * len(written):
-            check.fail(f"generation {timestamp} holds {rows:,} of {len(written):,} rows")
+            check.fail(f"generation {timestamp} has {rows:,} of {len(written):,} rows")

@@ -141,7 +141,7 @@ def _chosen(archive: zipfile.ZipFile, lines: Iterator[list[str]], limit: int | N
                 yield row
             total += 1
     if total != FLIGHTS_TOTAL:
-        raise FlightsError(f"expected {FLIGHTS_TOTAL} flights, the data set has {total}")
+        raise FlightsError(f"expected {FLIGHTS_TOTAL} flights, but the data set has {total}")
 
 
 def _null(text: str) -> bool:

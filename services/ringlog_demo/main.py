@@ -50,7 +50,7 @@ def run_demo(flights: int | None, data: Path, keep: bool, console: Console) -> i
         console.print(Text.assemble(("\ndemo failed", "red"), f": {failed}"), soft_wrap=True)
         return 1
     except KeyboardInterrupt:
-        console.print("\ninterrupted; everything is stopped")
+        console.print("\ninterrupted; the demo has stopped all of its processes")
         keep = False
         return 130
     finally:
@@ -61,7 +61,7 @@ def run_demo(flights: int | None, data: Path, keep: bool, console: Console) -> i
 def _empty(data: Path) -> None:
     """Empty the folder. Raise DemoFailed if it contains anything other than an earlier demo."""
     if data.exists() and any(data.iterdir()) and not (data / MARKER).exists():
-        raise DemoFailed(f"{data} is not empty and is no folder of an earlier demo; choose another with --data")
+        raise DemoFailed(f"{data} is not empty and is not a folder of an earlier demo; pass another folder with --data")
     Stack(data / "stack").down()
     for name in ("checkpoint", "logs", "nodes", "stack", "state"):
         shutil.rmtree(data / name, ignore_errors=True)
@@ -85,5 +85,5 @@ def _next(data: Path) -> list[tuple[str, str]]:
         (f"{shown} status", "the cluster, its nodes and agents"),
         (f"{shown} log --last 20", "the metadata log, entry by entry"),
         (f"{shown} keyspace placements flights", "who reads and writes each range"),
-        (f"{shown} stack down --data {data / 'stack'}", "when you have seen enough"),
+        (f"{shown} stack down --data {data / 'stack'}", "to stop broker and Redis"),
     ]

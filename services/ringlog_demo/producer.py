@@ -193,7 +193,7 @@ def _say(phase: str, progress: ProducerProgress) -> None:
 
 def main() -> int:
     """Run the command line of the process."""
-    parser = argparse.ArgumentParser(description="produce the flights as mutations")
+    parser = argparse.ArgumentParser(description="send the flights as mutations")
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--flights", type=int, default=None)

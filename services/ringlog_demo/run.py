@@ -101,7 +101,7 @@ class Demo:
     # -------------------------------------------------------------------------------------------- the steps
 
     def _stack(self) -> StackInfo:
-        self.screen.step("1. A Kafka broker and a Redis of its own")
+        self.screen.step("1. Start a Kafka broker and Redis")
         info = Stack(self.options.data / "stack").up()
         self.screen.say(f"broker {info.bootstrap_servers}, Redis at its socket, data in {info.data_dir}")
         return info
@@ -109,11 +109,13 @@ class Demo:
     def _found(self, context: ClusterContext) -> str:
         self.screen.step("2. Create the cluster")
         creation = create_cluster(context.bootstrap, context.cluster)
-        self.screen.say(f"cluster {creation.name}, id {creation.cluster_id}; its topics exist and are checked")
+        self.screen.say(
+            f"cluster {creation.name}, id {creation.cluster_id}; its topics exist and have the required settings"
+        )
         return creation.cluster_id
 
     def _agents(self, context: ClusterContext) -> None:
-        self.screen.step("3. An agent of each role, one process each")
+        self.screen.step("3. Start an agent of each role, one process each")
         self._command(context, "agents", ["agents"])
         seen: set[str] = set()
 
@@ -129,7 +131,7 @@ class Demo:
             self._until("the agents to catch up", STEP_S, caught_up)
 
     def _nodes(self, context: ClusterContext, client: Client) -> None:
-        self.screen.step("4. Three nodes register and join, one after the other")
+        self.screen.step("4. Register and join three nodes, one after the other")
         for name in NODES:
             self._node(context, name)
         normal: list[str] = []
@@ -145,7 +147,7 @@ class Demo:
         self._until("three nodes to be normal", STEP_S, all_normal)
 
     def _schema(self, client: Client) -> None:
-        self.screen.step("5. Two tables with CDC, one on the ring of tokens, one in tablets")
+        self.screen.step("5. Create two tables with CDC, one on the token ring, one in tablets")
         for keyspace, strategy, how in ((KEYSPACE, "simple", "the ring"), (FLEET, "tablets", f"{TABLETS} tablets")):
             table = create_table(keyspace, draw_uuid(SystemDraw()))
             for command in (CreateKeyspace(keyspace, Replication(strategy, FACTOR)), table):
@@ -157,11 +159,11 @@ class Demo:
     def _latency(self, client: Client) -> Latency:
         self.screen.step("6. Commit latency: 500 Noops, one after the other")
         latency = noop_commits(client)
-        self.screen.say(f"p50 {latency.p50_ms} ms, p99 {latency.p99_ms} ms until folded here")
+        self.screen.say(f"p50 {latency.p50_ms} ms, p99 {latency.p99_ms} ms until the client has applied the entry")
         return latency
 
     def _load(self, context: ClusterContext, client: Client) -> None:
-        self.screen.step("7. Flights through Kafka and Spark, and a fourth node in the middle of them")
+        self.screen.step("7. Send flights through Kafka and Spark, and join a fourth node in the middle")
         self.counts = count(self.options.flights)
         checkpoint = self.options.data / "checkpoint"
         batch = max(200, self.options.total // BATCHES_PER_LOAD)
@@ -198,7 +200,7 @@ class Demo:
         tablets_text = ", ".join(f"{count} of {generation}" for generation, count in sorted(batches.items()))
         self.screen.say(f"batches with rows of a generation: {tablets_text}")
         if len(batches) != 2 or min(batches.values()) < BATCHES_EACH_MIN:
-            raise DemoFailed(f"{BATCHES_EACH_MIN} batches or more were expected on each side of the switch")
+            raise DemoFailed(f"expected at least {BATCHES_EACH_MIN} batches on each side of the switch")
 
     def _check_nodes(self, client: Client) -> None:
         """Check that the number of rows on all nodes is the number of written rows times the replication factor."""
@@ -211,12 +213,12 @@ class Demo:
                 is_quiet = rests(before) and client.read_barrier().tablets is before.tablets
                 return is_quiet and all(sum(status["positions"].values()) == self.counts.mutations for status in found)
 
-            self._until("the nodes to read the mutations to their end", STEP_S, at_end)
+            self._until("the nodes to read all mutations", STEP_S, at_end)
         held, wanted = sum(self.figures.rows_on_nodes.values()), FACTOR * self.figures.rows
         tablets_text = ", ".join(f"{name} {rows:,}" for name, rows in sorted(self.figures.rows_on_nodes.items()))
         self.screen.say(f"rows on the nodes: {tablets_text}; together {held:,} = {FACTOR} x {self.figures.rows:,}")
         if held != wanted:
-            raise DemoFailed(f"the nodes hold {held:,} rows, {wanted:,} expected")
+            raise DemoFailed(f"the nodes have {held:,} rows, expected {wanted:,}")
 
     # -------------------------------------------------------------------------------------------- helpers
 
@@ -289,7 +291,7 @@ class Watching:
         if not self._joined and self._load.phase not in ("", "sending"):
             self._joined = True
             self._demo.screen.say(
-                f"{self._load.acknowledged:,} flights sent: {JOINER} asks to join; the load goes on, slower"
+                f"{self._load.acknowledged:,} flights sent: {JOINER} asks to join; the load continues at a lower rate"
             )
             join()
         self._stage_news(state)
@@ -298,7 +300,7 @@ class Watching:
         joined = operation is not None and is_ended(operation)
         if joined and not self._spread and is_spread(state, len(NODES) + 1):
             self._spread = True
-            self._demo.screen.say(f"the balancer has given {JOINER} its share of the tablets, at epoch {state.epoch}")
+            self._demo.screen.say(f"the balancer has moved tablets to {JOINER}, at epoch {state.epoch}")
         return through and self._load.phase == "done" and joined and self._spread
 
     def _stage_news(self, state: ClusterState) -> None:

@@ -82,7 +82,7 @@ class Left(Sender):
     """A role that finds no broker within its retry limit."""
 
     def work(self) -> None:
-        raise LogUnavailable("c.left: Coordinator is not available", "is the broker up?") from ValueError(
+        raise LogUnavailable("c.left: Coordinator is not available", "check that the broker is up") from ValueError(
             "NOT_COORDINATOR"
         )
 
@@ -102,7 +102,7 @@ def test_a_long_broker_failure_gives_a_readable_message(tmp_path: Path) -> None:
         "log_level": "error",
         "role": "sender",
         "code": "log_unavailable",
-        "why": str(LogUnavailable("c.left: Coordinator is not available", "is the broker up?")),
+        "why": str(LogUnavailable("c.left: Coordinator is not available", "check that the broker is up")),
     }
     assert [(end.code, end.detail) for end in worker.ends] == [(CRASHED, f"log_unavailable: {failed['why']}")]
 

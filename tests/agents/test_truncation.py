@@ -277,7 +277,7 @@ def test_a_new_snapshot_is_archived_at_once_and_failures_are_retried(world: Worl
 def test_the_log_finally_records_the_archive(world: World) -> None:
     keeper = Driven(world, submits=False)
     keeper.rest()
-    assert "the log has not recorded the archive" in keeper.steps.waits
+    assert "the log does not record the archive" in keeper.steps.waits
     keeper.submits = True
     keeper.rest()
     assert world.cluster.state.log_bounds["archived"].epoch == world.head.epoch

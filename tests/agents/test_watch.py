@@ -149,7 +149,7 @@ def test_an_outage_that_outlasts_the_minute_is_logged() -> None:
         clock.advance(1)
         for _ in range(int(WARNING_INTERVAL_S)):
             outage.record_failure("no answer")
-            assert "away for" in outage.shown
+            assert "has not answered for" in outage.shown
             clock.advance(1)
         outage.record_answer()
     assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"] * 2

@@ -104,12 +104,12 @@ def test_a_deviation_contains_the_values_of_node_and_log() -> None:
     partition.put(row | said | {"operation": 2})
     there = {(b"\0", b"\1"): {"w": b"\xff" * 99, "v": b"\0"}, (b"\2",): {}, STATIC: {"s": b"\3"}}
     assert deviations(partition, there, OWN, 9, 9) == [
-        "static columns, which the log has not",
-        "row [00 01], column v: 00, by the log null",
-        f"row [00 01], column w: {'ff' * 24}…, by the log {b'of the log'.hex()}",
-        "row [02], which the log has not",
+        "static columns, exists only on the node",
+        "row [00 01], column v: 00 on the node, null in the log",
+        f"row [00 01], column w: {'ff' * 24}… on the node, {b'of the log'.hex()} in the log",
+        "row [02], exists only on the node",
     ]
-    assert deviations(partition, {}, OWN, 9, 9) == ["row [00 01], which only the log has"]
+    assert deviations(partition, {}, OWN, 9, 9) == ["row [00 01], exists only in the log"]
 
 
 def test_cells_of_a_column_that_was_dropped_keep_no_row() -> None:

@@ -71,7 +71,7 @@ def test_a_checkpoint_replaces_earlier_commits(tmp_path: Path, parts: int | None
 
 
 def test_invalid_tables_and_later_reader_versions_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match="no Delta table"):
+    with pytest.raises(AuditError, match="not a Delta table"):
         DeltaFiles(LOCAL, str(tmp_path))
     commit(tmp_path, 0, {"protocol": {"minReaderVersion": 3, "readerFeatures": ["deletionVectors"]}})
     with pytest.raises(AuditError, match="reader version 3"):
@@ -87,5 +87,5 @@ def test_the_tables_of_a_lake_are_those_of_its_keyspaces(tmp_path: Path) -> None
     system, root = open_lake(str(tmp_path))
     assert sorted(tables_in(system, root, "_scylla_cdc_log")) == ["a.b", "shop.orders"]
     assert tables_in(*open_lake(tmp_path.as_uri() + "/nowhere"), "_scylla_cdc_log") == {}
-    with pytest.raises(AuditError, match="cannot be opened"):
+    with pytest.raises(AuditError, match="cannot open"):
         open_lake("nothing://x")

@@ -52,7 +52,7 @@ def test_unreadable_stale_and_later_entries_are_ignored(cluster: MemoryCluster) 
 
 def test_without_a_published_epoch_there_is_no_audit(cluster: MemoryCluster) -> None:
     del cluster.topics.all[EPOCHS]
-    with pytest.raises(AuditError, match="is the publisher running"):
+    with pytest.raises(AuditError, match="start the change publisher"):
         is_right(cluster)
 
 

@@ -140,10 +140,10 @@ PIECES_PARTS: list[dict[str, str]] = [{"a": "1"}, {}, {"b": "2", "c": "3"}]
 @pytest.mark.parametrize(
     ("counts", "why"),
     [
-        ("1 0", "has 2 parts, this release reads 3: another release's keeper wrote it"),
-        ("1 0 2 4", "has 4 parts, this release reads 3: another release's keeper wrote it"),
-        ("1 0 3", "lost a part of epoch 7"),
-        ("", "lost a part of epoch 7"),
+        ("1 0", "has 2 sections, this release reads 3: another release's cache writer wrote it"),
+        ("1 0 2 4", "has 4 sections, this release reads 3: another release's cache writer wrote it"),
+        ("1 0 3", "lost a section of epoch 7"),
+        ("", "lost a section of epoch 7"),
     ],
 )
 def test_an_incomplete_part_is_refused_with_a_reason(counts: str, why: str) -> None:
@@ -153,5 +153,5 @@ def test_an_incomplete_part_is_refused_with_a_reason(counts: str, why: str) -> N
 
 def test_without_counts_a_part_is_lost() -> None:
     """The conformance suite contains the valid case, which has all parts."""
-    with pytest.raises(CacheUnavailable, match="lost a part"):
+    with pytest.raises(CacheUnavailable, match="lost a section"):
         redis_cache.decode_stored(META, PIECES_PARTS)

@@ -94,7 +94,7 @@ def test_a_missing_archive_is_not_verified(
     where = ["--bootstrap", "127.0.0.1:1", "--cluster", "c"]
     for words in (["log", "verify"], ["audit"]):
         assert ended([*words, *where, "--archive", place], monkeypatch) == 1
-        assert capsys.readouterr().err.startswith(f"archive_empty: {place} has no segment of a log")
+        assert capsys.readouterr().err.startswith(f"archive_empty: {place} contains no segment of a log")
 
 
 def test_a_cluster_is_not_stored(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -260,7 +260,7 @@ def test_closing_reports_unknown_outcomes(logs: Logs) -> None:
 def test_a_submission_to_a_closed_client_ends(logs: Logs) -> None:
     client = Client("", "tests", "tester", logs=logs).start()
     client.close()
-    with pytest.raises(SubmissionTimedOut, match="of a client that is closed"):
+    with pytest.raises(SubmissionTimedOut, match="an answer to a closed client"):
         client.submit_future(Noop(), timeout_s=0.1).result(timeout=60)
 
 

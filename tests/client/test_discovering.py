@@ -128,7 +128,7 @@ def test_a_cluster_shown_only_by_a_peer_is_not_accepted(group: Group) -> None:
     while not one.view.cluster_id:
         one._wakeup.wait(0.01)
     assert not waiting.done()
-    assert "this broker has no log of it" in waits_for(one.view)
+    assert "this broker does not have its log" in waits_for(one.view)
     group.stopping.set()
     assert waiting.result(LONG_S) == ("", "")
     assert group.foundings == []
@@ -169,9 +169,9 @@ def test_a_damaged_file_is_refused(group: Group, damage: Callable[[bytes], bytes
 
 def test_a_file_of_another_process_and_a_port_in_use_are_refused(group: Group) -> None:
     group.open("b", "a").__exit__()
-    with pytest.raises(DiscoveryImpossible, match="which looks for c"):
+    with pytest.raises(DiscoveryImpossible, match="which searches for c"):
         Discovery(group.folder / "b", "c", group.address("x"))
-    with pytest.raises(DiscoveryImpossible, match="which looks for c"):
+    with pytest.raises(DiscoveryImpossible, match="which searches for c"):
         Discovery(group.folder / "b", "other", group.address("b"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -69,7 +69,7 @@ def looked_up(serve: Serve) -> str:
 def test_a_node_returns_the_address_of_its_data_side() -> None:
     assert looked_up(lambda taken, _: taken.sendall(answer_about())) == "127.0.0.1:7402"
     assert looked_up(lambda taken, _: taken.sendall(answer_about(cluster_id=""))) == "127.0.0.1:7402"
-    with pytest.raises(Unreachable, match="no node"):
+    with pytest.raises(Unreachable, match="does not contain node"):
         StatusPages(lambda: STATE)(uuid(9, space=2))
 
 
@@ -78,18 +78,18 @@ def test_a_node_returns_the_address_of_its_data_side() -> None:
     [
         (answer_about(node=uuid(2, space=2)), "not " + ME),
         (answer_about(cluster_id=uuid(9)), "of cluster " + uuid(9)),
-        (answer_about(data_port=0), "tells 0"),
-        (answer_about(data_port=70_000), "tells 70000"),
-        (answer_about(data_port="7402"), "tells '7402'"),
-        (answer_about(data_port=True), "tells True"),
-        (answer(b"[1]"), "does not tell"),
-        (answer(b"{}"), "does not tell"),
-        (answer(b"[" * 30_000), "does not tell"),
-        (answer(b"\xff"), "does not tell"),
-        (answer(b"no", b"HTTP/1.1 500 Oh"), "does not tell"),
-        (b"SSH-2.0-x\r\n", "does not tell"),
+        (answer_about(data_port=0), "reports 0"),
+        (answer_about(data_port=70_000), "reports 70000"),
+        (answer_about(data_port="7402"), "reports '7402'"),
+        (answer_about(data_port=True), "reports True"),
+        (answer(b"[1]"), "does not report"),
+        (answer(b"{}"), "does not report"),
+        (answer(b"[" * 30_000), "does not report"),
+        (answer(b"\xff"), "does not report"),
+        (answer(b"no", b"HTTP/1.1 500 Oh"), "does not report"),
+        (b"SSH-2.0-x\r\n", "does not report"),
         (answer(b" " * (STATUS_BYTES_MAX + 1)), "more than"),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", "does not tell"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", "does not report"),
     ],
 )
 def test_an_answer_of_another_node_is_discarded(said: bytes, why: str) -> None:
@@ -109,5 +109,5 @@ def dripped(head: bytes) -> Serve:
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: ", b""])
 def test_a_slowly_dripping_server_does_not_block_the_client(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "LOOKUP_S", 0.3)
-    with pytest.raises(Unreachable, match="did not tell its status within"):
+    with pytest.raises(Unreachable, match="did not report its status within"):
         looked_up(dripped(head))

@@ -74,7 +74,7 @@ class FaultyLog:
                     through.extend([data] * (2 if place in fault.twice else 1))
         self._inner.append(through)
         if fault.lost or fault.late or fault.answer_lost:
-            raise LogUnavailable(f"{self.name}: no answer", "its fate is unknown")
+            raise LogUnavailable(f"{self.name}: no answer", "the outcome is unknown")
 
     def append_async(self, records: Sequence[bytes]) -> Future[None]:
         """Append as ``append`` does and return a future."""

@@ -202,7 +202,7 @@ def test_two_histories_are_not_joined(log: FaultyLog, write: Write) -> None:
         read_up(replica)
         other = replace(EMPTY_STATE, state_id="another")
         feed._at = Start(other, 0)
-        with pytest.raises(LogForked, match="does not follow on state another"):
+        with pytest.raises(LogForked, match="does not follow state another"):
             list(feed.take())
 
 

@@ -152,7 +152,7 @@ def test_the_halt_names_the_file_the_epoch_and_both_states(world: World, tmp_pat
     with LogReplica(world.log, record=record) as replica, pytest.raises(ReplicaHalted) as caught:
         replica.read_barrier()
     assert replica.state.epoch == known.epoch - 1, "the reader stops before the entry that contradicts its view"
-    assert f"epoch {known.epoch} was {known.state_id}, says {record}" in str(caught.value)
+    assert f"epoch {known.epoch} had state {known.state_id} according to {record}" in str(caught.value)
 
 
 def test_views_of_other_files_are_compared_too(world: World) -> None:
@@ -341,7 +341,7 @@ def test_files_of_other_readers_and_clusters_are_ignored(tmp_path: Path) -> None
         (tmp_path / name).write_text("no record")
     assert list(records(tmp_path).known()) == []
     (tmp_path / f"shop.{World(HERE).cluster_id}.validator.json").write_text("no record")
-    with pytest.raises(LogDamaged, match="no record of a topic"):
+    with pytest.raises(LogDamaged, match="does not contain a topic record"):
         list(records(tmp_path).known())
 
 
@@ -384,7 +384,7 @@ def test_a_record_with_a_wrong_field_is_damaged(path: Path, change: dict[str, ob
 
 def test_a_wrong_log_is_refused_before_it_is_read(path: Path) -> None:
     save_record(path, IdentityRecord("t", 9))
-    with pytest.raises(LogTruncated, match="ends at offset 8, read were 9"):
+    with pytest.raises(LogTruncated, match="ends at offset 8, but was read up to offset 9"):
         FileIdentityStore(path).check_topic(Topic("shop.metadata", "t", HERE, 8))
 
 

@@ -118,7 +118,7 @@ def test_silence_ends_the_wait_and_keeps_folded_entries() -> None:
         def nothing_comes() -> None:
             hours.now += SILENCE_S
 
-        with pytest.raises(LogUnavailable, match="nothing came for 30 s at record 4 of 10"):
+        with pytest.raises(LogUnavailable, match="no record arrived for 30 s at record 4 of 10"):
             catch_up(replica, silence_s=SILENCE_S, check=nothing_comes, clock=hours)
         assert replica.state.epoch == 4
         log.give(ENTRIES)

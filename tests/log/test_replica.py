@@ -269,7 +269,7 @@ def test_the_stored_view_is_compared_after_a_restart(tmp_path: Path) -> None:
         "kafka": "memory",
     }
     log.truncate(2)
-    with pytest.raises(LogTruncated, match="ends at offset 2, read were 3"):
+    with pytest.raises(LogTruncated, match="ends at offset 2, but was read up to offset 3"):
         LogReplica(log, record=record).start()
     log.append([b"3", b"4"])
     with LogReplica(log, record=record) as replica:
@@ -278,7 +278,7 @@ def test_the_stored_view_is_compared_after_a_restart(tmp_path: Path) -> None:
     with pytest.raises(LogReplaced):
         LogReplica(log, record=record).start()
     record.write_text("{}")
-    with pytest.raises(LogDamaged, match="no record of a topic"):
+    with pytest.raises(LogDamaged, match="does not contain a topic record"):
         LogReplica(log, record=record).start()
 
 
@@ -301,7 +301,7 @@ def test_a_replica_killed_before_it_has_read_everything_keeps_its_view(tmp_path:
         assert replica.position == 0
     assert record.read_text() == known
     log.truncate(2)
-    with pytest.raises(LogTruncated, match="ends at offset 2, read were 3"):
+    with pytest.raises(LogTruncated, match="ends at offset 2, but was read up to offset 3"):
         LogReplica(log, record=record).start()
 
 

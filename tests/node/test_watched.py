@@ -43,7 +43,7 @@ def test_a_node_that_answers_is_ready() -> None:
 @pytest.mark.parametrize(
     ("view", "state", "why"),
     [
-        (NodeView(NODE_ID, LogView(0, 0, None, None, None)), "starting", "the broker has not shown the log yet"),
+        (NodeView(NODE_ID, LogView(0, 0, None, None, None)), "starting", "the broker has not returned the log yet"),
         (NodeView(NODE_ID, replace(LOG, epoch=0)), "starting", "the node reads the metadata log"),
         (replace(READY, node="someone else"), "starting", "not registered"),
         (replace(READY, registers=None), "starting", "not registered"),

@@ -147,7 +147,7 @@ def test_a_token_function_is_called_once_per_token_lifetime(tmp_path: Path) -> N
     spoken = credentials(found)
     assert isinstance(spoken, OAuthCredentials)
     assert {asyncio.run(spoken.oauth_cb.token()) for _ in range(3)} == {"token-2"}, "a client requests its own token"
-    with pytest.raises(BadKafkaConfig, match="a class of Java"):
+    with pytest.raises(BadKafkaConfig, match="a Java class"):
         found.java()
     handled = read(
         tmp_path, f"ringlog.oauth.hook={HERE}:counted", "sasl.login.callback.handler.class=com.example.Ours$Tokens"
@@ -193,18 +193,22 @@ def test_a_missing_function_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "where", "rule"),
     [
-        ((), "line 2: sasl.mechanism", "must be given"),
+        ((), "line 2: sasl.mechanism", "set sasl.oauthbearer"),
         (OIDC, "line 2: sasl.mechanism", ".client.secret, or ringlog.oauth.hook"),
         ((*OIDC, "sasl.oauthbearer.token.endpoint.url=http://id.example/"), "line 5: sasl.oauthbearer.token", "https"),
         ((*OIDC, f"sasl.oauthbearer.token.endpoint.url=https://me:{SECRET}@h/"), "line 5: sasl.oauth", "https"),
-        (("sasl.oauthbearer.method=default",), "line 3: sasl.oauthbearer.method", "only oidc"),
+        (("sasl.oauthbearer.method=default",), "line 3: sasl.oauthbearer.method", "must be oidc"),
         (("sasl.oauthbearer.config=x",), "line 3: sasl.oauthbearer.config", "by token"),
         (("sasl.username=me",), "line 3: sasl.username", "has no effect with sasl.mechanism OAUTHBEARER"),
         (("ringlog.oauth.hook=nothing",), "line 3: ringlog.oauth.hook", "MODULE:FUNCTION"),
         (("ringlog.oauth.hook=a:b", *OIDC), "line 4: sasl.oauthbearer.client.id", "returns the tokens"),
         (("sasl.login.callback.handler.class=com.example.A",), "line 3: sasl.login", "also need ringlog.oauth.hook"),
         (("ringlog.oauth.hook=a:b", "sasl.login.callback.handler.class=a b"), "line 4: sasl.login", "name of a class"),
-        ((URL, f"sasl.jaas.config={MODULE} required user={SECRET};"), "line 4: sasl.jaas.config", "and nothing else"),
+        (
+            (URL, f"sasl.jaas.config={MODULE} required user={SECRET};"),
+            "line 4: sasl.jaas.config",
+            "without other options",
+        ),
         ((URL, "sasl.jaas.config=a.B required clientId=a clientSecret=b;"), "line 4: sasl.jaas.config", "module of"),
     ],
 )

@@ -69,7 +69,7 @@ def test_logs_for_people_have_no_colours_in_a_file() -> None:
     structlog.get_logger("test").warning("replica_halted", code="log_replaced")
     assert "replica_halted" in out.getvalue()
     assert "\x1b" not in out.getvalue()
-    with pytest.raises(ValueError, match="level is one of"):
+    with pytest.raises(ValueError, match="level must be one of"):
         setup_logs("console", "loud")
 
 

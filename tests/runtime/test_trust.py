@@ -208,7 +208,7 @@ def test_a_certificate_names_one_node() -> None:
     assert node_of_names(("n1", "ops.clients.ringlog")) == ""
     assert node_of_names((name_of_node(ONE).upper(), "n1")) == ONE
     for names in ((name_of_node(ONE), name_of_node(OTHER)), ("*.nodes.ringlog",), ("n1.nodes.ringlog",)):
-        with pytest.raises(CertificateOfAnotherNode, match="names one node"):
+        with pytest.raises(CertificateOfAnotherNode, match="must name exactly one node"):
             node_of_names(names)
 
 

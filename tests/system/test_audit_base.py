@@ -96,7 +96,7 @@ def test_a_lost_invented_or_changed_row_is_named(served: Served) -> None:
     assert failed(report) == {"base"}
     start = f"table {TABLE}, key {version.partition_key.hex()}, {node}: row ["
     assert all(example.startswith(start) for example in found(report))
-    assert "which only the log has" in found(report)[0]
+    assert "exists only in the log" in found(report)[0]
     for name in (name_of(1), name_of(3)):
         for held in served.holders[name].store.versions([(version.token - 1, version.token)]):
             row_replica.store.add(held)
@@ -106,7 +106,7 @@ def test_a_lost_invented_or_changed_row_is_named(served: Served) -> None:
         TABLE, version.token, version.partition_key, changed.clustering_key, 1, encode_mutation(changed)
     )
     row_replica.store.add(made_up)
-    assert found(served.audited()) == [f"{start}{changed.clustering_key[0].hex()}], which the log has not"]  # type: ignore[union-attr]
+    assert found(served.audited()) == [f"{start}{changed.clustering_key[0].hex()}], exists only on the node"]  # type: ignore[union-attr]
     row_replica.store.drop(TABLE, [(version.token - 1, version.token)])
     for held in served.holders[name_of(1)].store.versions([(version.token - 1, version.token)]):
         row_replica.store.add(held)
@@ -116,7 +116,7 @@ def test_a_different_row_of_the_log_is_named(served: Served) -> None:
     world = served.world.afresh()
     _cell(world)
     world.publish()
-    assert any("column note: " in example and "by the log " in example for example in found(served.audited()))
+    assert any("column note: " in example and " in the log" in example for example in found(served.audited()))
     served.world.afresh().publish()
 
 
@@ -125,7 +125,7 @@ def test_a_lagging_or_silent_node_is_named(served: Served, monkeypatch: pytest.M
     row_replica = served.holders[name_of(3)]
     before = dict(row_replica.positions)
     row_replica.positions[0] -= 1
-    assert "stays at" in found(served.audited())[0]
+    assert "remains at" in found(served.audited())[0]
     row_replica.positions.update(before)
     served.servers[2].stop()
     assert any("does not answer" in example for example in found(served.audited()))

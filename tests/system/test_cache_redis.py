@@ -162,7 +162,7 @@ class TestRedisCache(CacheConformance):
         forgetful = Forgetful(stack.redis_url, cluster_name)
         monkeypatch.setattr(redis_cache, "COMMAND_ROWS_MAX", 1)
         for write in (full_projection(after), delta(before, after)):
-            with pytest.raises(CacheUnavailable, match="lost a part"):
+            with pytest.raises(CacheUnavailable, match="Redis has lost"):
                 forgetful.apply(write, AT_ONCE)
         forgetful.close()
         stored = cache.read()

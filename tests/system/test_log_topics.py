@@ -138,7 +138,7 @@ def _is_sound(admin: AdminClient, cluster: str, stack: StackInfo) -> bool:
 
 
 def test_more_copies_than_brokers_are_refused(stack: StackInfo, cluster_name: str) -> None:
-    with pytest.raises(CopiesUndecided, match="3 copies of each record need 3 brokers, and one broker is up"):
+    with pytest.raises(CopiesUndecided, match="--kafka-replication 3 needs 3 brokers, but one broker is up"):
         create_cluster(stack.bootstrap_servers, cluster_name, replication=3)
     with pytest.raises(CopiesUndecided, match="one broker is up, and 1 more is known of"):
         create_cluster(f"{stack.bootstrap_servers},127.0.0.1:1", cluster_name)

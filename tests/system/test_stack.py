@@ -136,7 +136,7 @@ def test_a_supervisor_that_cannot_write_keeps_its_children_and_writes_later(fold
     layout.state.unlink()
     layout.state.mkdir()  # no file can replace it now, as on a full disk
     os.kill(info.redis_pid, signal.SIGKILL)
-    assert wait_until(lambda: "the state is not written" in layout.log("supervisor").read_text(), 60)
+    assert wait_until(lambda: "writing the state failed" in layout.log("supervisor").read_text(), 60)
     assert start_tick(info.broker_pid) is not None
     layout.state.rmdir()
     assert wait_until(layout.state.is_file, 60)

@@ -60,8 +60,8 @@ def log_end(role: str, end: End, *, goodbye: bool = True) -> None:
     say(event, role=role, code=end.code, why=end.detail, left_group=goodbye)
 
 
-RESTORE = "rebuild it from a copy: ringlog recover; no process continues without the log"
-MAKE_AGAIN = "create it again: `ringlog cluster repair-topics`; a restarted agent waits for it"
+RESTORE = "rebuild the log from a copy: ringlog recover; no process continues without the log"
+MAKE_AGAIN = "create the topic again: `ringlog cluster repair-topics`; a restarted agent waits for it"
 BEGIN_AGAIN = "restart this agent: it starts with the current content"
 
 

@@ -103,7 +103,7 @@ class FencedProducer:
                     self._producer.abort_transaction(TRANSACTION_TIMEOUT_S)
                 raise
         raise LogUnavailable(
-            f"{self._id}: no transaction was committed in {ATTEMPTS_MAX} attempts", "is the broker up?"
+            f"{self._id}: no transaction was committed in {ATTEMPTS_MAX} attempts", "check that the broker is up"
         )
 
     def _produce(self, record: TransactionRecord) -> None:
@@ -153,7 +153,7 @@ class FencedProducer:
         if error.code() in _FENCED:
             self._superseded = Superseded(f"the broker has fenced {self._id}: another instance took over")
             return self._superseded
-        return LogUnavailable(f"{self._id}: {error.str()}", "the transaction's outcome is unknown")
+        return LogUnavailable(f"{self._id}: {error.str()}", "the outcome of the transaction is unknown")
 
 
 def _too_large(record: TransactionRecord) -> Exception:

@@ -74,11 +74,11 @@ def _look(child: _Child, settings: ProcessSettings) -> None:
     what = _NAMES.get(code, f"was killed by signal {-code}" if code < 0 else f"ended with status {code}")
     if code == HALTED:
         child.halted = True
-        _say(f"{child.role} {what} and stays down; its last line says why")
+        _say(f"{child.role} {what} and is not restarted; see the last line of its log")
         return
     child.pause_s = PAUSE_MIN_S if now - child.started >= STEADY_S else min(child.pause_s * 2, PAUSE_MAX_S)
     child.start_at = now + child.pause_s
-    _say(f"{child.role} {what}; again in {child.pause_s:.1f} s")
+    _say(f"{child.role} {what}; restart in {child.pause_s:.1f} s")
 
 
 def _started(words: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -57,7 +57,7 @@ class CachedView:
     def __getattr__(self, name: str) -> Records:
         found: Mapping[str, Records] = object.__getattribute__(self, "parts")
         if name not in found:
-            raise AttributeError(f"caches show no part {name}")
+            raise AttributeError(f"the cache has no section {name}")
         return found[name]
 
 
@@ -88,13 +88,15 @@ class CachedReader:
         except CacheUnavailable as error:
             raise CacheNotReady("unavailable", str(error)) from error
         if stored is None:
-            raise CacheNotReady("empty", "the cache holds nothing yet")
+            raise CacheNotReady("empty", "the cache is empty; start the cache writer")
         stamp = stored.stamp
         if last is not None and last.cluster_id != stamp.cluster_id:
-            what = f"the cache is of cluster {stamp.cluster_id}, this reader has read {last.cluster_id}"
-            raise CacheNotReady("another_cluster", f"{what}; if that one is no more, make a new reader")
+            what = f"the cache contains cluster {stamp.cluster_id}, but this reader has read cluster {last.cluster_id}"
+            raise CacheNotReady("another_cluster", f"{what}; if the earlier cluster was deleted, create a new reader")
         if last is not None and stamp.epoch < last.epoch:
-            raise CacheNotReady("older", f"the cache is at epoch {stamp.epoch}, this reader has seen {last.epoch}")
+            raise CacheNotReady(
+                "older", f"the cache is at epoch {stamp.epoch}, but this reader has read epoch {last.epoch}"
+            )
         try:
             parts = join_parts(
                 {
@@ -103,7 +105,9 @@ class CachedReader:
                 }
             )
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise CacheNotReady("unavailable", f"the cache holds what no keeper writes: {error}") from error
+            raise CacheNotReady(
+                "unavailable", f"a program other than the cache writer has written to the cache: {error}"
+            ) from error
         digest, age_s = stored.confirmation.digest, self._age_s(stored.confirmation)
         self._last = CachedView(stamp.cluster_id, stamp.epoch, stamp.state_id, digest, age_s, parts)
         return self._last

@@ -197,7 +197,7 @@ class RedisCache:
             with suppress(CacheUnavailable):
                 self._ask(lambda: self._redis.unlink(*staged))
         if answer == "staged_lost":
-            raise CacheUnavailable("Redis has lost a part of what was just brought; is its memory full?")
+            raise CacheUnavailable("Redis has lost keys of the last write; check that its memory is not full")
         return str(answer)
 
     def _stage(self, staged: Sequence[str], chunk: Sequence[_Row]) -> None:
@@ -241,11 +241,11 @@ class RedisCache:
         try:
             return question()
         except MasterNotFoundError as error:  # the error's text contains the connection arguments of the Sentinels
-            raise CacheUnavailable("no Sentinel names a Redis that may be written to") from error
+            raise CacheUnavailable("no Sentinel knows a Redis primary") from error
         except redis.RedisError as error:
-            raise CacheUnavailable(f"Redis gives no answer: {error}") from error
+            raise CacheUnavailable(f"Redis does not answer: {error}") from error
         except UnicodeDecodeError as error:
-            raise CacheUnavailable(f"what Redis holds is no text: {error}") from error
+            raise CacheUnavailable(f"a value in Redis is not UTF-8 text: {error}") from error
 
 
 def _client_of(address: RedisAddress, timeout_s: float) -> tuple[redis.Redis, Sentinel | None]:
@@ -292,9 +292,11 @@ def decode_stored(meta: Mapping[str, str], parts: Sequence[dict[str, str]]) -> S
     if counts != " ".join(str(len(part)) for part in parts):
         there = len(counts.split())
         if there not in (0, len(parts)):
-            text = f"epoch {stamp.epoch} in Redis has {there} parts, this release reads {len(parts)}"
-            raise CacheUnavailable(f"{text}: another release's keeper wrote it; one of this release writes it anew")
-        raise CacheUnavailable(f"Redis has lost a part of epoch {stamp.epoch}; the keeper writes it anew")
+            text = f"epoch {stamp.epoch} in Redis has {there} sections, this release reads {len(parts)}"
+            raise CacheUnavailable(
+                f"{text}: another release's cache writer wrote it. Start the cache writer of this release"
+            )
+        raise CacheUnavailable(f"Redis has lost a section of epoch {stamp.epoch}; the cache writer writes it again")
     return StoredEpoch(stamp, _confirmation(meta), dict(zip(PARTS, parts, strict=True)))
 
 
@@ -313,4 +315,4 @@ def _confirmation(meta: Mapping[str, str]) -> Confirmation:
 
 
 def _foreign_cache_error(error: Exception) -> CacheUnavailable:
-    return CacheUnavailable(f"the meta data in Redis is not what a keeper writes: {type(error).__name__}: {error}")
+    return CacheUnavailable(f"the metadata in Redis is not from a cache writer: {type(error).__name__}: {error}")

@@ -53,9 +53,9 @@ def redis_address(url: str) -> RedisAddress:
     except ValueError as error:
         raise BadRedisUrl(_NO_URL) from error
     if parts.scheme not in _SCHEMES:
-        raise BadRedisUrl(f"scheme: one of {', '.join(_SCHEMES)}")
+        raise BadRedisUrl(f"scheme: must be one of {', '.join(_SCHEMES)}")
     if parts.fragment:
-        raise BadRedisUrl("fragment: a # in a password is written as %23")
+        raise BadRedisUrl("fragment: write a # in a password as %23")
     is_sentinel, is_socket = parts.scheme.endswith("+sentinel"), parts.scheme == "unix"
     encrypted = parts.scheme.startswith("rediss")
     given = _options(parts.query, encrypted, is_sentinel)
@@ -64,17 +64,19 @@ def redis_address(url: str) -> RedisAddress:
     service = ""
     if is_socket:
         if not parts.path:
-            raise BadRedisUrl("path: the path of a socket is missing")
+            raise BadRedisUrl("path: the path of the socket is missing")
     elif is_sentinel:
         service, _, number = parts.path.strip("/").partition("/")
         if not _SERVICE.fullmatch(service):
-            raise BadRedisUrl("path: the name of the service that the Sentinels watch, then perhaps /0, the database")
+            raise BadRedisUrl(
+                "path: must be the service name that the Sentinels watch, optionally followed by /DATABASE"
+            )
         _take_database(number, given)
         trust = {name: value for name, value in given.items() if name.startswith("ssl_")}
         sentinel = {**trust, **sentinel}
     else:
         if len(hosts) > 1:
-            raise BadRedisUrl("host: several are those of Sentinels: redis+sentinel://")
+            raise BadRedisUrl("host: only redis+sentinel:// can have several hosts")
         _take_database(parts.path.strip("/"), given)
     default = SENTINEL_PORT if is_sentinel else PORT
     return RedisAddress(
@@ -102,7 +104,7 @@ def _hosts(parts: SplitResult) -> tuple[tuple[str, int], ...]:
     for one in named.split(","):
         single = urlsplit(f"//{one}")
         if not single.hostname:
-            raise ValueError("a host without a name")
+            raise ValueError("a host has no name")
         found.append((single.hostname, single.port or 0))
     return tuple(found)
 
@@ -126,13 +128,13 @@ def _options(query: str, encrypted: bool, is_sentinel: bool) -> dict[str, object
         if name not in _OPTIONS and "@" in query:
             raise BadRedisUrl(_NO_URL)
         if name not in _OPTIONS:
-            raise BadRedisUrl(f"{name[:40]!r}: no option that is taken here; there are {', '.join(sorted(_OPTIONS))}")
+            raise BadRedisUrl(f"{name[:40]!r}: not a supported option; the options are {', '.join(sorted(_OPTIONS))}")
         if name in found:
             raise BadRedisUrl(f"{name}: given twice")
         if name.startswith("ssl_") and not encrypted:
-            raise BadRedisUrl(f"{name}: it says nothing without TLS: rediss://, rediss+sentinel://")
+            raise BadRedisUrl(f"{name}: requires TLS: rediss://, rediss+sentinel://")
         if name in _OF_SENTINELS and not is_sentinel:
-            raise BadRedisUrl(f"{name}: it says nothing without Sentinels: redis+sentinel://")
+            raise BadRedisUrl(f"{name}: requires Sentinels: redis+sentinel://")
         found[name] = _parsed(name, value, _OPTIONS[name])
     return found
 
@@ -146,41 +148,41 @@ def _parsed(name: str, value: str, parse: Callable[[str], object]) -> object:
 
 def _number(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text):
-        raise ValueError("a number from 0 on")
+        raise ValueError("must be an integer of 0 or more")
     return int(text)
 
 
 def _seconds(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,4}(?:\.[0-9]{1,3})?", text) or float(text) == 0:
-        raise ValueError("a number of seconds above 0")
+        raise ValueError("must be a number of seconds above 0")
     return float(text)
 
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "false", "1", "0", "yes", "no"):
-        raise ValueError("true or false")
+        raise ValueError("must be true or false")
     return text.lower() in ("true", "1", "yes")
 
 
 def _certificates(text: str) -> str:
     if text not in ("required", "optional", "none"):
-        raise ValueError("required, optional or none")
+        raise ValueError("must be required, optional or none")
     return text
 
 
 def _file(text: str) -> str:
     if "\0" in text or len(text) > 4_096 or not os.access(text, os.R_OK):
-        raise ValueError("no file that can be read")
+        raise ValueError("the file cannot be read")
     return text
 
 
 def _protocol(text: str) -> int:
     if text not in ("2", "3"):
-        raise ValueError("2 or 3")
+        raise ValueError("must be 2 or 3")
     return int(text)
 
 
-_NO_URL = "address: not a URL: a password's special signs are written as %40 and the like"
+_NO_URL = "address: not a URL; write special characters of a password as %40 and similar"
 _SERVICE = re.compile(r"[\w.-]{1,200}")
 _OF_SENTINELS = ("sentinel_username", "sentinel_password")
 _OPTIONS: Mapping[str, Callable[[str], object]] = {

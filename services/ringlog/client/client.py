@@ -191,7 +191,10 @@ class Client:
             if isinstance(answer, AppliedResult):
                 return self.replica.state
             if isinstance(answer, RejectedResult):
-                raise ClientError(f"a Noop was rejected: {answer.code}: {answer.detail}", "changes may be paused")
+                raise ClientError(
+                    f"a Noop was rejected: {answer.code}: {answer.detail}",
+                    "check whether changes are paused: ringlog status",
+                )
 
     # -------------------------------------------------------------------------------------------- submit
 
@@ -260,15 +263,17 @@ class Client:
     def _encoded_request(self, command: Command, request_id: str | None, since_epoch: Epoch | None) -> EncodedRequest:
         if (request_id is None) != (since_epoch is None):
             raise InvalidSubmission(
-                "request_id and since_epoch belong together", "give both of the earlier try, or none"
+                "request_id and since_epoch belong together", "pass both values of the earlier attempt, or none"
             )
         since = since_epoch if since_epoch is not None else self.replica.state.epoch
         if since > self.replica.state.epoch and since > self.read_barrier().epoch:
-            raise InvalidSubmission(f"since_epoch {since} is above the epoch", "use an epoch that was seen")
+            raise InvalidSubmission(
+                f"since_epoch {since} is above the epoch of the client", "pass an epoch that the client has read"
+            )
         asked_id = request_id if request_id is not None else self._author.new_request_id()
         made = encoded_request(command, asked_id, since, self._author.submitter)
         if len(made.data) > RECORD_BYTES_MAX - ENVELOPE_BYTES_MAX:
             raise InvalidSubmission(
-                f"{made.kind}: {len(made.data)} bytes are too many for one record", "send it in parts"
+                f"{made.kind}: {len(made.data)} bytes are too many for one record", "submit it in parts"
             )
         return made

@@ -91,10 +91,10 @@ class DirectAuthor:
         except Undecided as error:
             entry = error.chain.entries[0].entry
             waited = time.monotonic() - started
-            raise SubmissionTimedOut(entry.request_id, entry.since_epoch, waited, "its entry's fate") from error
+            raise SubmissionTimedOut(entry.request_id, entry.since_epoch, waited, "the outcome of its entry") from error
         except NoCluster as error:
             raise ClusterNotCreated(self._name) from error
         except AheadOfLog as error:
-            raise InvalidSubmission(str(error), "use an epoch that was seen") from error
+            raise InvalidSubmission(str(error), "pass an epoch that the client has read") from error
         except RoleRefused as error:
             raise TakeOverRefused(str(error)) from error

@@ -135,7 +135,7 @@ class Engine:
         if self._unsubscribe is not None:
             self._unsubscribe()
         for pending in self._all():
-            self._fail(pending, _timed_out(pending, "an answer, until the client was closed"))
+            self._fail(pending, _timed_out(pending, "an answer until the client was closed"))
 
     def submit(self, request: EncodedRequest, timeout_s: float) -> Future[Submitted]:
         """Send a request. The future returns the answer or raises SubmissionTimedOut, ReplicaHalted.
@@ -148,7 +148,7 @@ class Engine:
             busy = self._pending.get(key.request_id)
             if busy is not None and self._broken is None:
                 if busy.request.key != key or isinstance(busy.place, ResultSlot):
-                    raise InvalidSubmission(f"request id {key.request_id} is in use", "take another one")
+                    raise InvalidSubmission(f"request id {key.request_id} is in use", "pass another request id")
                 return busy.place
             future: Future[Submitted] = Future()
             future.set_running_or_notify_cancel()
@@ -204,7 +204,7 @@ class Engine:
         # The listener has stopped, so no deadline would end this request.
         if self._stopping.is_set():
             pending.steps.close()
-            error = _timed_out(pending, "an answer, of a client that is closed")
+            error = _timed_out(pending, "an answer to a closed client")
             return lambda: place.set_exception(error)
         if not self._pending:
             # A pending request needs the replica to poll without delay.

@@ -59,7 +59,7 @@ class ClientBroken(ClientError):
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"the client has failed: {why}", "report the defect; submit again with the same id, or withdraw"
+            f"the client has failed: {why}", "report the defect; submit again with the same id, or withdraw the request"
         )
 
 

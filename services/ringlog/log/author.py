@@ -80,5 +80,7 @@ class Author:
         if self._warned is None or instant - self._warned >= SKEW_WARNING_EVERY_S:
             self._warned = instant
             log.warning(
-                "clock_skew", head_ahead_s=round(ahead / 1e6, 1), hint="compare this machine's clock with the others'"
+                "clock_skew",
+                head_ahead_s=round(ahead / 1e6, 1),
+                hint="compare the clock of this machine with the clocks of other machines",
             )

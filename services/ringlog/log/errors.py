@@ -77,7 +77,7 @@ class RecordTooLarge(LogError):
 
     def __init__(self, topic: str, key: bytes | None, size: int, hint: str) -> None:
         named = "without a key" if key is None else repr(key[:KEY_SHOWN_MAX].decode("utf-8", "backslashreplace"))
-        super().__init__(f"topic {topic} rejects the record {named}: its {size:,} bytes are too many", hint)
+        super().__init__(f"topic {topic} rejects the record {named}: {size:,} bytes exceed its limit", hint)
         self.topic = topic
         self.key = key
         self.size = size
@@ -106,7 +106,7 @@ class LogPassed(LogDamaged):
     code = "log_passed"
 
     def __init__(self, name: str, position: int) -> None:
-        super().__init__(f"{name} begins after offset {position}", "restart the process: it starts from a snapshot")
+        super().__init__(f"{name} starts after offset {position}", "restart the process: it starts from a snapshot")
 
 
 class LogForked(LogDamaged):
@@ -273,12 +273,14 @@ class LogNotEmpty(LogError):
 
     def __init__(self, name: str, records: int, cluster_id: str) -> None:
         whose = f" of cluster {cluster_id}" if cluster_id else ""
-        super().__init__(f"{name} has {records} records{whose}", "save a dump of them, then recover with --replace")
+        super().__init__(
+            f"{name} has {records} records{whose}", "save a dump of the records, then recover with --replace"
+        )
         self.cluster_id = cluster_id
 
 
-LOG_MISSING = "check the names of cluster and broker; rebuild a lost log with ringlog recover"
-OTHER_MISSING = "check the name of the cluster; create a lost topic again with ringlog cluster repair-topics"
+LOG_MISSING = "check the names of cluster and broker; rebuild a lost log with: ringlog recover"
+OTHER_MISSING = "check the name of the cluster; create a lost topic again with: ringlog cluster repair-topics"
 
 
 class TopicMissing(LogError):
@@ -313,7 +315,8 @@ class CopiesUndecided(LogError):
 
     def __init__(self, message: str) -> None:
         super().__init__(
-            message, "start all brokers, or pass the number: ringlog cluster create NAME --kafka-replication N"
+            message,
+            ("start all brokers, or pass the number of copies: ringlog cluster create NAME --kafka-replication N"),
         )
 
 

@@ -164,7 +164,7 @@ class GapWatch:
             if item.since_epoch > epoch:
                 if self._beyond and item.prev_state_id == self._beyond:
                     what = f"offset {made.offset} follows epoch {item.since_epoch}, but the log ends at epoch {epoch}"
-                    raise LogGap(what, "entries are missing: see `ringlog recover`")
+                    raise LogGap(what, "entries are missing: rebuild the log with ringlog recover")
                 self._beyond = item.state_id
 
 

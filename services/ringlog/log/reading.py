@@ -51,7 +51,8 @@ def read_to_end(
             moved = time.monotonic()
         elif time.monotonic() - moved >= silence_s:
             raise LogUnavailable(
-                f"{log.name}: nothing came for {silence_s:.0f} s at offset {position} of {end}", "is the broker up?"
+                f"{log.name}: no record arrived for {silence_s:.0f} s at offset {position} of {end}",
+                "check that the broker is up",
             )
 
 
@@ -63,7 +64,7 @@ def record_at(log: MetadataLog, offset: int, timeout_s: float) -> LogRecord | No
     finally:
         tail.close()
     if not found and tail.position <= offset:
-        raise LogUnavailable(f"{log.name}: offset {offset} was not read", "is the broker up?")
+        raise LogUnavailable(f"{log.name}: offset {offset} was not read", "check that the broker is up")
     return found[0] if found and found[0].offset == offset else None
 
 
@@ -76,4 +77,4 @@ def visible_bounds(log: MetadataLog) -> tuple[int, int]:
     try:
         return log.begin_offset(), log.end_offset()
     except TopicMissing as error:
-        raise LogUnavailable(f"{log.name} is there, and its end is unknown", "is the broker up?") from error
+        raise LogUnavailable(f"{log.name} exists, but its end is unknown", "check that the broker is up") from error

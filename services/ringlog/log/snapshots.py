@@ -105,14 +105,16 @@ def decode_snapshot(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> Cl
     try:
         generations = _unpacked(head, parts, digests)
         if combined_digest(digests) != head.digest:
-            raise SnapshotForged(f"{describe_snapshot(head)}: its parts have another digest than the state")
+            raise SnapshotForged(
+                f"{describe_snapshot(head)}: the digest of its parts differs from the digest of the state"
+            )
         state = decode_parts(parts)
     except StateUndecodable as error:
         raise SnapshotForged(f"{describe_snapshot(head)}: {error}") from error
     if generations is not None:
         state = replaced(state, generations=generations)
     if (state.cluster_id, state.epoch, state.state_id) != (head.cluster_id, head.epoch, head.state_id):
-        raise SnapshotForged(f"{describe_snapshot(head)}: holds epoch {state.epoch}, state {state.state_id}")
+        raise SnapshotForged(f"{describe_snapshot(head)}: contains epoch {state.epoch}, state {state.state_id}")
     return state
 
 
@@ -126,11 +128,11 @@ def _unpacked(head: StoredSnapshot, parts: dict[str, bytes], digests: dict[str, 
         return None
     del digests[GENERATIONS]
     if "generations" in parts:
-        raise SnapshotForged(f"{describe_snapshot(head)}: it has the generations twice")
+        raise SnapshotForged(f"{describe_snapshot(head)}: it contains the generations twice")
     generations = read_generations(stored)
     digests["generations"] = digest_of_chunks(canonical_chunks(generations))
     if digests["generations"] != next(part.digest for part in head.parts if part.name == GENERATIONS):
-        raise SnapshotForged(f"{describe_snapshot(head)}: part {GENERATIONS} has another digest")
+        raise SnapshotForged(f"{describe_snapshot(head)}: the digest of part {GENERATIONS} differs")
     return generations
 
 
@@ -139,7 +141,7 @@ def _joined(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> bytes:
     for chunk in chunks:
         if chunk.id == head.id and 0 <= chunk.number < len(head.chunks):
             if sha256_of(chunk.data) != head.chunks[chunk.number]:
-                raise SnapshotForged(f"{describe_snapshot(head)}: chunk {chunk.number} is not the one that was stored")
+                raise SnapshotForged(f"{describe_snapshot(head)}: chunk {chunk.number} differs from the stored chunk")
             found[chunk.number] = chunk.data
     for number in range(len(head.chunks)):
         if number not in found:
@@ -152,7 +154,7 @@ def _parts(head: StoredSnapshot, body: bytes) -> dict[str, bytes]:
     at = 0
     for part in head.parts:
         if part.name in parts or part.size < 0:
-            raise SnapshotForged(f"{describe_snapshot(head)}: part {part.name} cannot be")
+            raise SnapshotForged(f"{describe_snapshot(head)}: part {part.name} is not supported by this format")
         if ":" in part.name and part.name != GENERATIONS:
             raise SnapshotUnknown(
                 f"{describe_snapshot(head)}: part {part.name} has a storage format that this release does not support"
@@ -160,9 +162,9 @@ def _parts(head: StoredSnapshot, body: bytes) -> dict[str, bytes]:
         parts[part.name] = body[at : at + part.size]
         at += part.size
         if part.name != GENERATIONS and sha256_of(parts[part.name]) != part.digest:
-            raise SnapshotForged(f"{describe_snapshot(head)}: part {part.name} has another digest")
+            raise SnapshotForged(f"{describe_snapshot(head)}: the digest of part {part.name} differs")
     if at != len(body):
-        raise SnapshotForged(f"{describe_snapshot(head)}: its parts have {at} bytes, and {len(body)} were stored")
+        raise SnapshotForged(f"{describe_snapshot(head)}: its parts need {at} bytes, but {len(body)} are stored")
     return parts
 
 
@@ -198,11 +200,13 @@ def check_log_position(head: StoredSnapshot, topic_id: str, before: LogRecord | 
         before: The record of the log right before the snapshot's position, if there is one.
     """
     if head.topic_id != topic_id:
-        raise SnapshotOfAnotherLog(f"{describe_snapshot(head)} is of the topic {head.topic_id}, the log is {topic_id}")
+        raise SnapshotOfAnotherLog(
+            f"{describe_snapshot(head)} belongs to topic {head.topic_id}, but the log is topic {topic_id}"
+        )
     entry = None if before is None else decode_entry(before.data)
     if not isinstance(entry, Entry) or entry.state_id != head.state_id:
         raise SnapshotOfAnotherLog(
-            f"{describe_snapshot(head)}: offset {head.position - 1} of the log holds another entry"
+            f"{describe_snapshot(head)}: the entry at offset {head.position - 1} of the log differs"
         )
 
 

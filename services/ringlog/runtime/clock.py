@@ -64,6 +64,6 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Advance the clock. Raises ValueError if ``seconds`` is negative."""
         if seconds < 0:
-            raise ValueError(f"a clock does not go back: seconds={seconds}")
+            raise ValueError(f"a clock cannot go back: seconds={seconds}")
         with self._lock:
             self._now_us += round(seconds * 1_000_000)

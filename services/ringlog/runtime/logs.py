@@ -79,7 +79,7 @@ def setup_logs(log_format: LogFormat = "console", level: str = "info", stream: T
 
     numbers = logging.getLevelNamesMapping()
     if level.upper() not in numbers:
-        raise ValueError(f"level is one of debug, info, warning, error, critical, not {level!r}")
+        raise ValueError(f"level must be one of debug, info, warning, error, critical, not {level!r}")
     out = stream if stream is not None else sys.stderr
     renderers: tuple[structlog.types.Processor, ...]
     if log_format == "json":

@@ -171,7 +171,7 @@ def node_of_names(names: tuple[str, ...]) -> NodeId:
         return ""
     node = node_names[0].removesuffix(NODE_SUFFIX)
     if len(node_names) > 1 or not _NODE.fullmatch(node):
-        raise CertificateOfAnotherNode(f"a certificate names one node, not {', '.join(node_names)[:200]}")
+        raise CertificateOfAnotherNode(f"a certificate must name exactly one node, not {', '.join(node_names)[:200]}")
     return node
 
 
@@ -277,7 +277,7 @@ def _log() -> Any:
 def _check_change(previous: Trust | None, found: Trust) -> None:
     """Reject changes that a running process cannot make. Raises BadTrustConfig."""
     if previous is not None and (previous.encrypts, previous.node) != (found.encrypts, found.node):
-        raise BadTrustConfig("they belong to another node, or TLS is switched on or off: restart the process")
+        raise BadTrustConfig("the files belong to another node, or switch TLS on or off: restart the process")
 
 
 def _mark(path: Path) -> object:
@@ -296,14 +296,14 @@ def read_trust(path: Path) -> tuple[tuple[Path, ...], Trust]:
     except BadPropertyLine as bad:
         raise BadTrustConfig(f"{path}, line {bad.number}: {bad.rule}") from bad
     except UnicodeDecodeError as error:
-        raise BadTrustConfig(f"{path}: not text in UTF-8") from error
+        raise BadTrustConfig(f"{path}: not UTF-8 text") from error
     for line in lines.values():
         if line.name not in OPTIONS:
-            raise BadTrustConfig(f"{path}, line {line.number}: {line.name}: one of {', '.join(OPTIONS)}")
+            raise BadTrustConfig(f"{path}, line {line.number}: {line.name}: must be one of {', '.join(OPTIONS)}")
     given = {name: path.absolute().parent / line.value for name, line in lines.items() if line.value}
     tls = given.keys() & set(TLS)
     if tls and len(tls) < len(TLS):
-        raise BadTrustConfig(f"{path}: {', '.join(TLS)} belong together")
+        raise BadTrustConfig(f"{path}: set {', '.join(TLS)} together")
     tokens, ack_keys, ack_masters = (_secrets(given.get(name)) for name in (TOKEN, ACK_KEY, ACK_MASTER))
     found = _tls_trust(tokens, *(given[name] for name in TLS)) if tls else Trust(tokens=tokens)
     return (path, *given.values()), replace(found, ack_keys=ack_keys, ack_masters=ack_masters)
@@ -329,7 +329,7 @@ def _secrets(path: Path | None) -> tuple[str, ...]:
         return ()
     found = tuple(filter(None, map(str.strip, _bytes(path, secret=True).decode("latin-1").splitlines())))
     if not found or not all(map(_TOKEN.fullmatch, found)):
-        raise BadTrustConfig(f"{path}: a token on each line, of 16 to 512 letters, digits, or - . _ ~ + /")
+        raise BadTrustConfig(f"{path}: each line must be a token of 16 to 512 letters, digits, or - . _ ~ + /")
     return found
 
 
@@ -365,7 +365,7 @@ def _tls_trust(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path) 
         why = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error
         raise BadTrustConfig(f"{ca}, {certificate}, {key}: not usable for TLS: {why}") from error
     if read != (_bytes(ca), _bytes(certificate), _bytes(key, secret=True)):
-        raise BadTrustConfig(f"{certificate}, {key}: were replaced while they were read")
+        raise BadTrustConfig(f"{certificate}, {key}: the files changed during the read")
     return Trust(*read, tokens, node, expires, server=server, client=client)
 
 

@@ -94,7 +94,7 @@ def jars(set_name: str) -> tuple[Path, ...]:
     if missing:
         raise StackError(
             "jars_missing",
-            f"{len(missing)} {set_name} jars are not in {folder}, {missing[0]} first.",
+            f"{len(missing)} {set_name} jars are missing in {folder}, the first is {missing[0]}.",
             "Run: make setup",
         )
     return paths

@@ -157,7 +157,7 @@ def ensure_java() -> str:
         java = find_java()
     if java is None:
         raise SetupFailedError(
-            f"No {WANTED} in JAVA_HOME, PATH or where distributions put it, though it was installed."
+            f"{WANTED} was installed, but is not in JAVA_HOME, PATH or the folders of the distributions."
         )
     return f"Java {java.major} ({java.path})"
 
@@ -178,7 +178,7 @@ def ensure_redis() -> str:
         install_from_distribution(REDIS)
         found = installed_redis()
     if found is None:
-        raise SetupFailedError("No redis-server or valkey-server in PATH, though it was installed.")
+        raise SetupFailedError("redis-server was installed, but neither redis-server nor valkey-server is in PATH.")
     return f"Redis ({found})"
 
 
@@ -224,10 +224,10 @@ def ensure_environment(venv: Path) -> str:
         print_progress(f"making {venv.relative_to(ROOT)}")
         made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=False)
         if made.returncode:
-            raise SetupFailedError(f"No virtual environment could be made in {venv}.")
+            raise SetupFailedError(f"Cannot create a virtual environment in {venv}.")
         version = environment_version(venv)
         if version is None:
-            raise SetupFailedError(f"Python {PYTHON_HERE} does not fit: see requires-python in pyproject.toml.")
+            raise SetupFailedError(f"Python {PYTHON_HERE} is not supported: see requires-python in pyproject.toml.")
     return f"Python {version} ({venv.name})"
 
 
@@ -319,17 +319,19 @@ def ensure_jars(venv: Path) -> str:
         code = subprocess.run([str(venv / "bin" / "python"), "-m", "ringlog.stack.maven"], check=False).returncode
         if code:
             raise SetupFailedError(
-                "The jars could not be downloaded (see above). Start again: downloaded jars are kept."
+                "The download of the jars failed (see above). Start again: downloaded jars are kept."
             )
     return "jars checked"
 
 
 def main() -> int:
     """Run the steps in order. Steps that may need an administrator come before the long ones."""
-    parser = argparse.ArgumentParser(description="Set up everything that Ringlog's demo and tests need.")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but what had to be done")
+    parser = argparse.ArgumentParser(description="Install everything that Ringlog's demo and tests need.")
+    parser.add_argument("--quiet", action="store_true", help="print changes only")
     parser.add_argument("--venv", default=".venv", help="folder of the virtual environment, within the checkout")
-    parser.add_argument("--light", action="store_true", help="only what the quick tests need: no Java, Spark, Redis")
+    parser.add_argument(
+        "--light", action="store_true", help="install only what the quick tests need: no Java, Spark, Redis"
+    )
     asked = parser.parse_args()
     venv = ROOT / asked.venv
     # pip would treat packages in PYTHONPATH as installed.

@@ -113,7 +113,7 @@ def own_properties(layout: StackLayout) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except UnicodeDecodeError as error:
-        raise StackError("bad_settings", f"{layout.own_properties}: not text in UTF-8.") from error
+        raise StackError("bad_settings", f"{layout.own_properties}: not UTF-8 text.") from error
     if len(data) > OWN_BYTES_MAX:
         raise StackError("bad_settings", f"{layout.own_properties} has more than {OWN_BYTES_MAX:,} bytes.")
     found: dict[str, str] = {}
@@ -162,7 +162,7 @@ def run_command(layout: StackLayout) -> list[str]:
 def _java(layout: StackLayout, *, heap_mib: int, class_options: tuple[str, ...]) -> list[str]:
     java = find_java()
     if java is None:
-        raise StackError("java_missing", f"No {WANTED} in JAVA_HOME or PATH.", "Run: make setup")
+        raise StackError("java_missing", f"{WANTED} is not in JAVA_HOME or PATH.", "Run: make setup")
     class_path = ":".join(str(path) for path in jars("kafka"))
     return [
         java.path,

@@ -24,8 +24,8 @@ app = typer.Typer(help="A real Kafka broker and Redis on this machine.", no_args
 _out = Console(highlight=False, soft_wrap=True)
 _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 _FOLLOW_S = 0.25
-OPEN_BROKER = "the broker has no log-in: each user of this machine can read and change all of its topics"
-GIVE_LOG_IN = "to give it one, run: ringlog stack down, then: ringlog stack up"
+OPEN_BROKER = "the broker has no login: each user of this machine can read and change all of its topics"
+GIVE_LOG_IN = "to give it a login, run: ringlog stack down, then: ringlog stack up"
 LINES_MAX = 1_000_000
 TIMEOUT_S_MAX = 86_400
 
@@ -113,7 +113,7 @@ def status(data: Data = None, as_json: Json = False) -> None:
 
 def _show_status(found: StackStatus) -> None:
     if found.broker is None or found.redis is None:
-        _out.print(f"no stack in {found.data_dir}. Run: ringlog stack up", markup=False)
+        _out.print(f"{found.data_dir} contains no stack. Run: ringlog stack up", markup=False)
         return
     table = Table("part", "state", Column("address", overflow="fold"), "process")
     supervisor = f"{found.supervisor_pid}" if found.supervisor_pid else "-"

@@ -73,7 +73,9 @@ class Stack:
         ``stop_failed``, all processes that this call started have ended.
         """
         if profile is not None and profile not in PROFILES:
-            raise StackError("unknown_profile", f"No profile {profile!r}; there are: {', '.join(PROFILES)}.")
+            raise StackError(
+                "unknown_profile", f"Profile {profile!r} does not exist; the profiles are: {', '.join(PROFILES)}."
+            )
         deadline = time.monotonic() + timeout_s
         self._prepare()
         with locked(self._layout.command_lock, wait=True):
@@ -125,7 +127,9 @@ class Stack:
         ``no_log``.
         """
         if name not in (*CHILDREN, "supervisor"):
-            raise StackError("unknown_log", f"No log {name!r}; there are: {', '.join(CHILDREN)}, supervisor.")
+            raise StackError(
+                "unknown_log", f"Log {name!r} does not exist; the logs are: {', '.join(CHILDREN)}, supervisor."
+            )
         path = self._layout.log(name)
         if not path.is_file():
             raise StackError("no_log", f"{path} does not exist yet.", "Run: ringlog stack up")
@@ -169,7 +173,7 @@ class Stack:
             if time.monotonic() >= deadline:
                 why = f"The stack did not answer in {timeout_s:.0f} s and was stopped. Pass --timeout to wait longer."
                 raise StackError("start_timeout", why, self._hint())
-        raise StackError("start_failed", f"A part of the stack failed at each of {STARTS_MAX} starts.", self._hint())
+        raise StackError("start_failed", f"The stack failed at each of {STARTS_MAX} starts.", self._hint())
 
     def _children(self) -> frozenset[Child]:
         """Return the children that run now."""
@@ -272,7 +276,7 @@ class Stack:
     def _info(self) -> StackInfo:
         settings, state = read_settings(self._layout), read_state(self._layout)
         if settings is None or state is None or state.broker is None or state.redis is None:
-            raise StackError("start_failed", f"{self._layout.root} was changed while the stack started.")
+            raise StackError("start_failed", f"{self._layout.root} changed while the stack started.")
         return StackInfo(
             bootstrap_servers=f"{ports.HOST}:{settings.broker_port}",
             redis_url=redis_server.url(self._layout),
@@ -310,7 +314,7 @@ class Stack:
             if not wait_until(lambda: not is_locked(self._layout.supervisor_lock), _STOP_S_MAX):
                 kill(pid, started, signal.SIGKILL)
             if not _ended(pid, started):
-                raise StackError("stop_failed", f"The supervisor (process {pid}) does not end.")
+                raise StackError("stop_failed", f"The supervisor (process {pid}) does not stop.")
         self._end_leftovers()
         return ran
 
@@ -324,7 +328,7 @@ class Stack:
             pid, started = child.pid, child.started
             kill(pid, started, signal.SIGKILL)
             if not _ended(pid, started):
-                raise StackError("stop_failed", f"The {name} (process {pid}) does not end.")
+                raise StackError("stop_failed", f"The {name} (process {pid}) does not stop.")
 
     # -- status --------------------------------------------------------------------------------------------------------
 

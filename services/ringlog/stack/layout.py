@@ -215,7 +215,7 @@ def read_settings(layout: StackLayout) -> StackSettings | None:
         return None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StackError(
-            "bad_settings", f"{layout.settings} is not a stack's settings: {error}.", "Correct or delete it."
+            "bad_settings", f"{layout.settings} does not contain settings of a stack: {error}.", "Correct or delete it."
         ) from error
 
 

@@ -118,7 +118,7 @@ def _password_in(path: Path) -> str:
         found = None
     if found is None:
         again = "Delete it, then run: ringlog stack down, and: ringlog stack up"
-        raise StackError("bad_settings", f"{path} does not hold the password of the stack.", again)
+        raise StackError("bad_settings", f"{path} does not contain the password of the stack.", again)
     return found[1]
 
 

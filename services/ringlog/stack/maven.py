@@ -118,8 +118,8 @@ def fetch(set_name: str, say: Callable[[str], None]) -> None:
             first = missing[0]
             raise StackError(
                 "fetch_failed",
-                f"{len(missing)} {set_name} jars could not be fetched: {first.group}:{first.name}:{first.version}, …",
-                "\n".join([*wrong, *ends]) or "There is neither mvn in PATH nor PySpark in this environment.",
+                (f"{len(missing)} {set_name} jars were not downloaded: {first.group}:{first.name}:{first.version}, …"),
+                "\n".join([*wrong, *ends]) or "Neither mvn (in PATH) nor PySpark (in this environment) is installed.",
             )
         shutil.rmtree(staging)
 
@@ -159,7 +159,7 @@ def _put_in_place(wanted: Iterable[Artifact], staging: Path, set_name: str) -> l
         if found == jar.sha256:
             staged.replace(folder / jar.file_name)
         else:
-            wrong.append(f"{jar.file_name} has SHA-256 {found}, it must be {jar.sha256}.")
+            wrong.append(f"{jar.file_name} has SHA-256 {found}, expected {jar.sha256}.")
             staged.unlink()
     return wrong
 
@@ -172,7 +172,7 @@ def main() -> None:
     except StackError as error:
         sys.exit(f"{error.code}: {error.detail}\n{error.hint}")
     except KeyboardInterrupt:
-        sys.exit("interrupted; what was fetched is kept")
+        sys.exit("interrupted; downloaded jars are kept")
     shutil.rmtree(_ivy_cache(), ignore_errors=True)
 
 

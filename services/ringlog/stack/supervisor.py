@@ -100,7 +100,7 @@ class Supervisor:
             if code != 0:
                 raise StackError(
                     "format_failed",
-                    f"The broker's storage could not be prepared (exit {code}).",
+                    f"Formatting the broker's storage failed (exit {code}).",
                     "See: ringlog stack logs broker",
                 )
         self._start("broker", broker.run_command(self._layout))
@@ -135,7 +135,7 @@ class Supervisor:
             write_state(self._layout, state)
         except OSError as error:
             if not self._unwritten:
-                _say(f"the state is not written, and tried again: {error}")
+                _say(f"writing the state failed and is retried: {error}")
             self._unwritten = True
         else:
             self._unwritten = False

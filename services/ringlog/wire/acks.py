@@ -48,7 +48,8 @@ from ringlog.wire.records import (
 WRONG_CODE: Final = "wrong_code"
 ACK_REJECTED: Final = "ack_not_believed"
 REJECTED_ACK_REMEDY: Final = (
-    "give the node its ack.key, made of a line of the agents' ack.master; if it has it, somebody else writes for it"
+    "give the node its ack.key, derived from a line of the agents' ack.master; if the node has it, "
+    "find the client that writes in its name"
 )
 """The next step for the operator."""
 _ACKS_OF: Final = "ringlog acks of "
@@ -83,7 +84,7 @@ def verified_ack(data: bytes, masters: Sequence[str]) -> NodeAck:
     """
     ack = decode_node_ack(data)
     if masters and not has_valid_mac(data, (key_of(master, ack.node) for master in masters)):
-        raise WireError(WRONG_CODE, _shown(ack.node), "an acknowledgement with a code by the key of its node")
+        raise WireError(WRONG_CODE, _shown(ack.node), "must have the MAC of its node")
     return ack
 
 
@@ -91,7 +92,7 @@ def verified_load(data: bytes, masters: Sequence[str]) -> NodeLoad:
     """Decode a record of the topic ``load`` and check its MAC, as ``verified_ack`` does."""
     load, found = decode_node_load(data), unwrap_load(data)
     if masters and not _is_mac_of(found.load, found.code, (key_of(master, load.node) for master in masters)):
-        raise WireError(WRONG_CODE, _shown(load.node), "a report of load with a code by the key of its node")
+        raise WireError(WRONG_CODE, _shown(load.node), "must have the MAC of its node")
     return load
 
 

@@ -40,7 +40,7 @@ def decode_change(data: bytes) -> Change:
     """Decode a value. Raises WireError."""
     full_name = name_of(data)
     if full_name not in CHANGES:
-        raise WireError("wrong_record", full_name, "a record of ringlog.changes")
+        raise WireError("wrong_record", full_name, "must be a record of ringlog.changes")
     value: Change = mapper(full_name).decode(data)
     return value
 

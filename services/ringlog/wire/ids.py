@@ -49,7 +49,7 @@ def new_state_id(previous: str | None, now_us: Micros, entropy: bytes) -> str:
             # millisecond.
             candidate = _version_7(min(((time_bits >> 12) + 1) << 12, _TIME_MAX), entropy)
         if candidate <= floor:
-            raise WireError("no_id_above", previous, "a state id that leaves room above it")
+            raise WireError("no_id_above", previous, "must be a state id with a successor")
     return _text(candidate)
 
 
@@ -81,7 +81,7 @@ def _time_bits(now_us: Micros) -> int:
 
 def _version_7(time_bits: int, entropy: bytes) -> int:
     if len(entropy) < ENTROPY_BYTES:
-        raise WireError("too_little_entropy", "entropy", f"at least {ENTROPY_BYTES} random bytes")
+        raise WireError("too_little_entropy", "entropy", f"must have at least {ENTROPY_BYTES} random bytes")
     random = int.from_bytes(entropy[:8], "big") & _RANDOM_MAX
     return (time_bits >> 12) << 80 | _VERSION_7 | (time_bits & 0xFFF) << 64 | _VARIANT | random
 

@@ -437,10 +437,10 @@ def decode_requests(data: bytes) -> tuple[CommandRequest | None, ...]:
     if full_name == REQUEST:
         return (decode_request(data),)
     if full_name != REQUEST_BATCH:
-        raise WireError("wrong_record", full_name, f"a {REQUEST} or a {REQUEST_BATCH}")
+        raise WireError("wrong_record", full_name, f"must be a {REQUEST} or a {REQUEST_BATCH}")
     parts = _decode(REQUEST_BATCH, data).requests
     if len(parts) > TOGETHER_MAX:
-        raise WireError("too_many_requests", str(len(parts)), f"at most {TOGETHER_MAX} in one record")
+        raise WireError("too_many_requests", str(len(parts)), f"must have at most {TOGETHER_MAX} requests")
     return tuple(_request_or_none(part) for part in parts)
 
 
@@ -464,7 +464,7 @@ def decode_snapshot_record(data: bytes) -> SnapshotRecord:
     """Decode a record of the topic ``snapshots``. Raises WireError."""
     full_name = name_of(data, _SNAPSHOT_RECORDS.values())
     if full_name not in _SNAPSHOT_RECORDS.values():
-        raise WireError("wrong_record", full_name, "a record of the topic snapshots")
+        raise WireError("wrong_record", full_name, "must be a record of the topic snapshots")
     value: SnapshotRecord = mapper(full_name).decode(data)
     return value
 

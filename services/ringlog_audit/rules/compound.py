@@ -82,14 +82,14 @@ def elements(kind: str, value: bytes) -> dict[bytes, bytes]:
     while at < len(value):
         size = int.from_bytes(value[at : at + 4], "big", signed=True)
         if at + 4 > len(value) or not 0 <= size <= len(value) - at - 4:
-            raise ValueError("an element that is cut")
+            raise ValueError("an element is cut off")
         parts.append(value[at + 4 : at + 4 + size])
         at += 4 + size
     is_set = kind.strip().startswith("set")
     found = dict.fromkeys(parts, b"") if is_set else dict(zip(parts[::2], parts[1::2], strict=False))
     count = int.from_bytes(value[:4], "big", signed=True)
     if len(value) < 4 or len(found) != count or len(parts) != count * (1 if is_set else 2):
-        raise ValueError("another number of elements")
+        raise ValueError("the number of elements differs")
     return found
 
 
@@ -104,12 +104,12 @@ def _fields(value: bytes, kind: str) -> dict[bytes, bytes]:
             break
         size = int.from_bytes(value[at : at + 4], "big", signed=True)
         if size < -1 or at + 4 + max(size, 0) > len(value):
-            raise ValueError("a field that is cut")
+            raise ValueError("a field is cut off")
         if size >= 0:
             found[number.to_bytes(2, "big")] = value[at + 4 : at + 4 + size]
         at += 4 + max(size, 0)
     if at != len(value):
-        raise ValueError("more fields than the type has")
+        raise ValueError("the value has more fields than its type")
     return found
 
 

@@ -32,7 +32,7 @@ class DeltaFiles:
                 self._apply(action)
             version += 1
         if version == 0:
-            raise AuditError(f"{root} is no Delta table")
+            raise AuditError(f"{root} is not a Delta table")
 
     def _checkpoint(self) -> int:
         """Load the newest checkpoint, if there is one. Return the version after it."""
@@ -46,7 +46,7 @@ class DeltaFiles:
         for part in names:
             path = f"{self._root}/_delta_log/{part}"
             if not self._exists(path):
-                raise AuditError(f"{self._root}: checkpoint {version} is of a kind that is not read here")
+                raise AuditError(f"{self._root}: checkpoint {version} has an unsupported format")
             for action in _parquet(self._fs, path).read().to_pylist():
                 self._apply(action)
         return version + 1
@@ -58,7 +58,7 @@ class DeltaFiles:
     def _apply(self, action: dict[str, Any]) -> None:
         protocol, add, remove = action.get("protocol"), action.get("add"), action.get("remove")
         if protocol and protocol["minReaderVersion"] > READER_VERSION:
-            raise AuditError(f"{self._root}: reader version {protocol['minReaderVersion']} is not read here")
+            raise AuditError(f"{self._root}: reader version {protocol['minReaderVersion']} is not supported")
         if add:
             self.files[add["path"]] = dict(add["partitionValues"])
         elif remove:
@@ -98,11 +98,11 @@ def decode_actions(data: bytes) -> list[dict[str, Any]]:
                 action["protocol"] = {"minReaderVersion": int(action["protocol"]["minReaderVersion"])}
             for name in ("add", "remove"):
                 if not isinstance(action.get(name, {"path": ""})["path"], str):
-                    raise ValueError("a path is no text")
+                    raise ValueError("a path is not a string")
             if "add" in action and not all(
                 isinstance(value, str | None) for value in dict(action["add"]["partitionValues"]).values()
             ):
-                raise ValueError("a partition has a value that is no text")
+                raise ValueError("a partition value is not a string")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AuditError(f"a commit is unreadable: {type(error).__name__}: {error}") from error
     return found
@@ -114,7 +114,7 @@ def decode_last(data: bytes) -> tuple[int, int | None]:
         found = json.loads(data)
         version, parts = found["version"], found.get("parts")
         if type(version) is not int or not (parts is None or type(parts) is int) or version < 0:
-            raise ValueError("a number is none")
+            raise ValueError("a value is not a number")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AuditError(f"_last_checkpoint is unreadable: {type(error).__name__}: {error}") from error
     return version, parts
@@ -138,7 +138,7 @@ def open_lake(address: str) -> tuple[Any, str]:
             return found, path
         return fs.LocalFileSystem(), address
     except (ValueError, OSError) as error:
-        raise AuditError(f"{address} cannot be opened: {error}") from error
+        raise AuditError(f"cannot open {address}: {error}") from error
 
 
 def tables_in(system: Any, root: str, suffix: str) -> dict[str, str]:

@@ -86,14 +86,14 @@ def long_at(value: bytes, at: int) -> tuple[int, int]:
             return (number >> 1) ^ -(number & 1), at
         shift += 7
         if shift > 63:
-            raise ValueError("a number of more than 64 bits")
+            raise ValueError("an integer of more than 64 bits")
 
 
 def bytes_at(value: bytes, at: int) -> tuple[bytes, int]:
     """Return the length-prefixed bytes at a position and the position after them."""
     size, at = long_at(value, at)
     if not 0 <= size <= len(value) - at:
-        raise ValueError("a length beyond the end")
+        raise ValueError("a length ends after the end of the record")
     return value[at : at + size], at + size
 
 
@@ -104,12 +104,12 @@ def _array(item: Reader) -> Reader:
         found = []
         count, at = long_at(value, at)
         if count < 0:
-            raise ValueError("an array with sizes")
+            raise ValueError("an array block has a byte size")
         for _ in range(count):
             part, at = item(value, at)
             found.append(part)
         if count and value[at] != 0:
-            raise ValueError("an array of several blocks")
+            raise ValueError("an array has several blocks")
         return found, at + 1 if count else at
 
     return read
@@ -127,7 +127,7 @@ def _string(value: bytes, at: int) -> tuple[str, int]:
 def _fixed(size: int) -> Reader:
     def read(value: bytes, at: int) -> tuple[bytes, int]:
         if at + size > len(value):
-            raise ValueError("beyond the end")
+            raise ValueError("the record ends early")
         return value[at : at + size], at + size
 
     return read
@@ -139,7 +139,7 @@ def _optional(inner: Reader) -> Reader:
         if branch == 0:
             return None, at + 1
         if branch != 2:
-            raise ValueError("no such branch")
+            raise ValueError("unknown union branch")
         return inner(value, at + 1)
 
     return read

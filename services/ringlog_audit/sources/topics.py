@@ -95,7 +95,7 @@ def records(bootstrap: str, topic: str, since: Mapping[int, int] | None = None) 
                 consumer.assign([TopicPartition(topic, partition, low)])
                 yield from _until(consumer, high)
     except KafkaException as error:
-        raise AuditError(f"topic {topic}: {error.args[0].str()} (is the broker up?)") from error
+        raise AuditError(f"topic {topic}: {error.args[0].str()} (check that the broker is up)") from error
     finally:
         consumer.close()
 
@@ -108,7 +108,7 @@ def _until(consumer: Consumer, high: int) -> Iterator[Message]:
         if batch:
             last_answer = time.monotonic()
         elif time.monotonic() - last_answer > SILENCE_S:
-            raise AuditError(f"no answer from the broker for {SILENCE_S:.0f} s")
+            raise AuditError(f"the broker did not answer for {SILENCE_S:.0f} s (check that it is up)")
         for message in batch:
             error = message.error()
             if error is not None:
@@ -152,7 +152,7 @@ class Decoder:
         """Return the parsed schema of a record. Raise AuditError for bytes that are not a record of the cluster."""
         schema = self._schemas.get(value[2:HEADER]) if value[:2] == MARKER else None
         if schema is None:
-            raise AuditError(f"no schema for a record that begins with {value[:HEADER].hex()}")
+            raise AuditError(f"no schema for a record that starts with {value[:HEADER].hex()}")
         return schema
 
 

@@ -217,7 +217,7 @@ def replayed(topics: AuditTopics, decoder: Decoder, archived: Iterable[bytes] = 
     # Read the head first. The cluster continues, and later entries are not in the log that was read.
     heads = [decoder.decode(value) for value in latest(topics, "epochs").values()]
     if not heads:
-        raise AuditError(f"nothing is published in {topics.name('epochs')}: is the publisher running?")
+        raise AuditError(f"{topics.name('epochs')} is empty: start the change publisher")
     epoch, state_id = heads[0]["epoch"], heads[0]["state_id"]
     history, state, steps = TableHistory(), EMPTY_STATE, list[LeewayStep]()
     log = (message.value() or b"" for message in topics.records("metadata"))
@@ -239,8 +239,8 @@ def replayed(topics: AuditTopics, decoder: Decoder, archived: Iterable[bytes] = 
             break
     if (state.epoch, state.state_id) != (epoch, state_id):
         raise AuditError(
-            f"the metadata log does not lead from its beginning to epoch {epoch}; if it was truncated, name the "
-            "archive of what went (--archive)"
+            f"the metadata log does not lead from its start to epoch {epoch}; if it was truncated, pass the "
+            "archive of the deleted entries (--archive)"
         )
     history.decided = _decided(state, topics.name("mutations"))
     return history, Leeways(tuple(steps), history.settled_from)

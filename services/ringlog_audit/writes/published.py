@@ -72,5 +72,5 @@ def published_generations(topics: AuditTopics, decoder: Decoder) -> list[Publish
 def _cluster_id(topics: AuditTopics, decoder: Decoder) -> bytes:
     found = [decoder.decode(value)["cluster_id"] for value in latest(topics, "epochs").values()]
     if not found:
-        raise AuditError(f"nothing is published in {topics.name('epochs')}: is the publisher running?")
+        raise AuditError(f"{topics.name('epochs')} is empty: start the change publisher")
     return uuid.UUID(found[0]).bytes

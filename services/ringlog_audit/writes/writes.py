@@ -210,7 +210,7 @@ class MutationsReading:
         head = self._heads.get(value[:HEADER])
         if head is None:
             if self._decoder.name(value).rpartition(".")[2] != MUTATION:
-                raise AuditError("a record of another kind")
+                raise AuditError("the record is not a mutation")
             head = self._heads[value[:HEADER]] = RecordHead(self._decoder.schema(value), MUTATION_TAILS, HEAD_FIELDS)
         if head.usable:
             try:

@@ -99,9 +99,9 @@ def parse_event(text: str, line: int) -> Event:
     try:
         found = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise HistoryError("not_json", line, "line", f"is JSON: {error}") from error
+        raise HistoryError("not_json", line, "line", f"must be JSON: {error}") from error
     if not isinstance(found, dict):
-        raise HistoryError("not_json", line, "line", "is a JSON object")
+        raise HistoryError("not_json", line, "line", "must be a JSON object")
     return event_of(found, line)
 
 
@@ -109,18 +109,18 @@ def event_of(found: dict[str, Any], line: int) -> Event:
     """Return the event in a decoded object. Raise HistoryError."""
     for name in found:
         if name not in FIELDS:
-            _refuse("unknown_field", line, name, f"is none of {', '.join(sorted(FIELDS))}")
+            _refuse("unknown_field", line, name, f"must be one of {', '.join(sorted(FIELDS))}")
     process, key = found.get("process"), found.get("key")
     if isinstance(process, bool) or not isinstance(process, str | int) or process == "" or not _is_scalar(process):
-        _refuse("bad_field", line, "process", "is text or an integer")
+        _refuse("bad_field", line, "process", "must be text or an integer")
     if not isinstance(key, str) or not _is_scalar(key):
-        _refuse("bad_field", line, "key", "is text")
+        _refuse("bad_field", line, "key", "must be text")
     kind, op = _choice(Type, found, "type", line), _choice(Op, found, "op", line)
     time, note = found.get("time"), found.get("note")
     if time is not None and (isinstance(time, bool) or not isinstance(time, int) or not _is_scalar(time)):
-        _refuse("bad_field", line, "time", "is an integer: microseconds")
+        _refuse("bad_field", line, "time", "must be an integer: microseconds")
     if note is not None and not isinstance(note, str):
-        _refuse("bad_field", line, "note", "is text")
+        _refuse("bad_field", line, "note", "must be text")
     value = _value(kind, op, found, line)
     return Event(line, str(process), kind, op, key, value, time, note)
 
@@ -143,14 +143,14 @@ def _choice(choices: Any, found: dict[str, Any], field: str, line: int) -> Any:
     try:
         return choices(found.get(field))
     except ValueError:
-        _refuse("bad_field", line, field, f"is one of {', '.join(choices)}")
+        _refuse("bad_field", line, field, f"must be one of {', '.join(choices)}")
 
 
 def _value(kind: Type, op: Op, found: dict[str, Any], line: int) -> Value:
     value = found.get("value")
     if kind in (Type.FAIL, Type.INFO):
         if value is not None and not (isinstance(value, str) and _is_scalar(value)):
-            _refuse("bad_value", line, "value", f"of {kind} is a word on the reason, or nothing")
+            _refuse("bad_value", line, "value", f"of {kind} must be a word about the reason, or null")
         return value
     read = VALUES[kind, op]
     if read is not _nothing and "value" not in found:
@@ -160,7 +160,7 @@ def _value(kind: Type, op: Op, found: dict[str, Any], line: int) -> Value:
 
 def _nothing(value: Any, line: int, what: str) -> Value:
     if value is not None:
-        _refuse("bad_value", line, "value", f"{what} is nothing")
+        _refuse("bad_value", line, "value", f"{what} must be null")
     return None
 
 
@@ -174,26 +174,26 @@ def _is_scalar(value: Any) -> bool:
 
 def _scalar(value: Any, line: int, what: str) -> Scalar:
     if not _is_scalar(value):
-        _refuse("bad_value", line, "value", f"{what} is null, true, false, an integer of 64 bits or text")
+        _refuse("bad_value", line, "value", f"{what} must be null, true, false, an integer of 64 bits or text")
     found: Scalar = value
     return found
 
 
 def _pair(value: Any, line: int, what: str) -> Value:
     if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_scalar, value)):
-        _refuse("bad_value", line, "value", f"{what} is [expected, new], two scalars")
+        _refuse("bad_value", line, "value", f"{what} must be [expected, new], two scalars")
     return value[0], value[1]
 
 
 def _truth(value: Any, line: int, what: str) -> Value:
     if not isinstance(value, bool):
-        _refuse("bad_value", line, "value", f"{what} is true (swapped) or false (found another value)")
+        _refuse("bad_value", line, "value", f"{what} must be true (swapped) or false (found another value)")
     return value
 
 
 def _request(value: Any, line: int, what: str) -> Value:
     if not isinstance(value, str) or not value or not _is_scalar(value):
-        _refuse("bad_value", line, "value", f"{what} is a request id, text")
+        _refuse("bad_value", line, "value", f"{what} must be a request id, text")
     return value
 
 
@@ -203,14 +203,14 @@ def _is_epoch(value: Any, least: int) -> bool:
 
 def _committed(value: Any, line: int, what: str) -> Value:
     if not _is_epoch(value, 1):
-        _refuse("bad_value", line, "value", f"{what} is an epoch, 1 or more")
+        _refuse("bad_value", line, "value", f"{what} must be an epoch, 1 or more")
     epoch: int = value
     return epoch
 
 
 def _seen(value: Any, line: int, what: str) -> Value:
     if not _is_epoch(value, 0):
-        _refuse("bad_value", line, "value", f"{what} is an epoch, 0 or more")
+        _refuse("bad_value", line, "value", f"{what} must be an epoch, 0 or more")
     epoch: int = value
     return epoch
 
@@ -221,7 +221,7 @@ def _applied(value: Any, line: int, what: str) -> Value:
     for one in listed:
         is_entry = isinstance(one, list | tuple) and len(one) == 2
         if not is_entry or not isinstance(one[0], str) or not _is_scalar(one[0]) or not _is_epoch(one[1], 1):
-            _refuse("bad_value", line, "value", f"{what} is a list of [request id, epoch]")
+            _refuse("bad_value", line, "value", f"{what} must be a list of [request id, epoch]")
         entries.append((one[0], one[1]))
     return tuple(entries)
 
@@ -245,12 +245,12 @@ VALUES: dict[tuple[Type, Op], Callable[[Any, int, str], Value]] = {
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in pairs}) != len(pairs):
-        raise ValueError("a field stands twice")
+        raise ValueError("a field occurs twice")
     return dict(pairs)
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _refuse(code: str, line: int, field: str, rule: str) -> NoReturn:

@@ -138,7 +138,7 @@ def _sweep(points: list[_Point]) -> Iterable[KeyVerdict]:
     for line, is_return, one in sorted(marks, key=_at):
         if not is_return:
             if highest is not None and one.epoch < highest.epoch + one.is_commit:
-                why = "a commit got an epoch of the past" if one.is_commit else "a barrier saw the past"
+                why = "a commit got a past epoch" if one.is_commit else "a barrier returned a past epoch"
                 yield _no(why, one.returned, highest.returner, one.invoker, one.returner)
             continue
         if one.is_commit:

@@ -63,12 +63,12 @@ def pair(events: Iterable[Event], is_torn: bool = False) -> OperationHistory:
         if event.type is Type.INVOKE:
             if event.process in open_:
                 line = open_[event.process].line
-                raise HistoryError("still_open", event.line, "process", f"has an operation open since line {line}")
+                raise HistoryError("still_open", event.line, "process", f"still has an open operation from line {line}")
             open_[event.process] = event
             continue
         begun = open_.pop(event.process, None)
         if begun is None:
-            raise HistoryError("not_open", event.line, "process", "has no operation open")
+            raise HistoryError("not_open", event.line, "process", "has no open operation")
         for field, now, then in (("op", event.op, begun.op), ("key", event.key, begun.key)):
             if now != then:
                 raise HistoryError("other_operation", event.line, field, f"is {then} on line {begun.line}")
@@ -114,13 +114,13 @@ def _one_model(operations: tuple[ClientOperation, ...]) -> None:
             rule = f"{one.op} on a key that line {operations[0].invoked} uses for {operations[0].op}"
             raise HistoryError("mixed_key", one.invoked, "op", rule)
         if whole is not None:
-            raise HistoryError("applied_not_last", one.invoked, "op", "comes after the log was read as a whole")
+            raise HistoryError("applied_not_last", one.invoked, "op", "comes after the read of the whole log")
         if one.op is Op.APPLIED and one.type is Type.OK:
             whole = one
     if whole is not None:
         for one in operations:
             if one is not whole and one.returned is not None and one.returned > whole.invoked:
-                raise HistoryError("applied_not_last", one.returned, "op", "ends after the log was read as a whole")
+                raise HistoryError("applied_not_last", one.returned, "op", "ends after the read of the whole log")
 
 
 HISTORY_BYTES_MAX = 2**30
@@ -154,5 +154,5 @@ def _events(data: bytes, first: int = 1) -> Iterator[Event]:
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
-            raise HistoryError("not_json", line, "line", f"is UTF-8: {error.reason}") from error
+            raise HistoryError("not_json", line, "line", f"must be UTF-8: {error.reason}") from error
         yield parse_event(text, line)

@@ -54,14 +54,14 @@ def find_go() -> Path | None:
 def build(cache: Path) -> Path:
     """Return the program's path. Build the program if it is not in the ``cache`` folder. Raise Unavailable."""
     if not all((SOURCES / name).is_file() for name in FILES):
-        raise Unavailable("no_sources", "porcupine's program is only in a checkout, not in an installed package")
+        raise Unavailable("no_sources", "porcupine's program exists only in a checkout, not in an installed package")
     digest = hashlib.sha256(b"\0".join((SOURCES / name).read_bytes() for name in FILES)).hexdigest()[:12]
     program = cache / "porcupine" / digest / "porcupine"
     if program.exists():
         return program
     go = find_go()
     if go is None:
-        raise Unavailable("no_go", "porcupine needs Go to be built; install Go 1.21 or newer")
+        raise Unavailable("no_go", "porcupine must be compiled with Go: install Go 1.21 or newer")
     program.parent.mkdir(parents=True, exist_ok=True)
     fresh = program.with_name(f".porcupine.{os.getpid()}")
     command = [str(go), "build", "-trimpath", "-buildvcs=false", "-o", str(fresh), "."]
@@ -91,4 +91,4 @@ def ask(program: Path, history: Path, limit_s: float = CHECK_S_MAX) -> Opinion:
         keys = {key: Linearizability(verdict) for key, verdict in found["keys"].items()}
         return Opinion(Linearizability(found["verdict"]), keys, float(found["seconds"]))
     except (OSError, ValueError, KeyError) as error:
-        raise Unavailable("broken", f"porcupine gave no verdict: {error}") from error
+        raise Unavailable("broken", f"porcupine returned no result: {error}") from error

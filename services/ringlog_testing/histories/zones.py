@@ -94,12 +94,12 @@ def _zones(clusters: dict[Name, _Cluster]) -> KeyVerdict:
     forward = sorted((one for one in clusters.values() if one.is_forward), key=lambda one: one.begin)
     for former, latter in pairwise(forward):
         if latter.begin < former.end:
-            return _conflict("two values would have to be current at the same time", former, latter)
+            return _conflict("two values are required to be current at the same time", former, latter)
     begins = [one.begin for one in forward]
     for one in clusters.values():
         place = bisect_right(begins, one.begin) - 1
         if not one.is_forward and place >= 0 and one.end < forward[place].end:
-            return _conflict("a value came and went while another had to stay current", forward[place], one)
+            return _conflict("a value appeared and disappeared while another had to stay current", forward[place], one)
     return KeyVerdict(Linearizability.LINEARIZABLE)
 
 

@@ -91,7 +91,7 @@ def state_of(description: Json) -> ClusterState:
     _only(description, ("nodes", "zones", "service", "keyspaces"), "the description")
     nodes, keyspaces = _objects(description, "nodes"), _objects(description, "keyspaces")
     if not keyspaces:
-        raise BadDescription("bad_field", "keyspaces: without one nothing is replicated")
+        raise BadDescription("bad_field", "keyspaces: at least one keyspace is required")
     if not 1 <= len(nodes) <= NODES_MAX:
         raise BadDescription("bad_field", f"nodes: must be 1 to {NODES_MAX}, not {len(nodes)}")
     world = WalkWorld(EMPTY_STATE)
@@ -145,7 +145,7 @@ def drawn(description: Json) -> list[tuple[str, Placed]]:
         _only(one, ("title", "views", "datacenters", "streams"), "a history")
         found.append((str(one.get("title", f"history {number}")), _drawn(one)))
     if not found:
-        raise BadDescription("bad_field", "histories: there is none")
+        raise BadDescription("bad_field", "histories: at least one history is required")
     return found
 
 
@@ -157,7 +157,7 @@ def _drawn(value: Json) -> Placed:
     named = (name for _, read, write in rows for name in (*write, *read))
     names = tuple(dict.fromkeys((*named, *(name for target in streams for name in (target, *streams[target])))))
     if len(names) > MEMBERS_MAX:
-        raise BadDescription("bad_field", f"views: {len(names)} nodes, at most {MEMBERS_MAX} can be looked at")
+        raise BadDescription("bad_field", f"views: {len(names)} nodes, but at most {MEMBERS_MAX} can be checked")
     bit = {name: 1 << number for number, name in enumerate(names)}
 
     def mask(group: Sequence[str]) -> Mask:
@@ -167,7 +167,7 @@ def _drawn(value: Json) -> Placed:
     views = tuple(RangeView(name, mask(r), mask(w), number in inner) for number, (name, r, w) in enumerate(rows))
     for view in views:
         if view.read & ~view.write:
-            raise BadDescription("bad_field", f"views: in {view.name} somebody reads who does not write")
+            raise BadDescription("bad_field", f"views: a node of {view.name} reads but does not write")
     where = _object(value, "datacenters")
     history = RangeHistory(
         tuple(str(where.get(name, "dc1")) for name in names),
@@ -181,12 +181,12 @@ def _drawn(value: Json) -> Placed:
 def _views(value: Json) -> list[tuple[int, Json]]:
     views = _objects(value, "views")
     if len(views) < 2:
-        raise BadDescription("bad_field", "views: a history has at least two")
+        raise BadDescription("bad_field", "views: a history needs at least two")
     for view in views:
         _only(view, ("name", "read", "write"), "a view")
     same = [one for one, other in pairwise(views) if one == other]
     if same:
-        raise BadDescription("bad_field", f"views: {same[0].get('name', 'a view')} is there twice in a row")
+        raise BadDescription("bad_field", f"views: {same[0].get('name', 'a view')} occurs twice in a row")
     return list(enumerate(views))
 
 
@@ -196,7 +196,7 @@ def _views(value: Json) -> list[tuple[int, Json]]:
 def _only(value: Json, allowed: tuple[str, ...], what: str) -> None:
     unknown = sorted(set(value) - set(allowed))
     if unknown:
-        raise BadDescription("unknown_field", f"{unknown[0]}: {what} has {', '.join(allowed)}")
+        raise BadDescription("unknown_field", f"{unknown[0]}: {what} can have {', '.join(allowed)}")
 
 
 def _objects(value: Json, name: str) -> list[Json]:

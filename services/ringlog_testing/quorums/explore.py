@@ -106,15 +106,17 @@ class Explorer:
             raise NotQuiet(f"{flying[0].id} is in {flying[0].stage}: finish or cancel it first")
         if moving := next(iter(transitions(state)), None):
             tablets, transition = moving
-            raise NotQuiet(f"{tablets.table}/{transition.tablet} is in {transition.stage}: wait until it has settled")
+            raise NotQuiet(
+                f"{tablets.table}/{transition.tablet} is in {transition.stage}: wait until the migration ends"
+            )
         if recovery := in_recovery(state):
-            raise NotQuiet(f"a recovery has been active since epoch {recovery.entered}: leave it first")
+            raise NotQuiet(f"a recovery has been active since epoch {recovery.entered}: end it first")
         every: Cases | TabletCases = KINDS[kind] if kind in KINDS else TABLET_KINDS[kind]
         cases: list[Case | TabletCase] = list(islice(every(state, options), PLANS_MAX + 1))
         if len(cases) > PLANS_MAX:
             raise TooMuch(
-                f"there are more plans of kind {kind} than {PLANS_MAX}, only the first ones are gone through: "
-                "try fewer new tokens, or a smaller cluster"
+                f"there are more plans of kind {kind} than {PLANS_MAX}, and only the first ones would be "
+                "checked: try fewer new tokens, or a smaller cluster"
             )
         findings = Findings(kind)
         for done, case in enumerate(cases):

@@ -40,8 +40,8 @@ def printed(found: Sequence[Findings], rules: QuorumRules, left_out: Sequence[st
     for findings in found:
         if findings.unpromised:
             yield Text(
-                f"{findings.kind}: {findings.unpromised} of {findings.plans} plans admit loss; "
-                "their quorums are not compared, only layouts and cancels"
+                f"{findings.kind}: {findings.unpromised} of {findings.plans} plans admit loss; the check covers "
+                "only their layouts and cancels, not their quorums"
             )
         for code, count in sorted(findings.waiting.items()):
             yield Text(f"{findings.kind}: {count} plans are not covered: {WAITS[code]}")
@@ -56,7 +56,7 @@ def printed(found: Sequence[Findings], rules: QuorumRules, left_out: Sequence[st
             yield Text(sentence(example))
     if has_no_conflict(found):
         yield Text(
-            "no counterexample: every read quorum meets every write quorum, in all pairs of views", style="green"
+            "no counterexample: every read quorum overlaps every write quorum, in all pairs of views", style="green"
         )
 
 
@@ -136,21 +136,24 @@ def sentence(example: QuorumConflict) -> str:
     conflict, views = example.conflict, example.placed.history.views
     reader, writer = views[conflict.reader].name, views[conflict.writer].name
     read, write = _names(example, conflict.read), _names(example, conflict.write)
-    lost = "Nobody is in both: the read misses the write."
+    lost = "No node is in both: the read misses the write."
     if conflict.kind == NEIGHBOURS:
-        return f"A write in view {writer} is done when {write} answered; a read in view {reader} asks {read}. {lost}"
+        return (
+            f"A write in view {writer} is complete after the answers of {write}; a read in view {reader} "
+            f"asks {read}. {lost}"
+        )
     if conflict.kind == APART:
         return _apart(example, conflict, lost)
     streams = "; ".join(
-        f"{_names(example, target)} took its rows from {_names(example, source)}, who has not got it"
+        f"{_names(example, target)} copied its rows from {_names(example, source)}, which does not have the write"
         for target, source in conflict.streamed
     )
-    story = f"A write was done by {write} in view {writer}, long ago"
+    story = f"{write} completed an earlier write in view {writer}"
     if conflict.kept is not None:
         kept = _names(example, conflict.kept)
         if conflict.informed is not None:
             acked = _names(example, conflict.informed)
-            story = f"{story}. To leave {conflict.gate} it was enough that {acked} acknowledged it"
+            story = f"{story}. The acknowledgement of {acked} was enough to leave {conflict.gate}"
         end = "In the end only {} of {} have it, less than a quorum: this operation or the next one loses the write."
         return f"{story}. {streams + '. ' if streams else ''}{end.format(kept, _names(example, views[-1].write))}"
     return f"{story}. {streams + '. ' if streams else ''}A read in view {reader} asks {read}. {lost}"
@@ -162,21 +165,23 @@ def _apart(example: QuorumConflict, conflict: Conflict, lost: str) -> str:
     late, group = ("read", conflict.read) if is_late_read else ("write", conflict.write)
     earlier, later = sorted((conflict.reader, conflict.writer))
     story = (
-        f"A coordinator that knows only view {views[earlier].name} sends its {late} to {_names(example, group)}, while "
-        f"another is in view {views[later].name} already, with "
-        f"{_names(example, conflict.write if is_late_read else conflict.read)}. "
+        f"A coordinator that knows only view {views[earlier].name} sends its {late} to "
+        f"{_names(example, group)}, while another coordinator is already in view {views[later].name}, "
+        f"with {_names(example, conflict.write if is_late_read else conflict.read)}."
     )
     if conflict.informed is None:
-        return f"{story}Nothing stands between these views that would tell the first one. {lost}"
+        return f"{story}No barrier between these views informs the first coordinator. {lost}"
     informed = _names(example, conflict.informed)
     if not conflict.informed:
-        return f"{story}To leave {conflict.gate} nobody had to acknowledge it, so the first one may never hear. {lost}"
-    enough = f"To leave {conflict.gate} it was enough that {informed} acknowledged it"
+        return (
+            f"{story}{conflict.gate} needs no acknowledgement, so the first coordinator may never learn of it. {lost}"
+        )
+    enough = f"The acknowledgement of {informed} was enough to leave {conflict.gate}"
     return f"{story}{enough}, and it asks none of them. {lost}"
 
 
 def _names(example: QuorumConflict, group: Mask) -> str:
-    return ", ".join(example.placed.names[number] for number in bits(group)) or "nobody"
+    return ", ".join(example.placed.names[number] for number in bits(group)) or "no node"
 
 
 # ------------------------------------------------------------------------------------------------ for programs

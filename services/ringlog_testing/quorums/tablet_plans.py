@@ -155,10 +155,10 @@ def _rebuilt(state: ClusterState, kind: str) -> Iterator[TabletCase]:
         for more, setting in _neighbors(replication_of(state, tablets.table)):
             ground = (_always(AlterKeyspace(tablets.table.partition(".")[0], setting)),)
             for node in others if more else ():
-                title = f"{name} has one replica more, on {node.name}"
+                title = f"{name} gets one more replica, on {node.name}"
                 yield TabletCase(title, ground, _moved(tablet, tablets.table, kind, None, Shard(node.id, 0)))
             for replica in () if more else tablet.replicas:
-                title = f"{name} has one replica fewer, not on {_name(state, replica)}"
+                title = f"{name} loses one replica, on {_name(state, replica)}"
                 yield TabletCase(title, ground, _moved(tablet, tablets.table, kind, replica, None))
 
 
@@ -246,7 +246,7 @@ def member_changes(state: ClusterState, options: CaseOptions) -> Iterator[Tablet
     Each node is added, removed and excluded, each member fails, and the service gets each other size.
     """
     if next_step(state) is not None:
-        yield TabletCase("the change of members that is under way", (), lambda _: None)
+        yield TabletCase("the change of members in progress", (), lambda _: None)
     all_nodes = members(state)
     for node in all_nodes:
         if node.id not in state.service:
@@ -406,9 +406,11 @@ def _turned_back(until: tuple[ClusterState, ...], tablets: TabletMap, tablet: Ta
 def _stuck(state: ClusterState) -> Fault | None:
     for tablets, transition in transitions(state):
         where = f"{tablets.table}/{transition.tablet}"
-        return Fault("ends", transition.stage, f"{where}: every node has acknowledged, and nothing goes on")
+        return Fault(
+            "ends", transition.stage, f"{where}: every node has acknowledged, but the operation does not continue"
+        )
     moving = moving_member(state)
     if moving is not None:
-        detail = f"{state.nodes[moving.node].name}: every node has acknowledged, and nothing goes on"
+        detail = f"{state.nodes[moving.node].name}: every node has acknowledged, but the operation does not continue"
         return Fault("ends", moving.stage, detail, "" if has_live_majority(state) else AWAITS_SERVICE)
     return None

@@ -116,7 +116,9 @@ def _history(moments: Sequence[Moment], plan: Plan, keys: tuple[str, ...], where
     served = (node for read, write in groups for node in (*write, *read))
     nodes = tuple(dict.fromkeys((*served, *(node for source in streamed for node in source))))
     if len(nodes) > MEMBERS_MAX:
-        raise TooManyMembers(f"({start}, {end}] of {keys[0]} involves {len(nodes)} nodes, at most {MEMBERS_MAX} can be")
+        raise TooManyMembers(
+            f"({start}, {end}] of {keys[0]} involves {len(nodes)} nodes, but at most {MEMBERS_MAX} are supported"
+        )
     bit = {node: 1 << number for number, node in enumerate(nodes)}
     views: list[RangeView] = []
     gates: list[Passage] = []

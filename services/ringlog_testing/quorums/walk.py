@@ -165,7 +165,9 @@ def drive(world: WalkWorld, request: Command) -> tuple[tuple[WalkStep, ...], Fau
         return tuple(steps), Fault("ends", steps[-1].stage, "its node still has tablets", AWAITS_TABLETS)
     if parting(world.state.operations[begun[0]]) in world.state.service and not has_live_majority(world.state):
         return tuple(steps), Fault("ends", steps[-1].stage, "its node is still a member", AWAITS_SERVICE)
-    return tuple(steps), Fault("ends", steps[-1].stage, "every node has acknowledged, and nothing goes on")
+    return tuple(steps), Fault(
+        "ends", steps[-1].stage, "every node has acknowledged, but the operation does not continue"
+    )
 
 
 def has_live_majority(state: ClusterState) -> bool:
@@ -212,7 +214,7 @@ def cancels(steps: Sequence[WalkStep]) -> Iterator[Fault | None]:
         after, outcome = WalkWorld(step.state).would(CancelOperation(operation.id, "tried"))
         if has_reached(operation, POINT_OF_NO_RETURN):
             refused = outcome.code == "past_point_of_no_return"
-            yield None if refused else Fault("cancel", step.stage, f"not refused: {outcome.kind.value}")
+            yield None if refused else Fault("cancel", step.stage, f"not rejected: {outcome.kind.value}")
         elif outcome.code == "past_point_of_no_return" and step.state.tablets is not before.tablets:
             yield None  # a new node has tablets by now
         elif outcome.kind is not OutcomeKind.APPLIED:
@@ -241,7 +243,7 @@ def _wrong_groups(step: WalkStep, steps: Sequence[WalkStep]) -> Iterator[Fault]:
                 yield Fault("reads within writes", step.stage, f"{where}: {_names(step.state, reads)} read")
             if len(set(reads)) != len(reads) or len(reads) != expected:
                 found = _names(step.state, reads)
-                yield Fault("number of readers", step.stage, f"{where}: {found} read, {expected} should")
+                yield Fault("number of readers", step.stage, f"{where}: {found} nodes read, expected {expected}")
 
 
 def readers_of(replication: Replication, state: ClusterState) -> int:
@@ -272,7 +274,7 @@ def _not_canonical(step: WalkStep) -> Iterator[Fault]:
         yield Fault("canonical when quiet", step.stage, f"there are placements {', '.join(sorted(state.placements))}")
     for key, replication in settings:
         if _shape(state.placements[key]) != _shape_of_canonical(state, replication):
-            yield Fault("canonical when quiet", step.stage, f"{key}: the live placement is another one")
+            yield Fault("canonical when quiet", step.stage, f"{key}: the live placement differs")
 
 
 def _shape(placement: Placement) -> list[tuple[object, ...]]:
@@ -285,4 +287,4 @@ def _shape_of_canonical(state: ClusterState, replication: Replication) -> list[t
 
 
 def _names(state: ClusterState, nodes: Sequence[str]) -> str:
-    return ", ".join(state.nodes[node].name for node in nodes) or "nobody"
+    return ", ".join(state.nodes[node].name for node in nodes) or "no node"

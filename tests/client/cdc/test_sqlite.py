@@ -89,7 +89,7 @@ def test_an_unusable_position_file_is_reported(tmp_path: Path) -> None:
         FileProgress(tmp_path)
     pipe = tmp_path / "pipe"  # A device would be replaced for every process of the machine.
     os.mkfifo(pipe)
-    with pytest.raises(BadStore, match="no plain file"):
+    with pytest.raises(BadStore, match="not a regular file"):
         FileProgress(pipe)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pipe"]
     binary = tmp_path / "binary"

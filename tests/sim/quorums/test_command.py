@@ -90,7 +90,7 @@ def test_a_counterexample_has_a_table_and_an_explanation() -> None:
     assert ["rules", "weakened:", "gate:write_both_read_new=off"] in lines
     nodes = [line for line in lines if line and line[0] in ("n1", "n2", "n3", "n4", "X") and "dc1" in line]
     assert len(nodes) == 4
-    assert "nobody had to acknowledge it" in result.stdout
+    assert "needs no acknowledgement" in result.stdout
     status, found = answer(*weak)
     (example,) = found["operations"][0]["counterexamples"]
     assert (status, example["times"], example["gate"]) == (1, 12, "write_both_read_new")

@@ -205,11 +205,11 @@ def test_r1_intersects_every_neighbour_for_all_groups(old: int, new: int) -> Non
     ("history", "message"),
     [
         ({"views": []}, "at least two"),
-        ({"views": [{"read": ["A"], "write": []}, {"read": [], "write": []}]}, "reads who does not write"),
+        ({"views": [{"read": ["A"], "write": []}, {"read": [], "write": []}]}, "reads but does not write"),
         ({"views": [{"read": "A", "write": []}, {"read": [], "write": []}]}, "list of names"),
-        ({"views": [{"read": [], "write": [], "writes": []}] * 2}, "a view has"),
+        ({"views": [{"read": [], "write": [], "writes": []}] * 2}, "a view can have"),
         ({"views": [{"name": "v", "read": ["A"], "write": ["A"]}] * 2}, "twice in a row"),
-        ({"views": [], "colour": 1}, "a history has"),
+        ({"views": [], "colour": 1}, "a history can have"),
     ],
 )
 def test_a_bad_drawing_is_reported(history: dict[str, object], message: str) -> None:

@@ -200,7 +200,7 @@ def test_a_running_change_is_followed_from_its_start(command: Any, stage: str) -
     members = {node.name: node.id for node in quiet.nodes.values()}
     state = after(quiet, command(members["C" if stage == "joining" else "B"]))
     cases = list(tablet_plans.KINDS[SERVICE](state, CaseOptions()))
-    assert "under way" in cases[0].title
+    assert "in progress" in cases[0].title
     begun = tablet_plans.begin(state, cases[0])
     assert begun == (state,)
     findings = explored_service(state)

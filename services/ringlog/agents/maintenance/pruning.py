@@ -106,7 +106,7 @@ def topic_beginning(bootstrap_servers: str, cluster: str) -> TopicBeginning:
         described = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
         if described.error is not None or not (partitions := described.partitions):
             raise LogUnavailable(
-                f"{topic}: its partitions are unknown: {described.error}", "check that the topic exists"
+                f"cannot read the partitions of {topic}: {described.error}", "check that the topic exists"
             )
         offsets, times = {}, []
         for partition in sorted(partitions):
@@ -114,7 +114,9 @@ def topic_beginning(bootstrap_servers: str, cluster: str) -> TopicBeginning:
             times += [] if since is None else [since]
         return TopicBeginning(offsets, min(times, default=None))
     except KafkaException as error:
-        raise LogUnavailable(f"{topic}: its beginning is unknown: {error}", "is the broker up?") from error
+        raise LogUnavailable(
+            f"cannot read the first offset of {topic}: {error}", "check that the broker is up"
+        ) from error
     finally:
         consumer.close()
 
@@ -129,4 +131,4 @@ def _first(consumer: Consumer, topic: str, partition: int) -> tuple[int, int | N
         offset, error = message.offset(), message.error()
         if offset is not None and (error is None or error.code() == KafkaError._PARTITION_EOF):
             return offset, int(message.timestamp()[1]) * 1_000 if error is None else None
-    raise LogUnavailable(f"{topic}/{partition}: its first record was not read in time", "is the broker up?")
+    raise LogUnavailable(f"{topic}/{partition}: the first record was not read in time", "check that the broker is up")

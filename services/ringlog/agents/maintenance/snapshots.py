@@ -54,7 +54,7 @@ RESTS_MAX: Final = 64
 """The most rests between two tries to archive: about ten minutes."""
 
 log = get_logger(__name__)
-MEND: Final = "fix the location"
+MEND: Final = "fix the location of the archive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class PendingArchive:
         if not self.tries:
             return ""
         since = datetime.fromtimestamp(self.since / 1e6, UTC).isoformat(timespec="seconds")
-        what = f"the archive waits for epochs up to {self.epoch} since {since}: {self.why}"
+        what = f"the archive has waited for epochs up to {self.epoch} since {since}: {self.why}"
         return f"{what}; the agent retries after {self.rests * RETRY_S:.0f} s; {self.hint or MEND}"
 
 
@@ -280,7 +280,7 @@ class SnapshotSteps:
         if grown is not None:
             await self._submit(grown)
             if not is_known(await Newest(), grown):
-                self._waits_on(behind, LogUnavailable(f"the log has not recorded the archive up to {grown.epoch}"))
+                self._waits_on(behind, LogUnavailable(f"the log does not record the archive up to epoch {grown.epoch}"))
                 return
         self._behind = None
 

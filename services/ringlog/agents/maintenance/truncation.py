@@ -84,7 +84,7 @@ class LogEnds:
             return None
         end = update_archive(self._archive, self._log, self._open, epoch)
         if end.state.epoch == epoch and digest(end.state) != wanted():
-            raise ArchiveOfAnotherLog(f"epoch {epoch}: the archive gives another digest")
+            raise ArchiveOfAnotherLog(f"epoch {epoch}: the archive has another digest than the log")
         last = self._archive.segments()[-1]
         self._say("archived", epoch=last.last, segment=last.name, digest=last.digest)
         return RecordArchive(last.last, last.next, last.digest)
@@ -102,7 +102,9 @@ class LogEnds:
         if self._archive is not None:
             _holds(self._archive.segments(), state, allowed)
         if (published := self._published()) <= bound.epoch:
-            raise LogUnavailable(f"the change topics are at epoch {published}, {bound.epoch} is to be the first")
+            raise LogUnavailable(
+                f"the change topics are at epoch {published}; the truncated log is to start with epoch {bound.epoch}"
+            )
         # Checked last, because another instance may have taken over during the other checks.
         if self._acts():
             self._delete(allowed)
@@ -115,8 +117,8 @@ class LogEnds:
         )
         if start.position != bound.position + 1:
             raise SnapshotIncomplete(
-                f"no reader can start from the snapshot of epoch {bound.epoch}",
-                "take another snapshot, and truncate up to it",
+                f"readers cannot start from the snapshot of epoch {bound.epoch}",
+                "take another snapshot, and truncate up to that snapshot",
             )
 
 
@@ -129,5 +131,5 @@ def _holds(heads: tuple[SegmentHead, ...], state: ClusterState, allowed: int) ->
     known = state.log_bounds.get(ARCHIVED)
     if known is not None and all(head.digest != known.digest for head in heads):
         raise ArchiveForged(
-            f"the log records an archive with a segment of epoch {known.epoch}; this is another archive"
+            f"the log records an archive with a segment of epoch {known.epoch}; this archive does not have that segment"
         )

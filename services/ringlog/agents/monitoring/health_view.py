@@ -85,7 +85,9 @@ def health_of(view: ProcessView) -> Health:
         return is_in(BROKER_AWAY, worker.log.outage)
     if not worker.is_active:
         doing = (
-            f"prepares its work in term {worker.term}" if worker.term else "reads the log before it takes over the role"
+            f"the agent prepares the work of term {worker.term}"
+            if worker.term
+            else "the agent reads the log before it becomes the active instance"
         )
         return is_in(TAKING_OVER, doing)
     return is_in(ACTIVE, worker.alarm or worker.waits, is_ready=True)
@@ -111,7 +113,7 @@ class AgentWatch:
 
     def __init__(self, role: str, now: Callable[[], Micros]) -> None:
         self.labels: Mapping[str, str] = {"role": role}
-        self.waits = "looks for its topics"
+        self.waits = "the agent searches for its topics"
         self.look: Callable[[], ProcessView] | None = None
         self._now = now
         self._since = StateSince(now)

@@ -70,7 +70,7 @@ class Outage(logging.Handler):
         with self._state:
             if self._since is None:
                 return ""
-            return f"the broker has been away for {self._now() - self._since:.0f} s: {self._why}"
+            return f"the broker has not answered for {self._now() - self._since:.0f} s: {self._why}"
 
     def record_answer(self) -> None:
         """Record that the broker has answered."""

@@ -121,7 +121,7 @@ class PublisherThread(FollowingThread):
         self._publish_schemas()
         state = self._feed.state
         if state is None or (0 if effect.last is None else effect.last.epoch) < state.epoch:
-            raise Diverged(f"the change topics are at {effect.last}, and were at a later epoch before")
+            raise Diverged(f"the change topics are at {effect.last}, but were at a later epoch before")
         return state
 
     def _next_states(self) -> Iterator[tuple[ClusterState, ClusterState]]:

@@ -131,7 +131,7 @@ class ValidatorThread(RoleThread):
         try:
             return reader.poll(wait_s)
         except LogDamaged as error:
-            raise LogUnavailable(error.message, "the next instance reads what there is") from error
+            raise LogUnavailable(error.message, "the next active instance reads the stored records") from error
 
     def _start_reading(self, position: int) -> None:
         """Open this instance's reader at ``position``. Later records from faust are not used."""
@@ -164,7 +164,7 @@ class ValidatorThread(RoleThread):
     def _request(self, record: InboxRecord) -> Arrived:
         """Return a record's offset and its readable requests."""
         offset, value = record
-        why = "a part of the record is none"
+        why = "a part of the record is null"
         try:
             found = decode_requests(value or b"")
         except WireError as error:

@@ -32,7 +32,7 @@ class BadProgress(CdcReadError):
     code = "bad_progress"
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"stored progress: {why}", "start again from a start point, under another name")
+        super().__init__(f"stored progress: {why}", "start again from a start point, with another progress")
 
 
 class TablesForgotten(CdcReadError):
@@ -62,7 +62,7 @@ class ProgressInUse(CdcReadError):
     code = "progress_in_use"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"another consumer uses {name}", "stop it, or pass another progress or a share")
+        super().__init__(f"another consumer uses {name}", "stop the other consumer, or pass another progress or share")
 
 
 class BadStore(CdcReadError):
@@ -71,7 +71,7 @@ class BadStore(CdcReadError):
     code = "bad_store"
 
     def __init__(self, path: object, why: object) -> None:
-        super().__init__(f"{path}: {why}", "its earlier content is unchanged; fix the file, or pass another one")
+        super().__init__(f"{path}: {why}", "its earlier content is unchanged; fix the file, or pass another progress")
 
 
 class GenerationExpired(CdcReadError):

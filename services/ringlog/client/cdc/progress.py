@@ -143,13 +143,13 @@ def _part(found: Any) -> PartitionProgress:
 def _pairs(found: Any, value: Any) -> tuple[tuple[int, Any], ...]:
     pairs = {int(number): value(item) for number, item in found.items()}
     if len(pairs) != len(found):
-        raise ValueError("a number is there twice")
+        raise ValueError("a number occurs twice")
     return tuple(sorted(pairs.items()))
 
 
 def _whole(found: Any) -> int:
     if type(found) is not int:
-        raise ValueError(f"{found!r} is no whole number")
+        raise ValueError(f"{found!r} is not an integer")
     return found
 
 

@@ -214,9 +214,9 @@ class CdcReader:
             if not any(table.cdc.enabled for table in versions):
                 versions = self._schema.whole().all_of(name)
             if not versions:
-                raise UnknownTable(name, "not in the schema")
+                raise UnknownTable(name, "the schema does not contain it")
             if not any(table.cdc.enabled for table in versions):
-                raise UnknownTable(name, "keeps no CDC log")
+                raise UnknownTable(name, "the table has no CDC log")
 
     def _begin(self, begin: str | Micros, bounds: Mapping[int, tuple[int, int]]) -> ConsumerProgress:
         stored = self._store.load()
@@ -239,7 +239,7 @@ class CdcReader:
         wanted = {"cluster": self._cluster, "topic": self._topic_id, "share": list(self._share)}
         for name, value in (wanted | {"tables": sorted(self._wanted)}).items():
             if place[name] != value:
-                raise BadProgress(f"it is of another reader: {name} {place[name]!r}, not {value!r}")
+                raise BadProgress(f"it belongs to another reader: {name} {place[name]!r}, not {value!r}")
         progress = ConsumerProgress.from_json(str(place["progress"]))
         resumed = {number for number, _ in progress.partitions}
         fresh = [(number, PartitionProgress(low, low)) for number, (low, _) in bounds.items() if number not in resumed]

@@ -142,7 +142,9 @@ class SchemaFollower:
             tail.close()
         # The snapshot and the log must describe the same history.
         if state.state_id != end.state_id:
-            raise LogForked(f"epoch {end.epoch} is {end.state_id} in a snapshot, and {state.state_id} in the log")
+            raise LogForked(
+                f"epoch {end.epoch} has state {end.state_id} in a snapshot, but {state.state_id} in the log"
+            )
         return found
 
     def _record_step(
@@ -158,4 +160,4 @@ class SchemaFollower:
 
     def _catch_up(self, epoch: Epoch) -> None:
         """Wait until the versions include ``epoch``. A state is published before its subscribers are called."""
-        self._watch.wait_for(lambda _: self.table_versions.epoch >= epoch, ANSWER_S, f"epoch {epoch} to be noted")
+        self._watch.wait_for(lambda _: self.table_versions.epoch >= epoch, ANSWER_S, f"epoch {epoch} to be read")

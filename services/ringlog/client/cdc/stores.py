@@ -56,7 +56,7 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         # ``save`` replaces the file. A device such as /dev/null must not be replaced.
         if path.exists() and not path.is_file():
-            raise BadStore(path, "a folder" if path.is_dir() else "no plain file")
+            raise BadStore(path, "a folder" if path.is_dir() else "not a regular file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

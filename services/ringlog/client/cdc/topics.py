@@ -73,7 +73,9 @@ class Topics:
         while len(self._caught_up) < len(self._changes):
             last_answer = time.monotonic() if self._read_changes(POLL_S) else last_answer
             if time.monotonic() - last_answer > ANSWER_S:
-                raise LogUnavailable(f"the change topics of {self._cdc} do not answer", "is the broker up?")
+                raise LogUnavailable(
+                    f"the broker does not answer for the change topics of {self._cdc}", "check that the broker is up"
+                )
         self._check_unread()
 
     def topic_id(self) -> str:
@@ -205,7 +207,9 @@ class Topics:
         try:
             found = self._consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
         except KafkaException as error:
-            raise LogUnavailable(f"no answer about {topic}: {error.args[0].str()}", "is the broker up?") from error
+            raise LogUnavailable(
+                f"the broker does not answer for {topic}: {error.args[0].str()}", "check that the broker is up"
+            ) from error
         if found.error is not None or not found.partitions:
             raise TopicMissing(topic)
         return tuple(sorted(found.partitions))
@@ -214,5 +218,5 @@ class Topics:
         try:
             low, high = self._consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
         except KafkaException as error:
-            raise LogUnavailable(f"{place.topic}: its end is unknown: {error.args[0].str()}", "try again") from error
+            raise LogUnavailable(f"cannot read the end of {place.topic}: {error.args[0].str()}", "try again") from error
         return int(low), int(high)

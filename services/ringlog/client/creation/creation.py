@@ -66,7 +66,7 @@ class CreationRefused(ClientError):
     """The initial command breaks a rule. ``code`` and ``detail`` are those of the rule."""
 
     def __init__(self, code: str, detail: str) -> None:
-        super().__init__(f"the cluster cannot be founded: {code}: {detail}", "correct the name or the settings")
+        super().__init__(f"cannot create the cluster: {code}: {detail}", "correct the name or the settings")
         self.code = code
         self.detail = detail
 

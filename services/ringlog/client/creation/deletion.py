@@ -59,7 +59,7 @@ def cluster_at(bootstrap_servers: str, cluster: str) -> ClusterAtBroker:
     try:
         rights = {name: asked[name].result(REQUEST_TIMEOUT_S + 5).authorized_operations for name in topics}
     except (KafkaException, TimeoutError) as error:
-        raise LogUnavailable(f"the rights on topics of {cluster} are unknown: {error}", "try again") from error
+        raise LogUnavailable(f"cannot read the ACLs of the topics of {cluster}: {error}", "try again") from error
     denied = tuple(name for name, operations in rights.items() if AclOperation.DELETE not in (operations or ()))
     try:
         with closing(open_metadata(bootstrap_servers, cluster, "deletion")) as metadata:
@@ -83,7 +83,7 @@ def delete_topics(
         try:
             delete_topic(admin, name)
         except LogUnavailable as error:
-            text = f"topic {name} was not deleted, nor were those after it: {error.message}"
+            text = f"topic {name} was not deleted, nor were the topics after it: {error.message}"
             raise LogUnavailable(text, "repeat the command") from error
         report(name)
     deadline = time.monotonic() + GONE_S

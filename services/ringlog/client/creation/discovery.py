@@ -52,7 +52,8 @@ WORKERS: Final = 8
 CALLS_MAX: Final = 64
 SHOWN_MAX: Final = 10
 KEPT_HINT: Final = (
-    "remove it if the cluster was never founded, or was founded elsewhere; else give what was given before"
+    "remove the file if the cluster does not exist or was created elsewhere; otherwise pass the "
+    "earlier address and seeds"
 )
 
 
@@ -93,7 +94,7 @@ class Discovery:
         meet = {"Meet": grpc.unary_unary_rpc_method_handler(self._exchange_views)}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DISCOVERY, meet),))
         if not listening(self._server, address, trust):
-            raise DiscoveryImpossible(f"cannot listen on {address}", "name an address of this machine, and a free port")
+            raise DiscoveryImpossible(f"cannot listen on {address}", "pass an address of this machine with a free port")
 
     def __enter__(self) -> Discovery:
         """Start to answer other processes."""
@@ -163,7 +164,7 @@ class Discovery:
 
     def _exchange_views(self, data: bytes, context: Any) -> bytes:
         if shown_node(context) == "":
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate names no node")
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate does not name a node")
         try:
             answered = self._merge(unpack(DiscoveryView, data))
         except WireError as error:
@@ -171,7 +172,7 @@ class Discovery:
             # ``abort`` always raises. This line is for the type checker.
             raise
         if answered is None:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another cluster, or more than a view may have")
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the view is of another cluster, or is too large")
         return pack(answered)
 
     def _merge(self, other: DiscoveryView, asked_at: str = "") -> DiscoveryView | None:
@@ -196,7 +197,7 @@ class Discovery:
             raise DiscoveryImpossible(f"{self._path}: {error}", KEPT_HINT) from error
         if kept.address != address or cluster not in ("", kept.cluster or cluster):
             sought = kept.cluster or "any cluster"
-            raise DiscoveryImpossible(f"{self._path} is of {kept.address}, which looks for {sought}", KEPT_HINT)
+            raise DiscoveryImpossible(f"{self._path} belongs to {kept.address}, which searches for {sought}", KEPT_HINT)
         return kept
 
 
@@ -207,13 +208,13 @@ def _fresh(cluster: str, address: str, seeds: Iterable[str], draw: Draw | None) 
 def waits_for(view: DiscoveryView) -> str:
     """Return the reason of the wait and the next step for the operator."""
     if not view.cluster:
-        return "no seed has said which cluster it is: start one of the nodes with --cluster"
+        return "no seed knows the name of the cluster: start one of the nodes with --cluster"
     if view.cluster_id:
         return (
-            f"cluster {view.cluster} exists, as {view.cluster_id}, and this broker has no log of it: name the broker "
-            "of the others, or bring a lost log back (ringlog recover)"
+            f"cluster {view.cluster} exists with the id {view.cluster_id}, but this broker does not have its "
+            "log: pass the broker of the other nodes, or rebuild a lost log (ringlog recover)"
         )
     silent = missing_views(view)
     shown = ", ".join(silent[:SHOWN_MAX]) + (f" and {len(silent) - SHOWN_MAX} more" if silent[SHOWN_MAX:] else "")
-    waits = f"nothing was heard from {shown}" if silent else f"{view.founder or 'the lowest id'} has not founded it"
+    waits = f"no answer from {shown}" if silent else f"{view.founder or 'the lowest id'} has not created it"
     return f"{waits}: start it, or create the cluster yourself (ringlog cluster create {view.cluster})"

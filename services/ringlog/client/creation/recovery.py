@@ -120,7 +120,7 @@ def planned(
     if broken := violations(state):
         detail = "; ".join(f"{one.invariant}: {one.detail}" for one in broken[:3])
         raise RecoveryRefused(
-            "state_unsound", detail, "write the state with --export, mend it, and give it with --state"
+            "state_unsound", detail, "export the state with --export, fix it, and pass it with --state"
         )
     plan = RecoveryPlan(copy, end, tuple(entries), state, end.at.position - sum(1 for _ in _kept(copy, end)))
     if copy.begin:
@@ -134,7 +134,11 @@ def _rehearse_snapshot(plan: RecoveryPlan, now: int) -> None:
     store_again(topic, "rehearsed", plan, now, "rehearsed")
     found = next(topic.newest(), None)
     if found is None or found.code or digest(topic.state(found.head)) != digest(plan.copy.start.state):
-        why = "nothing is stored" if found is None else found.why or "it reads back as another state"
+        why = (
+            "the snapshot was not stored"
+            if found is None
+            else found.why or "the stored snapshot contains another state"
+        )
         raise RecoveryRefused("snapshot_unusable", f"{plan.copy.place}: epoch {plan.copy.start.state.epoch}: {why}")
 
 
@@ -176,7 +180,7 @@ def rebuild(
     """
     if plan.after.name != place.name:
         raise RecoveryRefused(
-            "other_cluster", f"{plan.copy.place} is of cluster {plan.after.name}, not of {place.name}"
+            "other_cluster", f"{plan.copy.place} belongs to cluster {plan.after.name}, not to {place.name}"
         )
     there = place.found()
     if there is not None and there.records and not (replace or _is_begun(place, plan, there)):
@@ -248,7 +252,9 @@ def store_again(topic: SnapshotTopic, topic_id: str, plan: RecoveryPlan, now: in
     start = plan.copy.start
     mark = plan.after.snapshots.get(str(start.state.epoch))
     if mark is None or not mark.witnesses:
-        raise RecoveryRefused("snapshot_unknown", f"epoch {start.state.epoch}: the log does not say who confirmed it")
+        raise RecoveryRefused(
+            "snapshot_unknown", f"epoch {start.state.epoch}: the log does not name the agents that confirmed it"
+        )
     first, second, *_ = mark.witnesses
     head = topic.store(start, topic_id, first, now, snapshot_id, plan.copy.begin)
     state = start.state
@@ -261,4 +267,7 @@ def read_back(log: MetadataLog, plan: RecoveryPlan, start_finder: StartPointFind
     with LogReplica(log, start_finder=start_finder) as replica:
         found = replica.read_barrier()
     if digest(found) != digest(plan.after):
-        raise LogForked(f"{log.name} reads back as epoch {found.epoch}, planned is {plan.after.epoch}", "recover again")
+        raise LogForked(
+            (f"{log.name} ends with epoch {found.epoch} after the recovery; the plan ends with {plan.after.epoch}"),
+            "recover again",
+        )

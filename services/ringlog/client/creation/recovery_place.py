@@ -125,7 +125,9 @@ class KafkaPlace:
         deadline = time.monotonic() + GONE_S
         while self.found() is not None:
             if time.monotonic() >= deadline:
-                raise LogUnavailable(f"topic {topic} was deleted, and is still there", "recover again, with --replace")
+                raise LogUnavailable(
+                    f"topic {topic} was deleted, but the broker still lists it", "recover again, with --replace"
+                )
             time.sleep(LOOK_AGAIN_S)
 
     def make(self) -> None:

@@ -104,16 +104,16 @@ class StatusPages:
         state = self._state()
         found = state.nodes.get(node)
         if found is None:
-            raise Unreachable(f"the directory has no node {node}")
+            raise Unreachable(f"the directory does not contain node {node}")
         # This import is slow, and many processes with peers never look up a node.
         import httpx
 
         try:
             page = asyncio.run(_status_page(found.address, node, self._trust()))
         except TimeoutError as late:
-            raise Unreachable(f"{found.address} did not tell its status within {LOOKUP_S:g} s") from late
+            raise Unreachable(f"{found.address} did not report its status within {LOOKUP_S:g} s") from late
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            raise Unreachable(f"{found.address} does not tell its data port: {error}") from error
+            raise Unreachable(f"{found.address} does not report its data port: {error}") from error
         try:
             port = decode_status(page, node, state.cluster_id)
         except ValueError as error:
@@ -130,11 +130,11 @@ def decode_status(page: bytes, node: NodeId, cluster_id: str) -> int:
         status = json.loads(page)
         reported, port = (status["node"], status["cluster_id"] or cluster_id), status["data_port"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"does not tell its data port: {error}") from error
+        raise ValueError(f"does not report its data port: {error}") from error
     if reported != (node, cluster_id):
         raise ValueError(f"is node {reported[0]!s:.40} of cluster {reported[1]!s:.40}, not {node}")
     if type(port) is not int or not 0 < port <= PORT_MAX:
-        raise ValueError(f"tells {port!r:.40} as its data port")
+        raise ValueError(f"reports {port!r:.40} as its data port")
     return port
 
 

@@ -189,11 +189,11 @@ Outcome = Satisfied | AwaitedAnswers | Replan | Failed
 def plan(state: ClusterState, request: ClientRequest) -> RequestPlan | Failed:
     """Plan a request on ``state``."""
     if request.keyspace not in state.keyspaces:
-        return Failed("unknown_keyspace", f"epoch {state.epoch} has no keyspace {request.keyspace}")
+        return Failed("unknown_keyspace", f"keyspace {request.keyspace} does not exist at epoch {state.epoch}")
     served = serving(state, request.keyspace, request.table, request.token)
     if served is None:
         in_ring = strategy_of(state.keyspaces[request.keyspace].replication).in_ring
-        tables = "" if in_ring else "; its tables are in tablets: name one"
+        tables = "" if in_ring else "; its tables are in tablets: pass a table"
         return Failed("no_replicas", f"no node serves {request.keyspace} at epoch {state.epoch}{tables}")
     live, moving = served
     if request.access is Access.READ:
@@ -208,7 +208,7 @@ def plan(state: ClusterState, request: ClientRequest) -> RequestPlan | Failed:
                 return found
             needs += found
     if not needs:
-        return Failed("no_replicas", f"no node may serve token {request.token} at epoch {state.epoch}")
+        return Failed("no_replicas", f"no node is allowed to serve token {request.token} at epoch {state.epoch}")
     # A LOCAL_QUORUM read asks only the local replicas. A LOCAL_QUORUM write still goes to all replicas.
     useful = {node for need in needs for node in need.members}
     local = request.level is Level.LOCAL_QUORUM and request.access is Access.READ
@@ -242,7 +242,7 @@ def _needs(
     level = request.level
     if level in _NUMBER:
         if len(members) < _NUMBER[level]:
-            return Failed("too_few_replicas", f"{level} of {len(members)} replicas at epoch {state.epoch}")
+            return Failed("too_few_replicas", f"{level} needs more than {len(members)} replicas at epoch {state.epoch}")
         return (AnswersNeeded(group, "", members, _NUMBER[level]),)
     if level is Level.ALL:
         return (AnswersNeeded(group, "", members, len(members)),)
@@ -253,7 +253,7 @@ def _needs(
         local.setdefault(state.nodes[node].datacenter, []).append(node)
     if level is Level.LOCAL_QUORUM:
         if request.datacenter not in local:
-            return Failed("no_local_replicas", f"no replica in {request.datacenter} at epoch {state.epoch}")
+            return Failed("no_local_replicas", f"{request.datacenter} has no replica at epoch {state.epoch}")
         local = {request.datacenter: local[request.datacenter]}
     return tuple(AnswersNeeded(group, name, tuple(some), quorum(len(some))) for name, some in sorted(local.items()))
 

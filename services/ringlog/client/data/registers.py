@@ -72,9 +72,9 @@ class RegisterRequest:
         keyspace = self.key.keyspace
         table = state.tables.get(keyspace)
         if self.wanted.table and table is None:
-            return Failed("unknown_table", f"epoch {state.epoch} has no table {keyspace}")
+            return Failed("unknown_table", f"table {keyspace} does not exist at epoch {state.epoch}")
         if table is not None and table.tablets is None:
-            return Failed("no_tablets", f"{table.full_name} is not in tablets: name its keyspace alone")
+            return Failed("no_tablets", f"{table.full_name} is not in tablets: pass its keyspace only")
         return plans.plan(state, self.wanted)
 
     def __str__(self) -> str:

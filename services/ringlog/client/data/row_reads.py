@@ -197,7 +197,7 @@ async def _id_of(table: str, timeout: Micros) -> str:
 
 
 def _no_table(state: ClusterState, table: str) -> Failed:
-    return Failed("unknown_table", f"epoch {state.epoch} has no table {table}, or another one than was asked for")
+    return Failed("unknown_table", f"table {table} does not exist at epoch {state.epoch}, or has another id")
 
 
 async def _found(request: PartitionRequest) -> Success[FoundRows]:

@@ -126,5 +126,5 @@ class RowWriter:
         topic, or the brokers' clocks are far ahead.
         """
         sought = VerdictSearch(written.mutation, written.appended)
-        found, _ = self._replica.wait_for(sought.found, timeout_s, "a settled time above the write")
+        found, _ = self._replica.wait_for(sought.found, timeout_s, "a validation watermark above the write")
         return found

@@ -126,7 +126,7 @@ class Archive:
         if heads := self.segments():
             return heads
         hint = "pass the RINGLOG_ARCHIVE of the cache writer, or start one: `ringlog log archive --archive LOCATION`"
-        raise ArchiveEmpty(f"{self.place.name} has no segment of a log", hint)
+        raise ArchiveEmpty(f"{self.place.name} contains no segment of a log", hint)
 
     def records(self, heads: Iterable[SegmentHead]) -> Iterator[LogRecord]:
         """Yield the records of these segments. Each segment is checked completely before its first record.
@@ -139,13 +139,13 @@ class Archive:
     def _head(self, name: str) -> SegmentHead:
         line = self.place.first_line(name)
         if not line.endswith(b"\n"):
-            raise ArchiveCut(f"{name} ends within its first line")
+            raise ArchiveCut(f"{name} is cut off within its first line")
         try:
             found: Any = json.loads(line)
             head = SegmentHead(**found)
             typed = all(type(getattr(head, field)) is kind for field, kind in _TYPES.items())
         except (ValueError, TypeError, RecursionError) as error:
-            raise ArchiveForged(f"{name} has no header of a segment: {error}") from error
+            raise ArchiveForged(f"{name} does not have the header of a segment: {error}") from error
         if not typed or head.format != FORMAT or head.line != line or head.name != name:
             raise ArchiveForged(f"{name} has the header of {head.name} in format {head.format}")
         return head
@@ -153,7 +153,7 @@ class Archive:
     def _body(self, head: SegmentHead) -> list[LogRecord]:
         data = self.place.read(head.name)
         if not data.startswith(head.line):
-            raise ArchiveForged(f"{head.name} changed while it was read")
+            raise ArchiveForged(f"{head.name} changed during the read")
         return _records(head, data[len(head.line) :])
 
     # ------------------------------------------------------------------------------------------- writing
@@ -167,19 +167,19 @@ class Archive:
 def _check_chain(head: SegmentHead, before: SegmentHead | None) -> None:
     if before is None:
         if head.first != 1 or head.before:
-            raise ArchiveGap(f"the archive begins with epoch {head.first}: {head.name}")
+            raise ArchiveGap(f"the archive starts with epoch {head.first}: {head.name}")
         return
     if (head.cluster_id, head.topic_id) != (before.cluster_id, before.topic_id):
-        raise ArchiveOfAnotherLog(f"{head.name} is of another log than {before.name}")
+        raise ArchiveOfAnotherLog(f"{head.name} belongs to another log than {before.name}")
     if head.first != before.last + 1 or head.begin != before.next:
-        raise ArchiveGap(f"{head.name} begins at offset {head.begin}, {before.name} ends before {before.next}")
+        raise ArchiveGap(f"{head.name} starts at offset {head.begin}, but {before.name} ends before {before.next}")
     if head.before != before.digest:
-        raise ArchiveForged(f"{head.name} follows another segment than {before.name}")
+        raise ArchiveForged(f"{head.name} does not follow {before.name}: it names another previous segment")
 
 
 def _records(head: SegmentHead, body: bytes) -> list[LogRecord]:
     if sha256_of(body) != head.body:
-        raise ArchiveForged(f"{head.name}: its records have another digest")
+        raise ArchiveForged(f"{head.name}: the digest of its records differs from its header")
     found, at, offset = list[LogRecord](), 0, head.begin - 1
     while at + _RECORD.size <= len(body):
         before = offset
@@ -189,7 +189,7 @@ def _records(head: SegmentHead, body: bytes) -> list[LogRecord]:
             raise ArchiveForged(f"{head.name}: a record of {size} bytes cannot be at offset {offset}")
         found.append(LogRecord(offset, body[at - size : at], time))
     if at != len(body) or len(found) != head.records or offset + 1 != head.next:
-        raise ArchiveCut(f"{head.name}: {len(found)} of {head.records} records are there")
+        raise ArchiveCut(f"{head.name}: {len(found)} of {head.records} records exist")
     return found
 
 
@@ -222,7 +222,7 @@ def extend_archive(
     growth.cut()
     if not growth.fits and (until is None or growth.end.state.epoch < until):
         raise ArchiveOfAnotherLog(
-            f"the archive goes further than the log, which ends with epoch {growth.end.state.epoch}"
+            f"the archive has later entries than the log, which ends with epoch {growth.end.state.epoch}"
         )
     return growth.end
 
@@ -264,9 +264,13 @@ class _SegmentWriter:
         self.fits = self._last is None
         self.end = start
         if self._last is not None and self._last.topic_id != topic_id:
-            raise ArchiveOfAnotherLog(f"the archive is of the topic {self._last.topic_id}, the log is {topic_id}")
+            raise ArchiveOfAnotherLog(
+                f"the archive belongs to topic {self._last.topic_id}, but the log is topic {topic_id}"
+            )
         if start.position > self._position:
-            raise ArchiveGap(f"the archive ends before offset {self._position}, and {start.position} is the next known")
+            raise ArchiveGap(
+                f"the archive ends before offset {self._position}, but the next known offset is {start.position}"
+            )
         self._compare(start)
 
     @property
@@ -280,7 +284,9 @@ class _SegmentWriter:
             return
         found = at.position, at.state.cluster_id, at.state.epoch, at.state.state_id
         if found != (last.next, last.cluster_id, last.last, last.state_id):
-            raise ArchiveOfAnotherLog(f"{last.name} ends with state {last.state_id}, the log has {found[3]} there")
+            raise ArchiveOfAnotherLog(
+                f"{last.name} ends with state {last.state_id}, but the log has {found[3]} at that epoch"
+            )
         self.fits = True
 
     def take(self, record: LogRecord, made: FoldedRecord) -> None:

@@ -63,7 +63,9 @@ def copy_of_archive(archive: Archive) -> LogCopy:
     """
     heads = archive.segments()
     if not heads:
-        raise CopyMissing(f"{archive.place.name} holds neither a member's copy of the log nor segments of an archive")
+        raise CopyMissing(
+            f"{archive.place.name} contains neither a log replica's copy of the log nor segments of an archive"
+        )
     seen = tuple(KnownEpoch(head.last, head.state_id, head.name, head.next) for head in heads)
     return LogCopy(archive.place.name, BEGINNING, lambda: archive.records(heads), seen)
 
@@ -77,7 +79,7 @@ def end_of(copy: LogCopy) -> CopyEnd:
     try:
         for made in follow(copy.behind(), at.state):
             if made.is_halt:
-                hint = "this release does not know the entry: install one that does"
+                hint = "this release does not support the entry: install a release that does"
                 raise ReplicaHalted(made.outcome.code, made.outcome.detail, made.offset, hint)
             watch.check(made)
             at = made.next if made.after is not made.before else at

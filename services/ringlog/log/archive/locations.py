@@ -139,7 +139,9 @@ class StoreLocation:
             self._store.makedirs(self._path or "/", exist_ok=True)
             self._store.pipe_file(draft, data)
             if self._store.cat_file(draft) != data:
-                raise ArchiveUnavailable(f"{self.name}: {name} has other bytes than were written", "check the store")
+                raise ArchiveUnavailable(
+                    f"{self.name}: {name} contains other bytes than were written", "check the store"
+                )
             self._store.mv(draft, self._at(name))
         except ArchiveUnavailable:
             raise
@@ -173,10 +175,10 @@ def open_location(place: str) -> ArchiveLocation:
         url = urlsplit(place)
         netloc, shown = url.netloc, _without_password(place)
     except ValueError as error:
-        raise ArchivePlaceUnknown("neither a folder nor a URL", "the place is scheme://host/path") from error
+        raise ArchivePlaceUnknown("neither a folder nor a URL", "pass a folder or scheme://host/path") from error
     if url.query or url.fragment or "::" in place:
         raise ArchivePlaceUnknown(
-            f"{shown}: a location cannot have options or a chain", "give them by fsspec's configuration"
+            f"{shown}: a location cannot have options or a chain", "set options in the configuration of fsspec"
         )
     if url.scheme == "file":
         if netloc not in ("", "localhost"):
@@ -184,7 +186,8 @@ def open_location(place: str) -> ArchiveLocation:
         return FolderLocation(Path(unquote(url.path)))
     if url.scheme in NO_STORES:
         raise ArchivePlaceUnknown(
-            f"{shown}: {url.scheme} is not supported for an archive", "a folder, or a store: s3://bucket/path"
+            f"{shown}: {url.scheme} is not supported for an archive",
+            "pass a folder or the URL of a store: s3://bucket/path",
         )
     if re.search(r"[*?\[\]]", place):
         raise ArchivePlaceUnknown(f"{shown}: * ? [ ] would match several locations", "name one")
@@ -196,7 +199,7 @@ def _in_store(place: str, shown: str) -> StoreLocation:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise ArchivePlaceUnknown(
-            f"{shown}: archives outside of folders need fsspec",
+            f"{shown}: an archive outside of a folder needs fsspec",
             "pip install 'ringlog[archive]'",
         ) from error
     try:
@@ -205,7 +208,7 @@ def _in_store(place: str, shown: str) -> StoreLocation:
         raise ArchivePlaceUnknown(f"{shown}: {error}", "install the package that the message names") from error
     except (TypeError, ValueError) as error:
         raise ArchivePlaceUnknown(
-            f"{shown}: {type(error).__name__}", "a folder, or a URL of a store that fsspec knows"
+            f"{shown}: {type(error).__name__}", "pass a folder, or the URL of a store that fsspec supports"
         ) from error
     except Exception as error:  # some stores connect here, and raise errors of any type
         raise ArchiveUnavailable(f"{shown}: {type(error).__name__}", "check that the store answers") from error

@@ -60,7 +60,7 @@ class MemoryDelays:
         """Put a rule in force. It replaces a rule of the same name. Raises BadRule."""
         with self._changed:
             if len(self._rules) >= RULES_MAX:
-                raise BadRule(f"there are {RULES_MAX} rules already", "release some")
+                raise BadRule(f"{RULES_MAX} rules exist already, which is the maximum", "release some")
             self._rules = dict(sorted({**self._rules, rule.name: rule}.items()))
             self._changed.notify_all()
         return rule
@@ -69,7 +69,7 @@ class MemoryDelays:
         """Remove a rule. Raises UnknownRule."""
         with self._changed:
             if name not in self._rules:
-                raise UnknownRule(f"no rule is called {name}")
+                raise UnknownRule(f"no rule has the name {name}")
             self._rules = {key: rule for key, rule in self._rules.items() if key != name}
             self._changed.notify_all()
 
@@ -121,7 +121,7 @@ class FolderDelays:
     def put(self, rule: Rule) -> Rule:
         """Put a rule in force. It replaces a rule of the same name. Raises OSError, BadRule."""
         if len(self.rules()) >= RULES_MAX:
-            raise BadRule(f"there are {RULES_MAX} rules already", "release some")
+            raise BadRule(f"{RULES_MAX} rules exist already, which is the maximum", "release some")
         os.replace(self._draft(rule), self._path(rule.name))
         return rule
 
@@ -141,16 +141,16 @@ class FolderDelays:
             finally:
                 draft.unlink()
             return named
-        raise BadRule(f"there are {RULES_MAX} rules already", "release some")
+        raise BadRule(f"{RULES_MAX} rules exist already, which is the maximum", "release some")
 
     def release(self, name: str) -> None:
         """Remove a rule, even one that could not be read. Raises UnknownRule."""
         if name != os.path.basename(name):
-            raise UnknownRule(f"no rule is called {name}")
+            raise UnknownRule(f"no rule has the name {name}")
         try:
             self._path(name).unlink()
         except FileNotFoundError as error:
-            raise UnknownRule(f"no rule is called {name}") from error
+            raise UnknownRule(f"no rule has the name {name}") from error
 
     def problems(self) -> tuple[str, ...]:
         """Return the files that are not valid rules, and the reasons. Participants ignore them."""
@@ -233,7 +233,7 @@ class FolderDelays:
             try:
                 rule = rule_from_json((self.folder / name).read_text("utf-8"))
                 if f"{rule.name}.json" != name:
-                    raise BadRule(f"name: the file of rule {rule.name} is called {rule.name}.json")
+                    raise BadRule(f"name: the file of rule {rule.name} must have the name {rule.name}.json")
                 rules.append(rule)
             except FileNotFoundError:
                 continue
@@ -249,7 +249,7 @@ def _reported(text: str) -> list[HeldEntry]:
     found = [HeldEntry(**each) for each in json.loads(text)]
     for each in found:
         if type(each.since) is not int or not all(isinstance(name, str) for name in (each.participant, each.rule)):
-            raise TypeError("a report of somebody else")
+            raise TypeError("the report belongs to another process")
     return found
 
 
@@ -267,7 +267,7 @@ def _await_held(check: Callable[[], tuple[HeldEntry, ...]], rule: str, participa
         waited = time.monotonic() - started
         if waited >= timeout_s:
             whom = f" at {participant}" if participant else ""
-            raise WaitTimedOut(f"rule {rule} to hold something{whom}", waited, "is there an entry that it fits?")
+            raise WaitTimedOut(f"rule {rule} to hold something{whom}", waited, "check that the rule matches an entry")
         tick.wait(LOOK_S)
 
 

@@ -95,7 +95,9 @@ class _Epochs:
                     self._by_offset[made.offset] = made.after.epoch
                     self._by_state[made.after.state_id] = made.after.epoch
             if self._tail.position < end and time.monotonic() >= deadline:
-                raise LogUnavailable(f"{self._inner.name}: could not be read up to offset {end}", "is the broker up?")
+                raise LogUnavailable(
+                    f"cannot read {self._inner.name} up to offset {end}", "check that the broker is up"
+                )
 
 
 @dataclass(slots=True)
@@ -185,7 +187,7 @@ class DelayableLog:
             self._inner.append(through)
         self._await(waiting)
         if unanswered:
-            raise LogUnavailable(f"{self.name}: no answer (a rule drops it)", "its fate is unknown")
+            raise LogUnavailable(f"{self.name}: no answer (a rule drops it)", "the outcome is unknown")
 
     def append_async(self, records: Sequence[bytes]) -> Future[None]:
         """Append without waiting if no rule concerns this participant. Otherwise wait here."""
@@ -276,7 +278,7 @@ class DelayableLog:
         deadline = time.monotonic() + self._timeout_s
         for each in waiting:
             if not each.done.wait(max(deadline - time.monotonic(), 0.0)):
-                raise LogUnavailable(f"{self.name}: no answer (a rule holds it)", "its fate is unknown")
+                raise LogUnavailable(f"{self.name}: no answer (a rule holds it)", "the outcome is unknown")
             if each.failure is not None:
                 raise each.failure
 

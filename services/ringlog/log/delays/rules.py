@@ -62,9 +62,9 @@ class Match:
 
     def __post_init__(self) -> None:
         if self.kind and self.kind not in COMMANDS:
-            raise BadRule(f"kind: {self.kind} is not a command", f"one of {', '.join(sorted(COMMANDS))}")
+            raise BadRule(f"kind: {self.kind} is not a command", f"use one of {', '.join(sorted(COMMANDS))}")
         if self.stage and self.stage not in STAGES:
-            raise BadRule(f"stage: {self.stage} is not a stage", f"one of {', '.join(STAGES)}")
+            raise BadRule(f"stage: {self.stage} is not a stage", f"use one of {', '.join(STAGES)}")
         if self.epoch < 0:
             raise BadRule(f"epoch: {self.epoch} is below 0")
 
@@ -128,10 +128,10 @@ class Rule:
             )
         if (self.action == DELAY) != (self.seconds > 0) or not self.seconds <= _SECONDS_MAX:
             raise BadRule(
-                f"seconds: {self.seconds}: a delay has between 0 and {_SECONDS_MAX:.0f}, nothing else has any"
+                f"seconds: {self.seconds}: a delay needs 0 to {_SECONDS_MAX:.0f} s; other actions have no seconds"
             )
         if self.times < 0 or ((self.times or self.answer_only) and self.action != DROP):
-            raise BadRule("times and answer_only belong to a drop, and times is not below 0")
+            raise BadRule("only a drop can have times and answer_only; times must be 0 or more")
 
     def concerns(self, where: str, participant: str) -> bool:
         """Return True if the rule applies to this participant at this place."""
@@ -189,12 +189,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def _typed(made: type[Rule] | type[Match], found: Any, what: str) -> dict[str, Any]:
     """Return the fields of a JSON object after a check of names and types. Untyped fields are strings."""
     if not isinstance(found, dict):
-        raise BadRule(f"{what} is a JSON object")
+        raise BadRule(f"{what} must be a JSON object")
     known = [each.name for each in fields(made)]
     given: dict[str, Any] = {}
     for key, value in found.items():
         if key not in known:
-            raise BadRule(f"{key}: not a field of {what}", f"one of {', '.join(known)}")
+            raise BadRule(f"{key}: not a field of {what}", f"use one of {', '.join(known)}")
         wanted = _TYPES.get(key, (str,))
         if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
             raise BadRule(f"{key}: {value!r} is not of type {wanted[0].__name__}")
@@ -207,5 +207,5 @@ def _typed(made: type[Rule] | type[Match], found: Any, what: str) -> dict[str, A
 
 def _patterns(values: list[object]) -> tuple[str, ...]:
     if not all(isinstance(value, str) and value for value in values):
-        raise BadRule("participants: each is a pattern, not empty")
+        raise BadRule("participants: each must be a pattern that is not empty")
     return tuple(str(value) for value in values)

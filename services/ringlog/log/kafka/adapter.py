@@ -102,7 +102,7 @@ class KafkaLog:
         is_relaxed: bool = False,
     ) -> None:
         if spec.partitions != 1:
-            raise ValueError(f"a log has one partition; {spec.suffix} has {spec.partitions}")
+            raise ValueError(f"a log has one partition, but {spec.suffix} has {spec.partitions}")
         self._bootstrap = bootstrap_servers
         self._cluster = cluster
         self._spec = spec
@@ -130,7 +130,7 @@ class KafkaLog:
         try:
             handed.result(timeout=self._delivery_timeout_s + 5)
         except FutureTimeout as error:
-            raise LogUnavailable(f"{self._topic}: no acknowledgement in time", "its fate is unknown") from error
+            raise LogUnavailable(f"{self._topic}: no acknowledgement in time", "the outcome is unknown") from error
 
     def append_async(self, records: Sequence[bytes]) -> Future[None]:
         """Append in order without waiting; see ``AckedProducer.send_all``."""
@@ -149,7 +149,7 @@ class KafkaLog:
         try:
             return sent.result(timeout=self._delivery_timeout_s + 5).offset
         except FutureTimeout as error:
-            raise LogUnavailable(f"{self._topic}: no acknowledgement in time", "its fate is unknown") from error
+            raise LogUnavailable(f"{self._topic}: no acknowledgement in time", "the outcome is unknown") from error
 
     def begin_offset(self) -> int:
         """Return the offset of the oldest record."""
@@ -182,7 +182,7 @@ class KafkaLog:
         Raises ValueError for the metadata log, which keeps every entry.
         """
         if self._spec is METADATA:
-            raise ValueError(f"{self._topic} keeps everything")
+            raise ValueError(f"{self._topic} never deletes records")
         delete_before(self._current_admin(), self._topic, offset)
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ class KafkaLog:
                 return int(found[0]), int(found[1])
             # A new partition leader may not know its role yet, right after its creation or a restart.
             if time.monotonic() + LOOK_AGAIN_S >= deadline:
-                raise LogUnavailable(f"{self._topic}: its end is unknown: {why}", "is the broker up?")
+                raise LogUnavailable(f"cannot read the end of {self._topic}: {why}", "check that the broker is up")
             time.sleep(LOOK_AGAIN_S)
 
     def _current_admin(self) -> Any:
@@ -307,5 +307,5 @@ class KafkaTail:
             self._position = max(self._position, message.offset() or 0)
         elif error.code() in OFFSET_LOST_ERRORS:
             self._lost = LogTruncated(
-                f"{self._topic}: position {self._position} is not in the log any more: {error.str()}",
+                f"{self._topic}: the log no longer contains offset {self._position}: {error.str()}",
             )

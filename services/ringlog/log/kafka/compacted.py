@@ -42,7 +42,7 @@ def held(
             if messages:
                 moved = time.monotonic()
             elif time.monotonic() - moved >= SILENCE_S:
-                raise LogUnavailable(f"{topic}: nothing came for {SILENCE_S:.0f} s", "is the broker up?")
+                raise LogUnavailable(f"{topic}: no record arrived for {SILENCE_S:.0f} s", "check that the broker is up")
             for message in messages:
                 if _is_end(message):
                     return found

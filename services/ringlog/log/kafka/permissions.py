@@ -158,8 +158,8 @@ def await_write_denied(listener: str, protocol: str, cluster: str, rights: Right
     while taking := writable_partitions(listener, protocol, cluster, rights, partitions):
         if time.monotonic() >= deadline:
             raise RightsNotGone(
-                f"{rights.principal} may still write to partitions {taking} of {topic_name(cluster, CDC.suffix)}",
-                "check that it is not a super user, and that every broker reads the ACLs",
+                f"{rights.principal} can still write to partitions {taking} of {topic_name(cluster, CDC.suffix)}",
+                "check that the principal is not a super user, and that every broker reads the ACLs",
             )
         threading.Event().wait(LOOK_S)
 
@@ -200,7 +200,7 @@ def _may_write(options: Mapping[str, Any], topic: str, partition: int) -> bool:
     if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         return True
     why = "no answer" if error is None else error.str()
-    raise LogUnavailable(f"partition {partition} could not be tested: {why}", "check the listener of the writers")
+    raise LogUnavailable(f"cannot test partition {partition}: {why}", "check the listener of the writers")
 
 
 def _bind(
@@ -246,4 +246,4 @@ def answered(future: Future[Any]) -> Any:
             ) from error
         raise LogUnavailable(f"the broker rejected the change of ACLs: {error.args[0].str()}") from error
     except TimeoutError as error:
-        raise LogUnavailable("the broker did not answer about ACLs", "is it up?") from error
+        raise LogUnavailable("the broker did not answer about ACLs", "check that the broker is up") from error

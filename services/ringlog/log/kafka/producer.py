@@ -96,7 +96,7 @@ def _failure(topic: str, key: bytes | None, size: int, error: KafkaError) -> Log
     """Return the error for a record that was not acknowledged."""
     if error.code() in TOO_LARGE:
         return too_large(topic, key, size)
-    return LogUnavailable(f"{topic}: not acknowledged: {error.str()}", "its fate is unknown")
+    return LogUnavailable(f"{topic}: not acknowledged: {error.str()}", "the outcome is unknown")
 
 
 def _refusal(topic: str, key: bytes | None, size: int, error: KafkaError) -> LogError:
@@ -105,11 +105,11 @@ def _refusal(topic: str, key: bytes | None, size: int, error: KafkaError) -> Log
         return too_large(topic, key, size)
     if error.code() == KafkaError._QUEUE_FULL:
         return _full(topic)
-    return LogUnavailable(f"{topic}: not sent: {error.str()}", "its fate is unknown")
+    return LogUnavailable(f"{topic}: not sent: {error.str()}", "the outcome is unknown")
 
 
 def _full(topic: str) -> LogUnavailable:
-    return LogUnavailable(f"{topic}: too many records wait for the broker", "is it up?")
+    return LogUnavailable(f"{topic}: the send queue is full", "check that the broker is up")
 
 
 def _closed(topic: str) -> LogUnavailable:
@@ -218,7 +218,7 @@ class AckedProducer:
                 else:
                     none = _closed(topic)
             except (BufferError, KafkaException) as refused:  # the call failed before the first record
-                none = LogUnavailable(f"{topic}: not sent: {refused}", "its fate is unknown")
+                none = LogUnavailable(f"{topic}: not sent: {refused}", "the outcome is unknown")
         # Complete futures outside of the lock: their callbacks may call send().
         is_broken = False
         for record in records:

@@ -85,6 +85,8 @@ def _answer(ask: Any, topic: str) -> Any:
     try:
         return ask().result(timeout=ANSWER_S + 1)
     except KafkaException as error:
-        raise LogUnavailable(f"the settings of {topic}: {error.args[0].str()}") from error
+        raise LogUnavailable(f"cannot read the settings of {topic}: {error.args[0].str()}") from error
     except TimeoutError as error:
-        raise LogUnavailable(f"the settings of {topic}: no answer in time", "is the broker up?") from error
+        raise LogUnavailable(
+            f"cannot read the settings of {topic}: no answer in time", "check that the broker is up"
+        ) from error

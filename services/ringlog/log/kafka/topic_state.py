@@ -62,7 +62,7 @@ def _asked(admin: AdminClient, topic: str, spec: Any, timeout_s: float) -> dict[
         futures: dict[Any, Future[Any]] = admin.list_offsets(wanted, request_timeout=timeout_s)
         return {place.partition: future.result(timeout=timeout_s + 5) for place, future in futures.items()}
     except (KafkaException, TimeoutError) as error:
-        raise LogUnavailable(f"the offsets of {topic}: {error}", "is the broker up?") from error
+        raise LogUnavailable(f"cannot read the offsets of {topic}: {error}", "check that the broker is up") from error
 
 
 def has_log(admin: AdminClient, cluster: str) -> bool:

@@ -197,7 +197,7 @@ def _with_brokers(admin: AdminClient) -> ClusterMetadata:
         if known.brokers:
             return known
         if time.monotonic() >= deadline:
-            raise LogUnavailable("a broker answers, but the controller counts none as up", "try again")
+            raise LogUnavailable("a broker answers, but the controller lists no live broker", "try again")
         time.sleep(LOOK_AGAIN_S)
 
 
@@ -208,13 +208,13 @@ def choose_profile(up: int, others: int, wanted: int | None = None) -> TopicProf
     """
     if wanted is not None:
         if not 1 <= wanted <= up:
-            raise CopiesUndecided(f"{wanted} copies of each record need {wanted} brokers, but {_are_up(up)}")
+            raise CopiesUndecided(f"--kafka-replication {wanted} needs {wanted} brokers, but {_are_up(up)}")
         return TopicProfile(wanted, wanted // 2 + 1)
     if up >= REPLICATION_MAX:
         return TopicProfile(REPLICATION_MAX, min_insync_of(REPLICATION_MAX))
     if up > 1 or others:
         missing = f", and {others} more {'is' if others == 1 else 'are'} known of" if others else ""
-        raise CopiesUndecided(f"{_are_up(up)}{missing}: the number of copies of each record must be chosen")
+        raise CopiesUndecided(f"{_are_up(up)}{missing}: the number of copies of each record is undecided")
     return TopicProfile(1, 1)
 
 
@@ -264,7 +264,7 @@ def create_topics(
             made.append(name)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise LogUnavailable(f"topic {name} could not be created: {error.args[0].str()}") from error
+                raise LogUnavailable(f"cannot create topic {name}: {error.args[0].str()}") from error
     _await_leaders(admin, [topic_name(cluster, spec.suffix) for spec in specs])
     return tuple(made)
 
@@ -279,7 +279,7 @@ def _await_leaders(admin: AdminClient, names: Sequence[str]) -> None:
         if not waiting:
             return
         if time.monotonic() >= deadline:
-            raise LogUnavailable(f"topics were created, but have no leader yet: {', '.join(waiting)}", "try again")
+            raise LogUnavailable(f"the topics exist, but have no leader yet: {', '.join(waiting)}", "try again")
         time.sleep(LOOK_AGAIN_S)
 
 
@@ -407,7 +407,7 @@ def _hex(topic_id: Any) -> str:
 
 def _check(spec: TopicSpec, topic: FoundTopic, settings: Mapping[str, str], bootstrap_servers: str) -> None:
     if topic.partitions < spec.partitions or (topic.partitions > spec.partitions and not spec.may_grow):
-        mend = "none: partitions cannot be removed; create a new cluster under another name"
+        mend = "no command can remove partitions; create a new cluster under another name"
         if topic.partitions < spec.partitions:
             change = f"--topic {topic.name} --partitions {spec.partitions}"
             mend = f"kafka-topics.sh --bootstrap-server {bootstrap_servers} --alter {change}"
@@ -460,7 +460,7 @@ def _call(function: Any, *args: Any, **options: Any) -> Any:
         return function(*args, **options)
     except KafkaException as error:
         raise LogUnavailable(
-            f"the broker does not answer: {error.args[0].str()}", "is it up, and does it accept this client?"
+            f"the broker does not answer: {error.args[0].str()}", "check that the broker is up and accepts this client"
         ) from error
 
 
@@ -471,7 +471,9 @@ def _result(future: Future[Any], name: str, timeout_s: float = REQUEST_TIMEOUT_S
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TopicMissing(name) from error
         raise LogUnavailable(
-            f"topic {name} could not be looked up: {error.args[0].str()}", "is the broker up?"
+            f"cannot look up topic {name}: {error.args[0].str()}", "check that the broker is up"
         ) from error
     except TimeoutError as error:
-        raise LogUnavailable(f"topic {name} could not be looked up in time", "is the broker up?") from error
+        raise LogUnavailable(
+            f"cannot look up topic {name}: no answer in time", "check that the broker is up"
+        ) from error

@@ -159,7 +159,9 @@ class LogDriver:
     def _run_exclusively(self, effect: Exclusive[T]) -> T:
         started = time.monotonic()
         if not self._replica.decisions.acquire(timeout=effect.timeout / 1e6):
-            raise WaitTimedOut("another decision of this process", time.monotonic() - started, "nothing was sent")
+            raise WaitTimedOut(
+                "another decision of this process", time.monotonic() - started, "the request was not sent"
+            )
         try:
             return self.run_steps(effect.start())
         finally:

@@ -173,7 +173,7 @@ class Feed:
         """
         assert self._at is not None, "who takes has begun"
         if made.before.state_id != self._at.state.state_id:
-            raise LogForked(f"offset {made.offset} does not follow on state {self._at.state.state_id}")
+            raise LogForked(f"offset {made.offset} does not follow state {self._at.state.state_id}")
         self._at = _new_start(made.after, made.offset + 1)
         self._returned_count += 1
         return made

@@ -34,8 +34,8 @@ from ringlog.log.port import LogRecord, MetadataLog
 from ringlog.log.reading import record_at
 
 FORKED_HINT = (
-    "the log lost entries and contains new ones: restore it before you start any process; data derived "
-    "from the lost entries do not match this log"
+    "the log lost entries and contains new ones: restore the log before you start any process; data "
+    "derived from the lost entries do not match this log"
 )
 NO_START_HINT = (
     "entries were deleted, and no process can start without them: restore the topic; see `ringlog snapshot list`"
@@ -229,8 +229,10 @@ def check_epochs(seen: tuple[KnownEpoch, ...], state: ClusterState, position: in
         found = state.state_id if state.epoch == one.epoch else state_id_at(state, one.epoch)
         is_forgotten = one.epoch < state.history.oldest
         if found != one.state_id and not is_forgotten:
-            what = f"is {found} here" if found else f"is not in the log up to offset {position}"
-            raise LogForked(f"epoch {one.epoch} was {one.state_id}, says {one.by}, and {what}", FORKED_HINT)
+            what = f"the log has {found}" if found else f"the log has no such epoch up to offset {position}"
+            raise LogForked(
+                f"epoch {one.epoch} had state {one.state_id} according to {one.by}, but {what}", FORKED_HINT
+            )
     return tuple(one for one in seen if one not in due)
 
 
@@ -243,12 +245,12 @@ def check_identity(name: str, recorded: IdentityRecord, topic_id: str, end: int)
     """
     if recorded.topic_id != topic_id:
         raise LogReplaced(
-            f"{name} has the topic id {topic_id}, read was {recorded.topic_id}",
+            f"{name} has the topic id {topic_id}, but was read with the id {recorded.topic_id}",
             "the topic was deleted and created again: restore it, or remove the data derived from the old one",
         )
     if end < recorded.position:
         raise LogTruncated(
-            f"{name} ends at offset {end}, read were {recorded.position}",
+            f"{name} ends at offset {end}, but was read up to offset {recorded.position}",
         )
 
 
@@ -269,21 +271,24 @@ def _check_topic(path: str | Path, recorded: IdentityRecord, topic: Topic) -> No
     if recorded.topic_id == topic.id:
         if topic.end is not None and topic.end < recorded.position:
             raise LogTruncated(
-                f"{topic.name} ends at offset {topic.end}, read were {recorded.position}, says {path}",
+                (
+                    f"{topic.name} ends at offset {topic.end}, but was read up to offset {recorded.position} "
+                    f"according to {path}"
+                ),
             )
         return
     if recorded.kafka == topic.kafka:
         what = f"was deleted and created again on this Kafka: its id is {topic.id}"
     else:
-        what = f"is a copy on another Kafka ({topic.kafka}, it was {recorded.kafka}): its id is {topic.id}"
+        what = f"is a copy on another Kafka ({topic.kafka}, before: {recorded.kafka}): its id is {topic.id}"
     raise LogReplaced(
-        f"{topic.name} {what}; {path} remembers the topic {recorded.topic_id}{whose}", REPLACED_HINT.format(file=path)
+        f"{topic.name} {what}; {path} records the topic id {recorded.topic_id}{whose}", REPLACED_HINT.format(file=path)
     )
 
 
 def _recreated_error(path: str | Path, recorded: IdentityRecord, cluster_id: str) -> LogForked:
     return LogForked(
-        f"the log was that of cluster {recorded.cluster_id}, says {path}, and now founds cluster {cluster_id}",
+        (f"the log belonged to cluster {recorded.cluster_id} according to {path}, but now starts cluster {cluster_id}"),
         REPLACED_HINT.format(file=path),
     )
 
@@ -315,11 +320,13 @@ def record_from_json(data: str | bytes, by: str | Path) -> IdentityRecord:
         numbers, texts = ("position", "epoch"), ("topic_id", "state_id", "cluster_id", "cluster", "kafka")
         recorded = IdentityRecord(**{name: found[name] for name in _NAMES})
         if any(type(getattr(recorded, name)) is not str for name in texts):
-            raise TypeError("ids and names are text")
+            raise TypeError("ids and names must be strings")
         if any(type(getattr(recorded, name)) is not int or getattr(recorded, name) < 0 for name in numbers):
-            raise TypeError("a position and an epoch are whole numbers")
+            raise TypeError("position and epoch must be integers")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise LogDamaged(f"{by} has no record of a topic", "check the file, then remove it to record again") from error
+        raise LogDamaged(
+            f"{by} does not contain a topic record", "check the file, or remove it to record the log again"
+        ) from error
     return recorded
 
 
@@ -347,4 +354,6 @@ def save_record(path: Path, recorded: IdentityRecord) -> None:
 def check_record_present(log: MetadataLog, record: LogRecord, timeout_s: float) -> None:
     """Check that the log still has this record at its offset. Raises LogForked."""
     if record_at(log, record.offset, timeout_s) != record:
-        raise LogForked(f"{log.name} has another entry at offset {record.offset} than was read there", FORKED_HINT)
+        raise LogForked(
+            f"{log.name}: the entry at offset {record.offset} differs from the entry that was read there", FORKED_HINT
+        )

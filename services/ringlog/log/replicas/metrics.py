@@ -37,7 +37,7 @@ class LogView:
     def outage(self) -> str:
         """A text that says that the broker is away; empty if it answers."""
         if self.silent_s is None:
-            return "the broker has not shown the log yet"
+            return "the broker has not returned the log yet"
         if self.silent_s < SILENT_S:
             return ""
         return f"the broker has not answered for {self.silent_s:.0f} s"

@@ -135,8 +135,8 @@ def catch_up(
         if replica.position > position:
             position, moved = replica.position, now
         elif now - moved >= silence_s:
-            what = f"nothing came for {silence_s:.0f} s at record {position} of {end}"
-            raise LogUnavailable(f"{replica.log.name}: {what}", "is the broker up?")
+            what = f"no record arrived for {silence_s:.0f} s at record {position} of {end}"
+            raise LogUnavailable(f"{replica.log.name}: {what}", "check that the broker is up")
         telling.at(replica.state.epoch, position)
     return replica.state
 

@@ -166,7 +166,7 @@ class LogReplica:
 
     def expect_epochs(self, seen: Iterable[KnownEpoch]) -> None:
         """Add epochs to compare when they are folded. Call this before ``start``."""
-        assert not self._threads, "what was folded cannot be compared any more"
+        assert not self._threads, "the applied entries can no longer be compared"
         self._seen += tuple(seen)
 
     def stop(self, timeout_s: float = 5.0) -> None:
@@ -333,7 +333,7 @@ class LogReplica:
                 return False
             self._counts[kind := outcome.kind] += 1
             if made.is_halt:
-                hint = "this release does not know the entry: install one that does"
+                hint = "this release does not support the entry: install a release that does"
                 self._halt(Halt(outcome.code or "unknown_command", outcome.detail, offset, hint))
                 return False
             self._gaps.check(made)
@@ -358,8 +358,8 @@ class LogReplica:
     def _check_cluster_id(self, state: ClusterState, offset: int) -> bool:
         """Compare the cluster's id with the configured and the stored one. Halt and return False if it differs."""
         if self._cluster_id is not None and self._cluster_id != state.cluster_id:
-            detail = f"this is cluster {state.cluster_id}, configured is {self._cluster_id}"
-            self._halt(Halt("cluster_mismatch", detail, offset, "correct the configured id, or the cluster's name"))
+            detail = f"the log belongs to cluster {state.cluster_id}, but {self._cluster_id} is configured"
+            self._halt(Halt("cluster_mismatch", detail, offset, "correct the configured id or the name of the cluster"))
             return False
         try:
             self._seen = self._known_epochs(state.cluster_id)
@@ -407,7 +407,12 @@ class LogReplica:
                 missing_since = missing_since if missing_since is not None else time.monotonic()
                 if time.monotonic() - missing_since >= MISSING_S:
                     self._halt(
-                        Halt(error.code, error.message, self._position, "the topic was deleted: see ringlog recover")
+                        Halt(
+                            error.code,
+                            error.message,
+                            self._position,
+                            "the topic was deleted: rebuild it with ringlog recover",
+                        )
                     )
             except LogDamaged as error:
                 if suspected:
@@ -432,7 +437,7 @@ class LogReplica:
         self.known_end = (end, time.monotonic())
         check_identity(self.log.name, recorded, identity, end)
         if self._position >= end:
-            check_begin(self.log.name, begin, allowed_begin(self._state), "no entry allows that")
+            check_begin(self.log.name, begin, allowed_begin(self._state), "no entry allows that deletion")
         if self._is_contradicted and self._newest is not None:
             self._is_contradicted = False  # reset before the check: entries that arrive meanwhile set it again
             try:
@@ -472,7 +477,7 @@ class LogReplica:
     def halt_on_defect(self, error: Exception) -> None:
         """Halt because of an unexpected exception."""
         why = f"{type(error).__name__}: {error}"
-        self._halt(Halt("replica_failed", why, self._position, "a defect: report it"))
+        self._halt(Halt("replica_failed", why, self._position, "report this defect"))
         log.error("replica_failed", log=self.log.name, exc_info=error)
 
     def halt_on(self, error: LogError) -> None:
@@ -496,4 +501,4 @@ class LogReplica:
             halt = self._halted
             raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)
         if self._stopping.is_set() or not self._threads:
-            raise ReplicaStopped(f"the replica of {self.log.name} is not running", "start it, or stop waiting")
+            raise ReplicaStopped(f"the replica of {self.log.name} is not running", "start the replica, or stop waiting")

@@ -143,7 +143,7 @@ class SnapshotTopic:
         Raises SnapshotIncomplete, SnapshotForged, SnapshotUnknown, LogUnavailable.
         """
         if head.first < self._records.begin_offset():
-            raise SnapshotIncomplete(f"the snapshot of epoch {head.epoch}: its chunks are no longer in the topic")
+            raise SnapshotIncomplete(f"the snapshot of epoch {head.epoch}: the topic no longer contains its chunks")
         return decode_snapshot(head, self._chunks(head))
 
     def _chunks(self, head: StoredSnapshot) -> Iterator[SnapshotChunk]:
@@ -289,7 +289,7 @@ class StartPointFinder:
             pass  # the topic is lost, but the log may have its first entry
         except LogError as error:
             if metadata.begin_offset() > 0:
-                raise LogUnavailable(f"no snapshot of {metadata.name} could be read: {error}") from error
+                raise LogUnavailable(f"cannot read any snapshot of {metadata.name}: {error}") from error
             self._warn("snapshots_unread", log=metadata.name, why=str(error))
         if uncompared is not None and metadata.begin_offset() > 0:
             self._warn("memory_not_compared", log=metadata.name, epoch=uncompared.state.epoch)

@@ -123,7 +123,7 @@ class DigestComparison:
                 snapshots.close()
         except LogError as error:
             return f"{error.code}: {error.message}"
-        return "no snapshot of two agents contains it"
+        return "no snapshot that two agents confirmed contains it"
 
     def _quarantine(self, state: ClusterState, own: str, confirmed: str) -> None:
         path = self._evidence(state)
@@ -134,9 +134,11 @@ class DigestComparison:
             log.error("evidence_not_kept", file=str(path), why=str(error))
         self._replica.halt_on(
             StateDisputed(
-                f"the digest of epoch {state.epoch} is {own} here, and two others have {confirmed}",
-                f"the state is kept in {path}; start the process again: it begins with what the others have; if this "
-                "comes back, memory fails, or you have met a defect: report it with that file",
+                f"the digest of epoch {state.epoch} is {own} in this process, but {confirmed} in two others",
+                (
+                    f"start the process again: it loads the state of the others. The own state is stored in {path}. "
+                    "If the error returns, check the memory of this machine, and report the defect with that file"
+                ),
             )
         )
 

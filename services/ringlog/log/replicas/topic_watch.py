@@ -41,7 +41,7 @@ class LostTopic:
         """Return the stable code and a description."""
         if self.found is None:
             return f"{TopicMissing.code}: topic {self.topic} was deleted"
-        made_again = f"its id was {self.was}, now it is {self.found}"
+        made_again = f"its id was {self.was} and is now {self.found}"
         return f"{LogReplaced.code}: topic {self.topic} was deleted and created again: {made_again}"
 
 

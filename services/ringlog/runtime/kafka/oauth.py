@@ -95,8 +95,8 @@ class OAuth:
         if self.hook:
             if not self.java_handler:
                 raise ValueError(
-                    "Java's client, which Spark has, cannot call ringlog.oauth.hook: name a class of Java that gives "
-                    "tokens by sasl.login.callback.handler.class"
+                    "the Java client, which Spark uses, cannot call ringlog.oauth.hook: set "
+                    "sasl.login.callback.handler.class to a Java class that returns tokens"
                 )
             login = {"sasl.login.callback.handler.class": self.java_handler, "sasl.jaas.config": f"{MODULE} required;"}
             return {"sasl.mechanism": MECHANISM, **login}
@@ -190,9 +190,9 @@ def _hooked(name: str) -> Callable[[], Token]:
 def _checked(value: object, ends: object) -> Token:
     """Check a token and its expiry. Raises NoToken."""
     if not isinstance(value, str) or _TOKEN.fullmatch(value) is None:
-        raise NoToken("the value is not a token")
+        raise NoToken("the hook did not return a token")
     if isinstance(ends, bool) or not isinstance(ends, int | float) or not time.time() < ends < math.inf:
-        raise NoToken("a token was given that has ended, or without the second since 1970 with which it ends")
+        raise NoToken("the token has expired, or has no expiry time in seconds since 1970")
     return Token(value, float(ends))
 
 
@@ -202,7 +202,7 @@ def token_in(answer: bytes) -> Token:
         found = json.loads(answer)
         return _checked(found["access_token"], _end_of(found))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-        raise NoToken(f"the identity provider's answer has no token: {type(error).__name__}") from error
+        raise NoToken(f"the answer of the identity provider has no token: {type(error).__name__}") from error
 
 
 def _end_of(answer: dict[str, Any]) -> float:

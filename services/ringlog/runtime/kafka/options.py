@@ -50,7 +50,7 @@ def _lines(path: Path) -> tuple[Property, ...]:
     except BadPropertyLine as bad:
         raise BadKafkaConfig(f"{path}, line {bad.number}: {bad.rule}") from bad
     except UnicodeDecodeError as error:
-        raise BadKafkaConfig(f"{path}: not text in UTF-8") from error
+        raise BadKafkaConfig(f"{path}: not UTF-8 text") from error
     except OSError as error:
         raise BadKafkaConfig(f"{path} cannot be read: {error.strerror or error}") from error
 
@@ -76,16 +76,16 @@ class _Reader:
             if name not in _ALLOWED:
                 self._refuse(name, _why_not(name))
             if name in self._variables and _BY_VARIABLE.get(self._variables[name]) != name:
-                self._refuse(name, "the name of a variable is in capitals")
+                self._refuse(name, "write the name of the variable in capital letters")
         if "bootstrap.servers" in self._variables:
-            self._refuse("bootstrap.servers", "the brokers are named by RINGLOG_BOOTSTRAP_SERVERS")
+            self._refuse("bootstrap.servers", "set the brokers with RINGLOG_BOOTSTRAP_SERVERS")
         self._only("client.dns.lookup", "use_all_dns_ips")
         return KafkaConfig(self._security(), self._text("bootstrap.servers"))
 
     def _security(self) -> Security:
         protocol = self._text("security.protocol").upper() or "PLAINTEXT"
         if protocol not in PROTOCOLS:
-            self._refuse("security.protocol", f"one of {', '.join(PROTOCOLS)}")
+            self._refuse("security.protocol", f"must be one of {', '.join(PROTOCOLS)}")
         found = Security(protocol=protocol)
         for family, wanted in (("sasl.", found.logs_in), ("ssl.", found.encrypted)):
             for name in self._lines:
@@ -102,25 +102,27 @@ class _Reader:
             return replace(found, mechanism=mechanism, oauth=self._oauth())
         if mechanism not in MODULES:
             options_text = next((name for name in names if name in self._lines), "security.protocol")
-            self._refuse(options_text, f"sasl.mechanism is one of {', '.join((*MODULES, oauth.MECHANISM))}")
+            self._refuse(options_text, f"sasl.mechanism must be one of {', '.join((*MODULES, oauth.MECHANISM))}")
         self._none_of(_OF_OAUTH, f"it has no effect with sasl.mechanism {mechanism}")
         if "sasl.jaas.config" in self._lines:
             if "sasl.username" in self._lines or "sasl.password" in self._lines:
-                self._refuse("sasl.jaas.config", "it has the name and the password, so no other line may")
+                self._refuse(
+                    "sasl.jaas.config", "it contains user name and password: remove sasl.username and sasl.password"
+                )
             username, password = self._jaas(mechanism)
         else:
             username, password = self._text("sasl.username"), self._text("sasl.password")
         if not username or not password:
-            self._refuse("security.protocol", "sasl.username and sasl.password (or sasl.jaas.config) must be given")
+            self._refuse("security.protocol", "set sasl.username and sasl.password (or sasl.jaas.config)")
         return replace(found, mechanism=mechanism, username=username, password=password)
 
     def _jaas(self, mechanism: str) -> tuple[str, str]:
         matched = _JAAS.fullmatch(self._text("sasl.jaas.config"))
         options = {} if matched is None else _jaas_options(matched["options"])
         if matched is None or options is None or options.keys() != {"username", "password"}:
-            self._refuse("sasl.jaas.config", 'MODULE required username="…" password="…"; and nothing else')
+            self._refuse("sasl.jaas.config", 'must be MODULE required username="…" password="…"; without other options')
         if matched["module"] != MODULES[mechanism]:
-            self._refuse("sasl.jaas.config", f"the module of {mechanism} is {MODULES[mechanism]}")
+            self._refuse("sasl.jaas.config", f"the module of {mechanism} must be {MODULES[mechanism]}")
         return options["username"], options["password"]
 
     def _oauth(self) -> OAuth:
@@ -135,21 +137,21 @@ class _Reader:
                 (*_OF_OIDC, "sasl.jaas.config"), "it has no effect with ringlog.oauth.hook, which returns the tokens"
             )
             if handler and _CLASS.fullmatch(handler) is None:
-                self._refuse("sasl.login.callback.handler.class", "the name of a class")
+                self._refuse("sasl.login.callback.handler.class", "must be the name of a class")
             return OAuth(hook=hook, java_handler=handler)
         if handler not in ("", *oauth.OIDC_HANDLERS):
             self._refuse("sasl.login.callback.handler.class", "the Python clients also need ringlog.oauth.hook")
         if self._text("sasl.oauthbearer.method", "oidc").lower() != "oidc":
-            self._refuse("sasl.oauthbearer.method", "only oidc; for other ways there is ringlog.oauth.hook")
+            self._refuse("sasl.oauthbearer.method", "must be oidc; for other methods set ringlog.oauth.hook")
         given = self._oidc_jaas() if "sasl.jaas.config" in self._lines else {}
         name = self._text("sasl.oauthbearer.client.id") or given.get("clientId", "")
         secret = self._text("sasl.oauthbearer.client.secret") or given.get("clientSecret", "")
         endpoint = self._text("sasl.oauthbearer.token.endpoint.url")
         if not endpoint or not name or not secret:
             wanted = "sasl.oauthbearer.token.endpoint.url, .client.id and .client.secret, or ringlog.oauth.hook"
-            self._refuse("sasl.mechanism", f"{wanted}, must be given")
+            self._refuse("sasl.mechanism", f"set {wanted}")
         if _ENDPOINT.fullmatch(endpoint) is None:
-            self._refuse("sasl.oauthbearer.token.endpoint.url", "https://host/path, or http:// on this machine")
+            self._refuse("sasl.oauthbearer.token.endpoint.url", "must be https://host/path, or http:// on this machine")
         return OAuth(endpoint, name, secret, self._text("sasl.oauthbearer.scope") or given.get("scope", ""))
 
     def _oidc_jaas(self) -> dict[str, str]:
@@ -157,10 +159,11 @@ class _Reader:
         options = None if matched is None else _jaas_options(matched["options"])
         if matched is None or options is None or not options.keys() <= {"clientId", "clientSecret", "scope"}:
             self._refuse(
-                "sasl.jaas.config", 'MODULE required clientId="…" clientSecret="…" scope="…"; and nothing else'
+                "sasl.jaas.config",
+                'must be MODULE required clientId="…" clientSecret="…" scope="…"; without other options',
             )
         if matched["module"] != oauth.MODULE:
-            self._refuse("sasl.jaas.config", f"the module of {oauth.MECHANISM} is {oauth.MODULE}")
+            self._refuse("sasl.jaas.config", f"the module of {oauth.MECHANISM} must be {oauth.MODULE}")
         return options
 
     def _none_of(self, names: Iterable[str], rule: str) -> None:
@@ -175,10 +178,10 @@ class _Reader:
         key = self._pem("ssl.key.location") or store
         if bool(certificate) != bool(key):
             given = "ssl.certificate.location" if certificate else "ssl.key.location"
-            self._refuse(given, "certificate and key belong together")
+            self._refuse(given, "set certificate and key together")
         checked = self._text("ssl.endpoint.identification.algorithm", "https").lower()
         if checked not in ("https", "none", ""):
-            self._refuse("ssl.endpoint.identification.algorithm", "https, or none")
+            self._refuse("ssl.endpoint.identification.algorithm", "must be https or empty")
         return replace(
             found,
             ca=ca,
@@ -192,7 +195,7 @@ class _Reader:
         location, type_ = f"{kind}.location", f"{kind}.type"
         if (location in self._lines or type_ in self._lines) and self._text(type_).upper() != "PEM":
             options_text = location if location in self._lines else type_
-            self._refuse(options_text, f"only PEM files are read here: convert it, and give {type_}=PEM")
+            self._refuse(options_text, f"only PEM files are supported: convert the file, and set {type_}=PEM")
         return self._pem(location)
 
     def _pem(self, name: str) -> str:
@@ -201,7 +204,7 @@ class _Reader:
         if not given:
             return ""
         if name in self._variables and not os.path.isabs(given):
-            self._refuse(name, "a variable names a file from the root")
+            self._refuse(name, "a variable must contain an absolute path")
         path = Path("/" if self._path is None else self._path.absolute().parent, given)
         try:
             readable = path.is_file() and os.access(path, os.R_OK)
@@ -312,13 +315,13 @@ def _why_not(name: str) -> str:
     for begins, why in _REFUSED.items():
         if name.startswith(begins):
             return why
-    return "not a connection option; Ringlog sets the other options itself: remove the line"
+    return "not a connection option; Ringlog sets the other options: remove the line"
 
 
 _REFUSED: Mapping[str, str] = {
-    "sasl.": f"the log-in is by name and password ({', '.join(MODULES)}) or by token ({oauth.MECHANISM})",
-    "ssl.truststore.": "trust is given as a PEM file: ssl.ca.location, or ssl.truststore.type=PEM",
-    "ssl.keystore.": "the client's certificate and key are given as a PEM file: ssl.keystore.type=PEM",
-    "ssl.": "not an option that all three of Ringlog's Kafka clients have",
-    "enable.ssl.certificate.verification": "certificates are always verified: give ssl.ca.location",
+    "sasl.": f"use a login by name and password ({', '.join(MODULES)}) or by token ({oauth.MECHANISM})",
+    "ssl.truststore.": "pass the CA certificates as a PEM file: ssl.ca.location, or ssl.truststore.type=PEM",
+    "ssl.keystore.": "pass the client's certificate and key as a PEM file: ssl.keystore.type=PEM",
+    "ssl.": "not supported by all three Kafka clients of Ringlog: remove the line",
+    "enable.ssl.certificate.verification": "certificates are always verified: set ssl.ca.location",
 }

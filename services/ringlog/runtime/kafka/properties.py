@@ -72,7 +72,7 @@ def _plain(number: int, text: str) -> str:
         if options_text.startswith("u"):
             code = int(options_text[1:] or "d800", 16)
             if 0xD800 <= code <= 0xDFFF:
-                raise BadPropertyLine(number, "\\u wants four hexadecimal digits, and no half of a pair")
+                raise BadPropertyLine(number, "\\u needs four hexadecimal digits and complete surrogate pairs")
             return chr(code)
         return _ESCAPED.get(options_text, options_text)
 

@@ -63,7 +63,7 @@ class Security:
     def as_user(self, protocol: str, mechanism: str, username: str, password: str) -> Security:
         """Return the same settings with another login. Raises BadKafkaConfig for a protocol without login."""
         if protocol not in PROTOCOLS or not protocol.startswith("SASL"):
-            raise BadKafkaConfig(f"protocol {protocol!r} has no log-in: SASL_SSL or SASL_PLAINTEXT")
+            raise BadKafkaConfig(f"protocol {protocol!r} has no login: use SASL_SSL or SASL_PLAINTEXT")
         return replace(self, protocol=protocol, mechanism=mechanism, username=username, password=password, oauth=None)
 
     def librdkafka(self) -> dict[str, Any]:
@@ -97,8 +97,8 @@ class Security:
                 found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.ca}
             if self.certificate != self.key:
                 raise BadKafkaConfig(
-                    "Java's client, which Spark has, takes certificate and key from one file: put both into one PEM "
-                    "file and name it by ssl.keystore.location, with ssl.keystore.type=PEM"
+                    "the Java client, which Spark uses, reads certificate and key from one file: put both into one "
+                    "PEM file and set ssl.keystore.location to it, with ssl.keystore.type=PEM"
                 )
             if self.key:
                 found |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": self.key}

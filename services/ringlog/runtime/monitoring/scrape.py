@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 ANYWHERE: Final = frozenset({"0.0.0.0", "::", "[::]"})
-REFUSAL: Final = json.dumps({"detail": "this server does not answer under that name: use the node's address"}).encode()
+REFUSAL: Final = json.dumps({"detail": "this server has another name: use the address of the node"}).encode()
 
 
 def is_own(hosts: Sequence[str], *own: str) -> bool:

@@ -51,7 +51,7 @@ class RecordCodec:
         for name in self._ints:
             number = record.get(name)
             if not isinstance(number, int) or not _INT_MIN <= number <= _INT_MAX:
-                raise WireError("not_encodable", f"{self.full_name}.{name}", "an int of 32 bits")
+                raise WireError("not_encodable", f"{self.full_name}.{name}", "must be an integer of 32 bits")
         out = BytesIO()
         try:
             schemaless_writer(out, self._parsed, record, strict=True)
@@ -74,7 +74,7 @@ class RecordCodec:
         except Exception as error:
             raise WireError("not_decodable", self.full_name, f"{type(error).__name__}: {error}") from error
         if not isinstance(record, dict):
-            raise WireError("not_decodable", self.full_name, "not a record")
+            raise WireError("not_decodable", self.full_name, "must be a record")
         if source.tell() != len(body):
             rule = f"{len(body) - source.tell()} bytes follow the record"
             raise WireError("trailing_bytes", self.full_name, rule)
@@ -102,7 +102,7 @@ class RecordCodec:
         except Exception as error:
             raise WireError("not_resolvable", self.full_name, f"{type(error).__name__}: {error}") from error
         if not isinstance(record, dict):
-            raise WireError("not_resolvable", self.full_name, "not a record")
+            raise WireError("not_resolvable", self.full_name, "must be a record")
         return record
 
     def check(self, body: bytes) -> None:
@@ -140,9 +140,9 @@ class _Walk:
             if byte < 0x80:
                 break
             if shift >= 70:
-                raise self.fail("a number of more than 10 bytes")
+                raise self.fail("an integer of more than 10 bytes")
         if number >= 2**64:
-            raise self.fail("a number of more than 64 bits")
+            raise self.fail("an integer of more than 64 bits")
         return (number >> 1) ^ -(number & 1)
 
     def skip(self, count: int) -> bytes:
@@ -162,7 +162,7 @@ class _Walk:
                 self.long()
             case "int":
                 if not _INT_MIN <= self.long() <= _INT_MAX:
-                    raise self.fail("an int of more than 32 bits")
+                    raise self.fail("an integer of more than 32 bits")
             case "boolean":
                 if self.skip(1) not in (b"\0", b"\1"):
                     raise self.fail("a boolean that is neither 0 nor 1")
@@ -190,7 +190,7 @@ class _Walk:
     def index(self, count: int) -> int:
         index = self.long()
         if not 0 <= index < count:
-            raise self.fail(f"choice {index} of {count}")
+            raise self.fail(f"union branch {index} of {count}")
         return index
 
     def text(self) -> None:

@@ -31,7 +31,7 @@ def header(fingerprint: int) -> bytes:
 def split(data: bytes) -> tuple[int, bytes]:
     """Return (fingerprint, body). Raises WireError (``not_single_object``) without a complete header."""
     if len(data) < HEADER_BYTES or data[:2] != MARKER:
-        raise WireError("not_single_object", "header", "two bytes C3 01 and a fingerprint of eight bytes")
+        raise WireError("not_single_object", "header", "must start with C3 01 and a fingerprint of eight bytes")
     return int.from_bytes(data[2:HEADER_BYTES], "little"), data[HEADER_BYTES:]
 
 
@@ -43,7 +43,7 @@ def layout(full_name: str) -> RecordCodec:
     """Return the present layout of a record. Raises WireError (``unknown_record``) if the catalogue lacks it."""
     schema = current().get(full_name)
     if schema is None:
-        raise WireError("unknown_record", full_name, "a record of the catalogue")
+        raise WireError("unknown_record", full_name, "must be a record of the schema catalogue")
     return RecordCodec(schema.json)
 
 
@@ -70,7 +70,9 @@ def writer(fingerprint: int) -> RecordCodec:
     """Return the layout for a fingerprint. Raises WireError (``unknown_fingerprint``), with the fingerprint in hex."""
     found = _catalogued_writer(fingerprint) or _learned.get(fingerprint)
     if found is None:
-        raise WireError("unknown_fingerprint", f"{fingerprint:016x}", "a schema of this release, or a learned one")
+        raise WireError(
+            "unknown_fingerprint", f"{fingerprint:016x}", "must have a schema of this release, or a learned schema"
+        )
     return found
 
 

@@ -127,7 +127,7 @@ def _stretch(body: bytes, at: int, most: int, size: int, length: int) -> tuple[_
         return np.ndarray((most,), kind, body, at + place, (length,))
 
     if not most or size > _LONGEST or not body[at + size + 1]:
-        raise IndexError("it is cut off, or is none")
+        raise IndexError("the record is cut off or invalid")
     streams = column(size + 1)
     low = column(0, "<u8").astype(np.uint64)
     # ``inside`` masks the first eight bytes of an end. ``goes_on`` has the continuation bits of all of its bytes but

@@ -205,13 +205,13 @@ def _converter(field_type: Any, schema: Any, known: Mapping[str, Any], where: st
         return FieldConverter(nested._write, nested._read, nested._made)
     if isinstance(kind, str) and _SCALARS.get(kind) is field_type:
         return FieldConverter(writing.SCALARS[kind], reading.SCALARS[kind])
-    raise TypeError(f"{where}: {field_type} has no way to {schema}")
+    raise TypeError(f"{where}: {field_type} has no mapping to {schema}")
 
 
 def _optional(field_type: Any, schema: Any, known: Mapping[str, Any], where: str) -> FieldConverter:
     inner = [part for part in get_args(field_type) if part is not types.NoneType]
     if not isinstance(schema, list) or len(inner) != 1 or len(schema) != 2 or schema[0] != "null":
-        raise TypeError(f"{where}: {field_type} has no way to {schema}")
+        raise TypeError(f"{where}: {field_type} has no mapping to {schema}")
     write, read, back = _converter(inner[0], schema[1], known, where)
     return FieldConverter(writing.optional(write), reading.optional(read), _unless_none(back))
 

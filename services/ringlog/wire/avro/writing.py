@@ -31,7 +31,7 @@ def _long(coded: int) -> bytes:
     previous one.
     """
     if not 0 <= coded < 2**64:
-        raise ValueError("a number of more than 64 bits")
+        raise ValueError("an integer of more than 64 bits")
     out = bytearray()
     while coded > 0x7F:
         out.append(coded & 0x7F | 0x80)
@@ -54,7 +54,7 @@ def text(value: str) -> bytes:
 def integer(value: int) -> bytes:
     """Encode a 32-bit number."""
     if not -(2**31) <= value < 2**31:
-        raise ValueError("an int of 32 bits")
+        raise ValueError("must be an integer of 32 bits")
     return number(value)
 
 

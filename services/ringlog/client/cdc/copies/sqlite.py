@@ -274,7 +274,7 @@ def _plain(shape: FoldedShape, column: str, data: bytes) -> Any:
     Raises TypeMismatch, also for an unknown column.
     """
     if column not in shape.types.data:
-        raise TypeMismatch("unknown", "there is no such column beside the key", column)
+        raise TypeMismatch("unknown", "the table has no such column outside its key", column)
     value = deserialize(shape.types.columns[column], data)
     if shape.column_types[column].startswith("list"):
         assert isinstance(value, tuple), "the log has a list as pairs"
