@@ -184,7 +184,7 @@ def test_registers_of_another_node_are_refused(tmp_path: Path) -> None:
         for number in range(20):
             host.answered(WriteRequest("", NODE, ALONE.epoch, "", KEYS[0], RegisterCell(number, b"v" * 100)))
         host.close()
-        with pytest.raises(RegistersForeign, match=f"of node {NODE}, this is {name_of(9)}"):
+        with pytest.raises(RegistersForeign, match=f"of node {NODE}, this node is {name_of(9)}"):
             RegisterHost(name_of(9), folder)
         again = RegisterHost(NODE, folder)
         assert len(again.value.durable.cells) == 1

@@ -190,7 +190,7 @@ def test_failed_tries_stop_an_operation_until_its_retry() -> None:
     stopped = applied(state, failed_tries(state, operation))
     (failure,) = stopped_by(of(stopped, operation))
     assert (failure.node, failure.tries, of(stopped, operation).stage) == ("x", 200, OLD)
-    assert describe(stopped, failure) == f"x after 200 tries at epoch {stopped.epoch}: rows from n2: refused"
+    assert describe(stopped, failure) == f"x failed after 200 tries at epoch {stopped.epoch}: rows from n2: refused"
     assert stopped.placements == state.placements
     assert refused(stopped, advance_of(stopped, operation)).code == "awaits_decision"
     assert refused(stopped, failed_tries(stopped, operation)).code == "awaits_decision"
@@ -242,7 +242,7 @@ def test_an_error_past_the_point_of_no_return_waits_for_a_decision() -> None:
     state, operation = asked(2, NEW)
     stopped = applied(state, FailOperation(operation, "disk full", "n2"))
     assert refused(stopped, advance_of(stopped, operation)).code == "awaits_decision"
-    assert "n2 at epoch" in refused(stopped, advance_of(stopped, operation)).detail
+    assert "n2 failed at epoch" in refused(stopped, advance_of(stopped, operation)).detail
     assert canonical_everywhere(driven(applied(stopped, RetryOperation(operation, "mended")), operation, FINISHED))
 
 
