@@ -286,7 +286,7 @@ def test_up_shows_full_paths(capsys: pytest.CaptureFixture[str]) -> None:
     _show_info(info, 1.0)
     told = capsys.readouterr()
     assert [line.split()[:2] for line in told.out.splitlines()[1:]] == places
-    assert told.err.startswith("note: the broker has no log-in")
+    assert told.err.startswith("note: the broker has no login")
     login = f"{FOLDER}/client.properties"
     _show_info(dataclasses.replace(info, kafka_config=login), 1.0)
     told = capsys.readouterr()

@@ -330,7 +330,7 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="print changes only")
     parser.add_argument("--venv", default=".venv", help="folder of the virtual environment, within the checkout")
     parser.add_argument(
-        "--light", action="store_true", help="install only what the quick tests need: no Java, Spark, Redis"
+        "--light", action="store_true", help="skip Java, Spark and Redis, which quick tests do not need"
     )
     asked = parser.parse_args()
     venv = ROOT / asked.venv
