@@ -94,7 +94,7 @@ def test_an_entry_above_the_bound_is_rejected(part: str, monkeypatch: pytest.Mon
     one_more, *_ = grown(part, number)
     folded = fold(state, entry(state, one_more))
     assert (folded.outcome.kind, folded.outcome.code) == (OutcomeKind.REFUSED, "too_many")
-    assert folded.outcome.detail == f"{part}: there are {MOST} {COUNTS_MAX[part][1]}, and {MOST} at most"
+    assert folded.outcome.detail == f"{part}: the state has {MOST} {COUNTS_MAX[part][1]}, the limit is {MOST}"
     assert folded.state is state
 
 
