@@ -134,5 +134,5 @@ def test_cells_of_a_multi_cell_value() -> None:
     assert cells_of("list<tinyint>", value_of("list<tinyint>", pairs)) == pairs
     assert value_of("set<tinyint>", cells_of("set<tinyint>", ONE)) == ONE
     for wrong in ("int", "frozen<set<int>>", "nothing<"):
-        with pytest.raises(ValueError, match="no multi-cell"):
+        with pytest.raises(ValueError, match="not a multi-cell"):
             cells_of(wrong, ONE)
