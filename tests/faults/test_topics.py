@@ -67,7 +67,7 @@ def test_the_metadata_topic_is_deleted(own_world: World) -> None:
     for supervisor in world.supervisors.values():
         assert supervisor.exit_code() == 4
         for role in ROLES:
-            assert supervisor.text().count(f"agents: {role} halted and stays down") == 1
+            assert supervisor.text().count(f"agents: {role} halted and is not restarted") == 1
     until("the client", "its replica to halt", lambda: world.client.replica.halted, RECOVERY_S)
     halt = world.client.replica.halted
     assert halt is not None

@@ -386,7 +386,7 @@ class World:
             "retries": sum(each.tries - 1 for each in asked),
             "mutations": len(self.mutations.acknowledged),
             "driver_starts": self.spark.starts if self.spark is not None else 0,
-            "ended_agents": sum(each.text().count("; again in ") for each in self.supervisors.values()),
+            "ended_agents": sum(each.text().count("; restart in ") for each in self.supervisors.values()),
         }
 
     def rest(self) -> None:

@@ -149,7 +149,7 @@ def test_available_now_reads_all_of_all_generations(log: CdcLog, spark: SparkSes
     remember_another_history(tmp_path / "offsets")
     with running(read_cdc(*where, stream=True), sink, tmp_path) as query:
         until(lambda: query.exception() is not None, "an error")
-        assert "says the query's checkpoint" in str(query.exception())
+        assert "according to the query's checkpoint" in str(query.exception())
 
 
 def remember_another_history(offsets: Path) -> None:

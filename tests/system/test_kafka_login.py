@@ -71,7 +71,7 @@ def test_a_wrong_password_is_named_as_the_reason_and_not_shown(guarded: Guarded,
     wrong.chmod(0o600)
     where = ["--bootstrap", guarded.users, "--kafka-config", str(wrong)]
     user.run("cluster", "create", f"{PREFIX}none", *where, status=1)
-    assert "why: " in user.told
+    assert "cause: " in user.told
     assert "uthentication" in user.told
     assert "not-the-password" not in user.told
 
@@ -96,7 +96,7 @@ def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(guarded: Guard
     trusting.write_text("\n".join(line for line in lines if not line.startswith("ssl.ca")))
     trusting.chmod(0o600)
     user.run("cluster", "create", f"{PREFIX}none", "--kafka-config", str(trusting), status=1)
-    assert f"named by bootstrap.servers of {trusting}" in user.told
+    assert f"set by bootstrap.servers of {trusting}" in user.told
     assert "certificate" in user.told
 
 

@@ -74,7 +74,7 @@ def test_clusters_of_one_name_on_two_stacks_are_kept_apart(user: User) -> None:
     user.run("cluster", "use", first)
     shown = json.loads(user.run("status", "--json"))
     assert (shown["cluster_id"], shown["bootstrap"]) == (first, one["bootstrap_servers"])
-    assert f"broker {one['bootstrap_servers']}, named by the cluster in use" in user.run("status")
+    assert f"broker {one['bootstrap_servers']}, set by the cluster in use" in user.run("status")
     user.run("stack", "down", "--data", "two")
     user.run("cluster", "use", second)
     user.run("node", "list", status=1)

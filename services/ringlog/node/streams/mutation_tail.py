@@ -83,7 +83,7 @@ class MutationsTail:
             ].topic_id
             metadata = self._consumer.list_topics(self._topic, timeout=METADATA_TIMEOUT_S).topics[self._topic]
             if metadata.error is not None:
-                raise LogUnavailable(f"topic {self._topic}: {metadata.error.str()}", "is the broker up?")
+                raise LogUnavailable(f"topic {self._topic}: {metadata.error.str()}", "check that the broker is up")
             for partition in sorted(metadata.partitions):
                 found = self._consumer.get_watermark_offsets(
                     TopicPartition(self._topic, partition), timeout=METADATA_TIMEOUT_S
@@ -96,7 +96,7 @@ class MutationsTail:
         except TopicMissing as error:
             raise NodeFailed(str(error)) from error
         except KafkaException as error:
-            raise LogUnavailable(f"topic {self._topic}: {error.args[0].str()}", "is the broker up?") from error
+            raise LogUnavailable(f"topic {self._topic}: {error.args[0].str()}", "check that the broker is up") from error
 
     def _check(self, kept: RowsMark) -> None:
         """Check that this is the topic of the rows and that it still contains all records up to their positions."""
