@@ -96,7 +96,9 @@ class MutationsTail:
         except TopicMissing as error:
             raise NodeFailed(str(error)) from error
         except KafkaException as error:
-            raise LogUnavailable(f"topic {self._topic}: {error.args[0].str()}", "check that the broker is up") from error
+            raise LogUnavailable(
+                f"topic {self._topic}: {error.args[0].str()}", "check that the broker is up"
+            ) from error
 
     def _check(self, kept: RowsMark) -> None:
         """Check that this is the topic of the rows and that it still contains all records up to their positions."""
