@@ -118,7 +118,7 @@ def test_a_batch_above_a_lowered_limit_names_its_largest(stack: StackInfo, resul
     alter(admin_client(stack.bootstrap_servers), results.name, "max.message.bytes", "1000")
     producer = fenced(stack, results)
     records = [TransactionRecord(results.name, b"%d" % size, bytes(size)) for size in (100, 700, 300, 200)]
-    with pytest.raises(RecordTooLarge, match="'700' of 703 bytes"):
+    with pytest.raises(RecordTooLarge, match="'700': 703 bytes"):
         producer.commit(records)
 
 

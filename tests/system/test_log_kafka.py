@@ -150,7 +150,7 @@ def test_a_log_without_its_beginning_is_refused(stack: StackInfo, log: KafkaLog)
         while time.monotonic() < deadline:
             tail.poll(0.2)
 
-    with pytest.raises(LogTruncated, match="position 0"):
+    with pytest.raises(LogTruncated, match="offset 0"):
         poll()
     tail.close()
 
@@ -200,7 +200,7 @@ def test_a_log_that_lost_its_end_and_grew_again_halts(tmp_path: Path, cluster_na
                     == (CommitOutcome.APPLIED,) * 3
                 )
             assert first.state.epoch > 13, "and it is longer than before"
-        with LogReplica(log, record=record) as replica, raises_code(ReplicaHalted, "log_forked", match="epoch 13 was"):
+        with LogReplica(log, record=record) as replica, raises_code(ReplicaHalted, "log_forked", match="epoch 13 had"):
             replica.wait_for(lambda state: state.epoch > 13, DEADLINE_S, "the halt")
         log.close()
     finally:

@@ -154,7 +154,7 @@ def test_more_than_one_partition_is_refused(stack: StackInfo, admin: AdminClient
     for future in admin.create_partitions([NewPartitions(topic, 2)]).values():
         future.result(DEADLINE_S)
     until(lambda: describe(admin, [topic])[topic].partitions == 2, "the broker to hear of the second partition")
-    with pytest.raises(TopicMisconfigured, match=r"partitions is 2, wanted 1 .*under another name"):
+    with pytest.raises(TopicMisconfigured, match=r"partitions is 2, required: 1 .*under another name"):
         verify_topics(admin, cluster_name, stack.bootstrap_servers, [METADATA])
 
 

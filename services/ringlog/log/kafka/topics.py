@@ -407,7 +407,7 @@ def _hex(topic_id: Any) -> str:
 
 def _check(spec: TopicSpec, topic: FoundTopic, settings: Mapping[str, str], bootstrap_servers: str) -> None:
     if topic.partitions < spec.partitions or (topic.partitions > spec.partitions and not spec.may_grow):
-        mend = "no command can remove partitions; create a new cluster under another name"
+        mend = "a new cluster under another name, because partitions cannot be removed"
         if topic.partitions < spec.partitions:
             change = f"--topic {topic.name} --partitions {spec.partitions}"
             mend = f"kafka-topics.sh --bootstrap-server {bootstrap_servers} --alter {change}"
