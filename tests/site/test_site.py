@@ -16,7 +16,6 @@ from tests.site import api
 from tests.site.stage import API, stage, with_wide_lists, without_links_out
 from tests.tidy.files import ROOT, files
 from tests.tidy.markdown import blocks
-from tests.tidy.pending import PENDING_PAGES, PLANNED_PAGES
 
 CONFIG = ROOT / "zensical.toml"
 DOCS = ROOT / "docs"
@@ -41,8 +40,8 @@ def test_the_navigation_has_each_page_once() -> None:
     pages = {name for name in pages if name.startswith("docs/") and not re.match(r"docs/decisions/\d", name)}
     shown = [f"docs/{name}" for name in navigation() if not name.startswith(f"{API}/")]
     assert len(shown) == len(set(shown))
-    assert pages - PENDING_PAGES - set(shown) == set()
-    assert set(shown) - pages - PLANNED_PAGES == set()
+    assert pages - set(shown) == set()
+    assert set(shown) - pages == set()
 
 
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:

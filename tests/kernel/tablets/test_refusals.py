@@ -230,7 +230,7 @@ def test_a_rejected_conversion_explains_the_alternative(start: ClusterState) -> 
     ):
         found = outcome(state, command)
         assert (found.code, reason in found.detail) == (code, True), found
-        assert "make a" in found.detail, "the rejection suggests another keyspace"
+        assert "create another keyspace" in found.detail, "the rejection suggests another keyspace"
         assert "copy" in found.detail
 
 
