@@ -162,7 +162,7 @@ def test_a_position_beyond_the_end_is_an_error(make_log: MakeLog) -> None:
         while time.monotonic() < deadline:
             tail.poll(0.2)
 
-    with pytest.raises(LogTruncated, match="(offset|position) 5"):
+    with pytest.raises(LogTruncated, match=r"(offset|position) 5"):
         poll_to_the_end()
     tail.close()
 
