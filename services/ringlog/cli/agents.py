@@ -57,7 +57,7 @@ def all_agents(
     Each agent is a separate process.
     """
     if context.invoked_subcommand is None:
-        require_extra("services", "faust", "fastapi")
+        require_extra("services", "faust-streaming", "fastapi")
         private_process()
         raise_file_limit()
         raise typer.Exit(supervise(process_settings(resolve(bootstrap, cluster))))
@@ -74,7 +74,7 @@ def one(
     """
     if role not in ROLES:
         fail("unknown_role", f"{role}; roles: {', '.join(ROLES)}", 2)
-    require_extra("services", "faust", "fastapi")
+    require_extra("services", "faust-streaming", "fastapi")
     process_settings(resolve(bootstrap, cluster))
     sys.argv = [sys.argv[0]]
     run(role)

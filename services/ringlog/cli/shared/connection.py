@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -118,9 +118,12 @@ class BrokerAddress:
     origin: str
 
 
-def require_extra(extra: str, *modules: str) -> None:
-    """End the command with ``extra_missing`` if a module that the extra installs is missing."""
-    if any(find_spec(module) is None for module in modules):
+def require_extra(extra: str, *distributions: str) -> None:
+    """End the command with ``extra_missing`` if a distribution of the extra is not installed."""
+    try:
+        for distribution in distributions:
+            version(distribution)
+    except PackageNotFoundError:
         fail("extra_missing", f"this command needs the extra: pip install 'ringlog[{extra}]'", status=3)
 
 
