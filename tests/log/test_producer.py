@@ -44,7 +44,7 @@ def test_the_error_of_a_too_large_record_names_the_remedy() -> None:
     assert lowered.hint.endswith(f"--entity-name c.schema --add-config max.message.bytes={RECORD_BYTES_MAX}")
     beyond = too_large("c.schema", b"table/ks.t", 3_000_000)
     assert beyond.hint.endswith("max.message.bytes=3001024")
-    assert str(beyond).startswith("topic c.schema rejects the record 'table/ks.t': its 3,000,000 bytes are too many (")
+    assert str(beyond).startswith("topic c.schema rejects the record 'table/ks.t': 3,000,000 bytes exceed its limit (")
     assert too_large("c.metadata", None, 3_000_000).hint == "a record of this topic has at most 2,097,152 bytes"
     assert "max.message.bytes=2097152" in too_large("c.metadata", None, 5_000).hint
 

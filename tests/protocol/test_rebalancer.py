@@ -1,6 +1,4 @@
-"""The rebalancer moves a zone to its target by its own requests and the reports of nodes, even if nodes are silent or
-die.
-"""
+"""The rebalancer moves a zone to its target by requests and reports, even if nodes are silent or die."""
 
 from __future__ import annotations
 

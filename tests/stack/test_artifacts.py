@@ -75,7 +75,7 @@ def test_absent_and_wrong_jars_are_reported_as_unsound(one_jar: Artifact) -> Non
 
 
 def test_a_request_for_missing_jars_names_the_command(one_jar: Artifact) -> None:
-    with pytest.raises(StackError, match=rf"{one_jar.file_name} first\. Run: make setup"):
+    with pytest.raises(StackError, match=rf"the first is {one_jar.file_name}\. Run: make setup"):
         artifacts.jars("kafka")
 
 
@@ -99,7 +99,7 @@ def test_wrong_bytes_are_refused_and_another_is_asked(one_jar: Artifact, monkeyp
 
 def test_wrong_bytes_from_all_fail_and_leave_nothing(one_jar: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maven, "CLIENTS", (("bad", client_that_brings(b"evil")),))
-    with raises_code(StackError, "fetch_failed", match=r"hello-1\.0\.jar has SHA-256 .* it must be 2cf24d"):
+    with raises_code(StackError, "fetch_failed", match=r"hello-1\.0\.jar has SHA-256 .* expected 2cf24d"):
         maven.fetch("kafka", lambda _text: None)
     assert artifacts.damaged("kafka") == (one_jar,)
     assert list(artifacts.jar_folder("kafka").iterdir()) == []

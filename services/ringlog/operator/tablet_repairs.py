@@ -13,7 +13,7 @@ from ringlog.kernel.commands.placement.tablets import TabletMigration, admissibl
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tablet_map import TabletMap
-from ringlog.kernel.tablets.stages import REPAIR
+from ringlog.kernel.tablets.stages import REPAIR, kind_of
 
 TEMPORARY = frozenset({"streaming_limit", "tablet_in_transition", "operations_in_flight"})
 """Codes of rejections that need no operator: the condition ends."""
@@ -50,7 +50,7 @@ class TabletRepairs:
             return
         for number in self.wanted:
             ended = old.transitions.get(number)
-            is_repair = ended is not None and ended.kind == REPAIR.name and ended.started > self.begin
+            is_repair = ended is not None and kind_of(ended) is REPAIR and ended.started > self.begin
             if ended is None or not is_repair or number in new.transitions:
                 continue
             if ended.reason:

@@ -58,7 +58,7 @@ def test_the_log_view_is_stored_with_the_position() -> None:
     assert again.recorded.position == world.log.end_offset()
     world.log.truncate(5)
     world.grow(20, seed=b"after the power cut")
-    with raises_code(LogError, "log_forked", match="says the checkpoint"):
+    with raises_code(LogError, "log_forked", match="according to the checkpoint"):
         SchemaFollower(
             "", "shop", MemoryIdentityStore("the checkpoint", record_from_json(kept, "it")), world.log
         ).start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail, resolve
 from ringlog.files import read_text
 from ringlog.runtime.process import stop_on_signals
+
+if TYPE_CHECKING:
+    from ringlog_debezium.stage import ImportFigures
 
 
 class EventFormat(Enum):
@@ -62,7 +65,7 @@ def import_debezium(
 
     from ringlog_debezium.envelope import BadRecord, Form, avro_schema
     from ringlog_debezium.mutations import ImportRules
-    from ringlog_debezium.stage import Import, ImportFigures, ImportSettings, rename
+    from ringlog_debezium.stage import Import, ImportSettings, rename
 
     if not group.strip():  # The Kafka client would exit the process without a message.
         fail("bad_option", "--group: must name the import", 2)
@@ -83,15 +86,15 @@ def import_debezium(
         until_end=until_end,
         instance=instance,
     )
-
-    def say(found: ImportFigures) -> None:
-        counts = f"{found.mutations:,} mutations, {found.refused:,} refused, {found.unchanged:,} changed nothing"
-        typer.echo(f"{counts}, {found.tombstones:,} tombstones")
-
     with connect(context) as client:
-        stage = Import(settings, client, say)
+        stage = Import(settings, client, _print_counts)
         stop_on_signals(stage.stopping)
         try:
             stage.run()
         except KafkaException as error:
             fail("import_failed", f"{error}. No event is lost or imported twice: start the import again")
+
+
+def _print_counts(found: ImportFigures) -> None:
+    counts = f"{found.mutations:,} mutations, {found.refused:,} refused, {found.unchanged:,} changed nothing"
+    typer.echo(f"{counts}, {found.tombstones:,} tombstones")

@@ -102,8 +102,7 @@ def run(
     with in_cluster(bootstrap, cluster, name, nodes, meet, seeds, insecure, stopping) as context:
         if context is None:
             return
-        certified = _guarded(listen, advertise, insecure)
-        place = context.bootstrap, context.cluster
+        certified, place = _guarded(listen, advertise, insecure), (context.bootstrap, context.cluster)
         with closing(connect(context, f"node-{name}", log_progress, is_relaxed=True)) as client:
             cluster_id = retry_until_answered(
                 partial(cluster_id_of_log, client.replica.log, start_finder=start_point_finder(*place)),

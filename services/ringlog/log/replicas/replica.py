@@ -1,20 +1,17 @@
 """The replica: a thread that reads the metadata log and folds it. Each process that needs the state has one.
 
-The replica reads an assigned partition without a consumer group. It rebuilds the state by replay, from the first record
-or from a stored state.
+It reads an assigned partition without a consumer group, and replays from the first record or from a stored state.
 
-Invariants: state and position only move forward, record by record. The state equals the fold of the log up to the
-position. Counters are kept outside of the state.
+Invariants: state and position only move forward, record by record. The state equals the fold up to the position.
 
-The replica *halts* permanently when it could only guess how to continue. Reasons are an entry of a later release,
-another topic or cluster, a shorter log, a missing beginning, and epochs with other states than before. A halted replica
-still returns its last state, but every wait on it raises. If a broker does not answer, the replica waits.
+The replica *halts* permanently when it could only guess how to continue: at an entry of a later release, another topic
+or cluster, a shorter log, a missing beginning, other states of known epochs. A halted replica still returns its last
+state, but every wait on it raises. If a broker does not answer, the replica waits.
 
-A log may begin later than with its first entry, as far as a ``TruncateLog`` in the state allows. A replica then begins
-with a snapshot. It halts if it finds none, or if it is at the log's end and the log begins later than allowed.
-
-A log may be cut and grow again while a replica runs. Then entries appear whose authors decided on states that this
-replica does not know. The replica checks whether the last applied entry is still at its offset.
+A log may begin as late as a ``TruncateLog`` in the state allows. A replica then begins with a snapshot. It halts if it
+finds none, or if it is at the log's end and the log begins later than allowed. If the log is cut and grows again,
+entries follow states that this replica does not know. It then checks whether the last applied entry is still at its
+offset.
 """
 
 from __future__ import annotations
@@ -497,8 +494,7 @@ class LogReplica:
         return self._halted is not None or self._stopping.is_set()
 
     def _raise_if_ended(self) -> None:
-        if self._halted is not None:
-            halt = self._halted
+        if (halt := self._halted) is not None:
             raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)
         if self._stopping.is_set() or not self._threads:
             raise ReplicaStopped(f"the replica of {self.log.name} is not running", "start the replica, or stop waiting")
