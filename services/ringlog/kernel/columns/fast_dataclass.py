@@ -63,8 +63,8 @@ def _names(frozen: type[Any], given: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def _is_bare(base: type[Any]) -> bool:
-    """Return True if the base adds nothing to its instances."""
-    return base is object or (base.__dict__.get("__slots__") == () and all(map(_is_bare, base.__bases__)))
+    """Return True if the base adds nothing to its instances. ``Generic`` has no ``__slots__`` in newer Pythons."""
+    return base.__basicsize__ == object.__basicsize__ and base.__dictoffset__ == base.__weakrefoffset__ == 0
 
 
 def is_plain(frozen: type[Any]) -> bool:
