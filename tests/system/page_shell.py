@@ -1,4 +1,4 @@
-"""The page ``docs/quick-start.md``, typed into a shell with an empty home: each block answers as the page shows."""
+"""Pages of the documentation, typed into a shell: command blocks, and whether a block answers as its page shows."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
 
-import pytest
-from tests.ending import taking_down
-from tests.tidy.files import ROOT
+from tests.system.page_walks import Walk
+from tests.tidy.markdown import blocks as fenced
 from tests.waiting import until
 
-from ringlog.stack import Stack
 from ringlog.stack.artifacts import cache_root
 
-pytestmark = pytest.mark.system
-
-PAGE = ROOT / "docs" / "quick-start.md"
-BLOCK = re.compile(r"^```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 REPEAT = "Repeat this command until"
 BLOCK_S = 300
 VARIABLE = re.compile(
@@ -47,11 +41,18 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """Return the command blocks of a page in their order."""
-    found, end = [], 0
-    for block in BLOCK.finditer(page):
-        found.append(Block(block[1], block[2], REPEAT in " ".join(page[end : block.start()].split())))
-        end = block.end()
+    """Return the command blocks of a page in their order. A block of text directly below is the output of a block."""
+    found: list[Block] = []
+    lines, begin, commands_end = page.splitlines(), 0, None
+    for block in fenced(page):
+        end = block.line + block.text.count("\n") + 1
+        if block.language == "sh":
+            before = " ".join(" ".join(lines[begin : block.line - 1]).split())
+            found.append(Block(block.text, None, REPEAT in before))
+            commands_end = end
+        elif block.language == "text" and block.line - 2 == commands_end:
+            found[-1] = replace(found[-1], output=block.text)
+        begin = end
     return found
 
 
@@ -137,14 +138,14 @@ def shell(home: Path, programs: Path) -> Iterator[Shell]:
         opened.close()
 
 
-def follow(block: Block, reader: Shell) -> None:
+def follow(block: Block, reader: Shell, *, expected: int = 0, is_compared: bool = True) -> None:
     """Type a block, again until it answers as shown if the page says so. Raise AssertionError if it does not."""
     answer = 0, ""
 
     def is_as_shown() -> bool:
         nonlocal answer
         answer = reader.run(block.commands)
-        return answer[0] == 0 and matches(block.output or "", answer[1])
+        return answer[0] == expected and (not is_compared or block.output is None or matches(block.output, answer[1]))
 
     try:
         assert until(is_as_shown, "the output of the page") if block.is_repeated else is_as_shown()
@@ -153,24 +154,21 @@ def follow(block: Block, reader: Shell) -> None:
         raise AssertionError(f"{error}\n{block.commands}\n{texts}") from None
 
 
-def test_each_block_answers_as_shown(tmp_path: Path) -> None:
-    home, programs = tmp_path / "home", tmp_path / "programs"
-    home.mkdir()
-    programs.mkdir()
-    (programs / "ringlog").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ringlog.cli "$@"\n')
-    (programs / "ringlog").chmod(0o755)
-    setup, *typed = blocks(PAGE.read_text(encoding="utf-8"))
-    assert setup.commands == "make setup\nsource .venv/bin/activate\n", "the test's shell has the program already"
-    assert len(typed) > 12
-    with taking_down(Stack(home / ".local/state/ringlog/stack")), shell(home, programs) as reader:
-        for block in typed:
-            follow(block, reader)
-    assert [path.name for path in home.iterdir()] == [".local"]
+def program_folder(folder: Path) -> Path:
+    """Put the program ``ringlog`` into a folder for the search path of a shell, and return the folder."""
+    (folder / "ringlog").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ringlog.cli "$@"\n')
+    (folder / "ringlog").chmod(0o755)
+    return folder
 
 
-def test_a_wrong_output_would_be_seen() -> None:
-    shown = "applied at epoch 7, operation join-46\n…\n  finished, epoch 56\n"
-    assert matches(shown, "applied at epoch 12, operation join-3\n  requested, epoch 3\n  finished, epoch 5 \n")
-    assert not matches(shown, "applied at epoch 12, operation join-3\n  cancelled, epoch 5\n")
-    assert not matches('{"line": 1}\n', '{"line": 2}\n')
-    assert not matches("n1  normal\n", "n2  normal\n")
+def type_page(walk: Walk, page: Sequence[Block], reader: Shell) -> None:
+    """Type the blocks of a page that are not left out, in their order."""
+    left, statuses = dict(walk.left_out), dict(walk.statuses)
+    for block in page:
+        reasons = [begin for begin in left if block.commands.startswith(begin)]
+        if reasons:
+            del left[reasons[0]]
+            continue
+        ends = [statuses.pop(begin) for begin in tuple(statuses) if block.commands.startswith(begin)]
+        follow(block, reader, expected=ends[0] if ends else 0, is_compared=walk.is_compared)
+    assert (left, statuses) == ({}, {}), "no block of the page begins so"
