@@ -167,7 +167,7 @@ def _apart(example: QuorumConflict, conflict: Conflict, lost: str) -> str:
     story = (
         f"A coordinator that knows only view {views[earlier].name} sends its {late} to "
         f"{_names(example, group)}, while another coordinator is already in view {views[later].name}, "
-        f"with {_names(example, conflict.write if is_late_read else conflict.read)}."
+        f"with {_names(example, conflict.write if is_late_read else conflict.read)}. "
     )
     if conflict.informed is None:
         return f"{story}No barrier between these views informs the first coordinator. {lost}"
