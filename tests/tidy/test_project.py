@@ -49,6 +49,14 @@ def test_the_project_and_the_program_have_the_same_version() -> None:
     assert (ROOT / project["license-files"][0]).read_text(encoding="utf-8").split()[:2] == ["Apache", "License"]
 
 
+def test_a_release_has_addresses_that_exist() -> None:
+    """Before the first release, the addresses are reserved names that nobody can register."""
+    with (ROOT / "pyproject.toml").open("rb") as stream:
+        urls = tomllib.load(stream)["project"]["urls"]
+    assert {"Documentation", "Source", "Issues", "Changelog"} <= urls.keys()
+    assert ".dev" in ringlog.__version__ or [url for url in urls.values() if ".example/" in url] == []
+
+
 @pytest.mark.parametrize(
     "name", ["requirements.lock", "services/ringlog/stack/artifacts.sha256", "Makefile", ".ci/run"]
 )
