@@ -3,8 +3,9 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 UV ?= uv
+SPARK ?= 4.2
 
-.PHONY: help setup demo quick archives test others soak fuzz explore faults lint docs site lock wheels clean
+.PHONY: help setup demo quick archives test others spark soak fuzz explore faults lint docs site lock wheels clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -40,6 +41,11 @@ others: setup ## Run the quick tests on each other fitting Python that is instal
 	    PYTHONPATH=services "$$python" -m ringlog.stack.bootstrap --light --venv "$$venv" </dev/null \
 	      && "$$venv/bin/pytest" --numprocesses 2 -q -p no:cacheprovider --assert plain --showlocals $(QUICK) </dev/null || exit; \
 	  done
+
+spark: setup ## Run the CDC tests on the Spark release SPARK (default 4.2), in a folder of its own
+	@PYTHONPATH=services .venv/bin/python -m ringlog.stack.bootstrap --venv .venv-spark-$(SPARK) --spark $(SPARK)
+	@.venv-spark-$(SPARK)/bin/pytest --numprocesses 2 --no-loadscope-reorder -m "not soak" tests/cdc \
+	  tests/client/cdc $(wildcard tests/system/test_cdc_*.py) tests/system/test_readers.py $(TEST_FLAGS)
 
 soak: setup ## Run the slow tests that rarely find anything, then fresh seeds of the simulator for HOURS (default 1)
 	@.venv/bin/pytest --numprocesses 2 --no-loadscope-reorder -m soak $(TEST_FLAGS)

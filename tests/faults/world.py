@@ -33,7 +33,7 @@ from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from ringlog.log.kafka.topics import admin_client, topic_name
 from ringlog.protocol import roles
 from ringlog.protocol.submission.results import AppliedResult
-from ringlog.stack.artifacts import jars
+from ringlog.stack.artifacts import spark_jars
 from tests.stopping import stop
 
 from .broker import Broker
@@ -123,7 +123,7 @@ class World:
 
     def _spark(self) -> Process:
         arguments = ["-m", "ringlog_cdc", "run", "--checkpoint", str(self.folder / "checkpoint")]
-        arguments += ["--jars", ",".join(str(jar) for jar in jars("spark")), "--trigger-seconds", "0.5"]
+        arguments += ["--jars", ",".join(str(jar) for jar in spark_jars()), "--trigger-seconds", "0.5"]
         arguments += ["--java-options", "-XX:TieredStopAtLevel=1"]
         return Process("spark", arguments, self._environment("data", "spark"), self.folder)
 

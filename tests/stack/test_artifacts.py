@@ -13,19 +13,31 @@ from ringlog.stack.errors import StackError
 from tests.refusals import raises_code
 
 
+def names(set_name: str) -> set[tuple[str, str]]:
+    return {(jar.name, jar.version) for jar in artifacts.artifacts(set_name)}
+
+
 def test_the_committed_list_names_the_broker_and_the_connectors() -> None:
-    kafka = {(jar.name, jar.version) for jar in artifacts.artifacts("kafka")}
-    spark = {(jar.name, jar.version) for jar in artifacts.artifacts("spark")}
-    assert {("kafka_2.13", "4.2.1"), ("log4j-core", "2.25.4"), ("log4j-slf4j-impl", "2.25.4")} <= kafka
-    lake = {(jar.name, jar.version) for jar in artifacts.artifacts("lake")}
-    assert {("spark-sql-kafka-0-10_2.13", "4.0.2"), ("kafka-clients", "3.9.1")} <= spark
-    assert lake == {("delta-spark_2.13", "4.0.1"), ("delta-storage", "4.0.1")}
+    assert {("kafka_2.13", "4.2.1"), ("log4j-core", "2.25.4"), ("log4j-slf4j-impl", "2.25.4")} <= names("kafka")
+    assert {("spark-sql-kafka-0-10_2.13", "4.0.2"), ("kafka-clients", "3.9.1")} <= names("spark-4.0")
+    assert names("lake-4.0") == {("delta-spark_2.13", "4.0.1"), ("delta-storage", "4.0.1")}
+    assert {("spark-sql-kafka-0-10_2.13", "4.2.0"), ("kafka-clients", "3.9.2")} <= names("spark-4.2")
+    assert {("delta-spark_4.2_2.13", "4.4.0"), ("delta-storage", "4.4.0")} <= names("lake-4.2")
 
 
 def test_no_jar_is_listed_twice_in_a_set() -> None:
-    for set_name in artifacts.SETS:
-        names = [(jar.group, jar.name) for jar in artifacts.artifacts(set_name)]
-        assert len(names) == len(set(names))
+    listed = {one for spark in artifacts.SPARK_RELEASES for one in artifacts.sets(spark)}
+    for set_name in listed:
+        found = [(jar.group, jar.name) for jar in artifacts.artifacts(set_name)]
+        assert len(found) == len(set(found)) > 0
+    assert {jar.set_name for jar in artifacts.parse(artifacts.LIST.read_text())} == listed
+
+
+@pytest.mark.parametrize("found", ["3.5.1", "4.1.0", "5.0.0"])
+def test_another_spark_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifacts, "version", lambda _name: found)
+    with raises_code(StackError, "spark_unsupported", match=found):
+        artifacts.spark_jars()
 
 
 @pytest.mark.parametrize(

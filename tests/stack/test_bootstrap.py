@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.markers import Marker
 
-from ringlog.stack import bootstrap, java
+from ringlog.stack import artifacts, bootstrap, java
 
 
 @pytest.mark.parametrize(
@@ -235,16 +235,22 @@ def test_find_python_knows_each_supported_version() -> None:
 
 def test_a_changed_lock_project_or_python_is_reinstalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
-    monkeypatch.setattr(bootstrap, "LOCK", tmp_path / "lock")
-    (tmp_path / "lock").write_text("a==1\n")
     (tmp_path / "pyproject.toml").write_text("x")
-    stamps = [bootstrap.stamp_of(tmp_path / ".venv")]
-    (tmp_path / "lock").write_text("a==2\n")
-    stamps.append(bootstrap.stamp_of(tmp_path / ".venv"))
+    stamps = [bootstrap.stamp_of(tmp_path / ".venv", lock) for lock in ("a==1\n", "a==2\n")]
     (tmp_path / "pyproject.toml").write_text("y")
-    stamps.append(bootstrap.stamp_of(tmp_path / ".venv"))
+    stamps.append(bootstrap.stamp_of(tmp_path / ".venv", "a==2\n"))
     assert len(set(stamps)) == 3
-    assert bootstrap.stamp_of(tmp_path / ".venv") == stamps[-1]
+    assert bootstrap.stamp_of(tmp_path / ".venv", "a==2\n") == stamps[-1]
+
+
+def test_another_spark_replaces_only_its_own_packages() -> None:
+    default, *others = (bootstrap.lock_blocks(bootstrap.locked(spark)) for spark in artifacts.SPARK_RELEASES)
+    assert default["pyspark"].startswith(f"pyspark=={artifacts.SPARK_RELEASES[0]}.")
+    assert others
+    for release, blocks in zip(artifacts.SPARK_RELEASES[1:], others, strict=True):
+        assert blocks["pyspark"].startswith(f"pyspark=={release}.")
+        assert blocks.keys() == default.keys()
+        assert {name for name in blocks if blocks[name] != default[name]} <= {"pyspark", "py4j"}
 
 
 def test_the_lock_has_the_build_tools_with_their_hashes() -> None:

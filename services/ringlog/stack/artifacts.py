@@ -1,6 +1,7 @@
 """The jars for the broker and Spark: their list, their folder and their verification.
 
-``artifacts.sha256`` lists one jar per line: SHA-256, set, Maven coordinates. Jars are stored in the user's cache, in
+``artifacts.sha256`` lists one jar per line: SHA-256, set, Maven coordinates. A set of Spark's jars
+has the release of Spark in its name. Jars are stored in the user's cache, in
 ``$XDG_CACHE_HOME/ringlog/jars/<set>-<hash of the set's list>/``. A release with another list uses another folder, so
 two checkouts do not affect each other.
 
@@ -13,13 +14,15 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ringlog.stack.errors import StackError
 
 LIST = Path(__file__).with_name("artifacts.sha256")
-SETS = ("kafka", "spark", "lake")
-_LINE = re.compile(r"([0-9a-f]{64})  ([a-z]+)  ([\w.-]+):([\w.-]+):([\w.-]+)")
+SPARK_RELEASES = ("4.0", "4.2")
+"""The Spark releases that the CDC job runs on. The first one is the default of set-up."""
+_LINE = re.compile(r"([0-9a-f]{64})  ([a-z]+(?:-[0-9.]+)?)  ([\w.-]+):([\w.-]+):([\w.-]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,31 @@ def parse(text: str) -> tuple[Artifact, ...]:
 def artifacts(set_name: str) -> tuple[Artifact, ...]:
     """Return the jars of a set in list order, which is the order of the class path."""
     return tuple(artifact for artifact in parse(LIST.read_text(encoding="utf-8")) if artifact.set_name == set_name)
+
+
+def sets(spark: str) -> tuple[str, ...]:
+    """Return the sets that a Spark release needs: the broker, Spark's connectors, Delta."""
+    return "kafka", f"spark-{spark}", f"lake-{spark}"
+
+
+def installed_spark() -> str:
+    """Return the release of the installed PySpark, such as 4.0. Raises StackError ``spark_unsupported``."""
+    try:
+        found = version("pyspark")
+    except PackageNotFoundError:
+        found = "none"
+    release = ".".join(found.split(".")[:2])
+    if release not in SPARK_RELEASES:
+        raise StackError(
+            "spark_unsupported", f"PySpark {found} is installed, not {' or '.join(SPARK_RELEASES)}.", "Run: make setup"
+        )
+    return release
+
+
+def spark_jars() -> tuple[Path, ...]:
+    """Return the jars for the installed PySpark. Raises StackError ``spark_unsupported`` or ``jars_missing``."""
+    _, *own = sets(installed_spark())
+    return tuple(path for name in own for path in jars(name))
 
 
 def cache_root() -> Path:

@@ -12,8 +12,11 @@ Invariants:
 - Each step first checks whether it is done. So a second run is fast and needs no network, and an interrupted run can be
   restarted.
 
-- pip installs only packages from ``requirements.lock``, verified by hash. Packages that build source distributions are
-  installed first, the others without build isolation. So pip never downloads a package that is not in the lock.
+- pip installs only packages from ``requirements.lock``, verified by hash. Packages for a Spark release that is not the
+  default are in ``requirements-spark-RELEASE.lock`` and replace those with the same name.
+
+- Packages that build source distributions are installed first, the others without build isolation. So pip never
+  downloads a package that is not in the lock.
 
 System packages are installed if the process runs as root with apt. Otherwise set-up prints the exact command and exits
 with status 3. Any other failure exits with status 1.
@@ -36,7 +39,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringlog.stack.artifacts import SETS, damaged
+from ringlog.stack.artifacts import SPARK_RELEASES, damaged, sets
 from ringlog.stack.errors import StackError
 from ringlog.stack.java import WANTED, find_java
 from ringlog.stack.redis_server import installed_redis
@@ -244,17 +247,27 @@ def lock_blocks(text: str) -> dict[str, str]:
     return blocks
 
 
-def stamp_of(venv: Path, light: bool = False) -> str:
+def locked(spark: str = SPARK_RELEASES[0]) -> str:
+    """Return the lock for a Spark release: package lines, with a later list's packages in place of earlier ones."""
+    own = ROOT / f"requirements-spark-{spark}.lock"
+    lists = [LOCK] if spark == SPARK_RELEASES[0] else [LOCK, own]
+    blocks: dict[str, str] = {}
+    for path in lists:
+        blocks |= lock_blocks(path.read_text(encoding="utf-8"))
+    return "".join(blocks.values())
+
+
+def stamp_of(venv: Path, lock: str, light: bool = False) -> str:
     """Return a hash of all inputs of an installation: lock, project file, Python version, and ``light``."""
     python = f"{environment_version(venv)}{' light' if light else ''}".encode()
-    parts = (LOCK.read_bytes(), (ROOT / "pyproject.toml").read_bytes(), python)
+    parts = (lock.encode(), (ROOT / "pyproject.toml").read_bytes(), python)
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
-def ensure_dependencies(venv: Path, light: bool = False) -> str:
+def ensure_dependencies(venv: Path, lock: str, light: bool = False) -> str:
     """Install the locked packages and the project, unless the stamp shows the same installation."""
-    stamp, wanted = venv / "ringlog-setup.stamp", stamp_of(venv, light)
-    blocks = lock_blocks(LOCK.read_text(encoding="utf-8"))
+    stamp, wanted = venv / "ringlog-setup.stamp", stamp_of(venv, lock, light)
+    blocks = lock_blocks(lock)
     if light:
         blocks = {name: block for name, block in blocks.items() if name not in HEAVY}
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
@@ -313,9 +326,9 @@ def pip(venv: Path, label: str, arguments: Sequence[str], report: Callable[[str]
 # -- jars --------------------------------------------------------------------------------------------------------------
 
 
-def ensure_jars(venv: Path) -> str:
-    """Download the missing or damaged jars of the broker and Spark."""
-    if any(damaged(set_name) for set_name in SETS):
+def ensure_jars(venv: Path, spark: str) -> str:
+    """Download the missing or damaged jars of the broker and of a Spark release."""
+    if any(damaged(set_name) for set_name in sets(spark)):
         code = subprocess.run([str(venv / "bin" / "python"), "-m", "ringlog.stack.maven"], check=False).returncode
         if code:
             raise SetupFailedError(
@@ -332,6 +345,12 @@ def main() -> int:
     parser.add_argument(
         "--light", action="store_true", help="skip Java, Spark and Redis, which quick tests do not need"
     )
+    parser.add_argument(
+        "--spark",
+        choices=SPARK_RELEASES,
+        default=SPARK_RELEASES[0],
+        help="Spark release to install (default: %(default)s)",
+    )
     asked = parser.parse_args()
     venv = ROOT / asked.venv
     # pip would treat packages in PYTHONPATH as installed.
@@ -341,8 +360,8 @@ def main() -> int:
             *(() if asked.light else (ensure_java, ensure_redis)),
             ensure_compiler,
             lambda: ensure_environment(venv),
-            lambda: ensure_dependencies(venv, asked.light),
-            *(() if asked.light else (lambda: ensure_jars(venv),)),
+            lambda: ensure_dependencies(venv, locked(asked.spark), asked.light),
+            *(() if asked.light else (lambda: ensure_jars(venv, asked.spark),)),
         )
         done = [step() for step in steps]
     except (SetupFailedError, StackError) as error:

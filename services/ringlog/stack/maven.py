@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from ringlog.stack.artifacts import SETS, Artifact, cache_root, damaged, file_hash, jar_folder
+from ringlog.stack.artifacts import Artifact, cache_root, damaged, file_hash, installed_spark, jar_folder, sets
 from ringlog.stack.errors import StackError
 from ringlog.stack.java import find_java
 from ringlog.stack.processes import locked
@@ -165,9 +165,12 @@ def _put_in_place(wanted: Iterable[Artifact], staging: Path, set_name: str) -> l
 
 
 def main() -> None:
-    """Download all sets and print a line for each jar (``python -m ringlog.stack.maven``). Exit status 1 on failure."""
+    """Download the sets of the installed PySpark (``python -m ringlog.stack.maven``). Print a line for each jar.
+
+    The exit status is 1 on failure.
+    """
     try:
-        for set_name in SETS:
+        for set_name in sets(installed_spark()):
             fetch(set_name, lambda text: print(text, flush=True))
     except StackError as error:
         sys.exit(f"{error.code}: {error.detail}\n{error.hint}")

@@ -25,7 +25,7 @@ from ringlog.operator.views.clocks import clock_lines
 from ringlog.operator.views.words import lifetime, when
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext, current_cluster
-from ringlog.stack.artifacts import jars
+from ringlog.stack.artifacts import spark_jars
 from ringlog.stack.errors import StackError
 from ringlog_cdc.cli import launcher
 from ringlog_cdc.cli import run as run_job
@@ -40,7 +40,7 @@ def _defaults(context: typer.Context) -> None:
     if last is not None and context.invoked_subcommand == "run":  # The job resolves the broker itself.
         os.environ.setdefault("RINGLOG_CLUSTER", last.cluster)
     with suppress(StackError):  # Without the jars, the user's Spark may have the connectors.
-        os.environ.setdefault("RINGLOG_SPARK_JARS", ",".join(str(path) for path in (*jars("spark"), *jars("lake"))))
+        os.environ.setdefault("RINGLOG_SPARK_JARS", ",".join(str(path) for path in spark_jars()))
 
 
 app.command("run")(run_job)
