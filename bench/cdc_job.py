@@ -53,7 +53,7 @@ from ringlog.kernel.values import CdcOptions
 from ringlog.log.kafka.topics import admin_client, topic_name
 from ringlog.runtime.kafka.config import spark_options
 from ringlog.stack import StackInfo
-from ringlog.stack.artifacts import jars
+from ringlog.stack.artifacts import spark_jars
 from ringlog.wire.records import Cell, encode_mutation, mutation_key, mutation_partition
 from ringlog_cdc.driver.job import CONSUMER_OPTIONS, CdcJob
 from ringlog_cdc.driver.session import open_session
@@ -111,7 +111,7 @@ def started(*, lake: bool = False) -> Iterator[tuple[StackInfo, SparkSession, Pa
     stack = plain_stack(folder / "stack")
     try:
         info = stack.up("quick")
-        found = (*jars("spark"), *(jars("lake") if lake else ()))
+        found = spark_jars()
         session = open_session("ringlog-bench", found, "local[2]", memory="2g", lake=lake)
         try:
             yield info, session, folder

@@ -33,7 +33,7 @@ from tests.system.cdc_world import founded, now_us
 from ringlog.client.cdc import CdcReader
 from ringlog.log.kafka.topics import topic_name
 from ringlog.stack import StackInfo
-from ringlog.stack.artifacts import jars
+from ringlog.stack.artifacts import spark_jars
 from ringlog.wire.records import Cell
 from ringlog_cdc import read_cdc
 from ringlog_cdc.driver.session import open_session
@@ -79,7 +79,7 @@ def _by_spark(where: Where, folder: Path, rows: int, cores: int, bare: float) ->
     """Run all Spark readers with this number of tasks at a time. Return the rate of a bare count, ``bare`` if that is
     known.
     """
-    session = open_session("ringlog-bench", jars("spark"), f"local[{cores}]")
+    session = open_session("ringlog-bench", spark_jars(), f"local[{cores}]")
     try:
         _written(read_cdc(session, *where).limit(1))  # the first Python worker is slow to start
         if not bare:

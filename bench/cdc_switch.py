@@ -27,7 +27,7 @@ from tests.plain_stack import plain_stack
 from tests.system.cdc_world import World, founded, now_us, until, write
 
 from ringlog.kernel.model.settings import setting
-from ringlog.stack.artifacts import jars
+from ringlog.stack.artifacts import spark_jars
 from ringlog_cdc.driver.job import CdcJob
 from ringlog_cdc.driver.session import open_session
 from ringlog_cdc.settings import JobSettings
@@ -47,7 +47,7 @@ def main() -> None:
     stack = plain_stack(folder / "stack")
     try:
         info = stack.up("quick")
-        session = open_session("ringlog-bench", jars("spark"), "local[2]")
+        session = open_session("ringlog-bench", spark_jars(), "local[2]")
         try:
             with founded(info.bootstrap_servers, f"b{uuid.uuid4().hex[:10]}") as world:
                 _switch(world, "n0")

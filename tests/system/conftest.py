@@ -24,7 +24,7 @@ from tests.system.registers_cluster import RegistersCluster
 from tests.system.user import User
 
 from ringlog.stack import StackInfo
-from ringlog.stack.artifacts import jars
+from ringlog.stack.artifacts import spark_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         with stopping(
             SparkSession.builder.master("local[2]")
             .appName("ringlog-tests")
-            .config("spark.jars", ",".join(str(jar) for jar in (*jars("spark"), *jars("lake"))))
+            .config("spark.jars", ",".join(str(jar) for jar in spark_jars()))
             .config(map=delta.SETTINGS)
             .config("spark.driver.memory", "1g")
             .config("spark.driver.extraJavaOptions", " ".join((QUICK, *java.options(SPARK))))

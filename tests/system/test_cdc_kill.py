@@ -19,7 +19,7 @@ import pytest
 from tests.system.cdc_world import World, until, write
 from tests.system.test_cdc_compound import carts, demanded, history, logged
 
-from ringlog.stack.artifacts import jars
+from ringlog.stack.artifacts import spark_jars
 from ringlog.wire.records import decode_cdc_row
 from ringlog_cdc.plan.plan import FIRST
 from ringlog_cdc.plan.store import PlanStore
@@ -39,7 +39,7 @@ def driver(world: World, checkpoint: Path, *options: str) -> Iterator[subprocess
         "--checkpoint",
         str(checkpoint),
         "--jars",
-        ",".join(map(str, (*jars("spark"), *jars("lake")))),
+        ",".join(map(str, spark_jars())),
         "--direct",
     ]
     command += ["--max-offsets-per-trigger", str(BATCH), "--trigger-seconds", "0"]

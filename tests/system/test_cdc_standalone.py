@@ -18,7 +18,7 @@ from tests.system.spark_cluster import ROOT, SparkCluster, driver_environment, s
 
 from ringlog.kernel.commands.schema.tables import AlterTable
 from ringlog.kernel.values import CdcOptions
-from ringlog.stack.artifacts import jars
+from ringlog.stack.artifacts import spark_jars
 from ringlog.stack.processes import choose
 from ringlog.wire.records import Cell, Mutation, decode_cdc_row
 
@@ -181,7 +181,7 @@ def test_connect_clients_read_the_rows_of_a_job(shop: World, tmp_path: Path) -> 
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
     }
-    connectors = ",".join(str(jar) for jar in jars("spark"))
+    connectors = ",".join(str(jar) for jar in spark_jars())
     command = submit("local[2]", launcher, *job, "--direct", settings=settings, jars=connectors)
     environment = driver_environment(Path(sys.executable))
     with output.open("wb") as file:

@@ -65,7 +65,7 @@ def test_the_blocks_of_a_page_can_be_typed(walk: Walk, reader: Shell, home: Path
 
 @pytest.mark.parametrize(("page", "number"), PROGRAMS, ids=lambda part: str(part))
 def test_a_program_of_a_page_runs(page: str, number: int, reader: Shell, home: Path) -> None:
-    stack = Stack(home / ".local/state/ringlog/stack").address
+    stack = Stack(home / ".local/state/ringlog/stack").address()
     assert stack is not None
     block = [one for one in fenced((DOCS / page).read_text(encoding="utf-8")) if one.language == "python"][number]
     program = block.text.replace("127.0.0.1:9092", stack.bootstrap).replace("redis://127.0.0.1:6379/0", stack.redis)

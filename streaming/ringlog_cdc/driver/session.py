@@ -46,7 +46,8 @@ SQL_SETTINGS = {
     "spark.sql.streaming.stopTimeout": "30s",
 }
 FILES_SETTING = "spark.sql.streaming.checkpointFileManagerClass"
-FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+FILES = "org.apache.spark.sql.execution.streaming.{}FileSystemBasedCheckpointFileManager"
+"""Format of the class name. Spark 4.1 moved the class to a package of its own."""
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 PROBES = 2
 """Tasks that check the workers."""
@@ -269,7 +270,7 @@ def logs_without_shell(session: SparkSession) -> Iterator[None]:
     one driver only.
     """
     before = session.conf.get(FILES_SETTING, None)
-    session.conf.set(FILES_SETTING, FILES)
+    session.conf.set(FILES_SETTING, FILES.format("" if session.version.startswith("4.0.") else "checkpointing."))
     try:
         yield
     finally:
