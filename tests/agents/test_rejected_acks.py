@@ -84,7 +84,7 @@ def test_a_new_master_key_revokes_accepted_acks(tmp_path: Path, monkeypatch: pyt
     thread.add_record(1, with_mac(encoded_ack("1@own"), key_of(MASTER, ONE)))
     acks = run_steps(update_acks(acks, Wait.NOTHING), perform)
     assert acks.newest(STATE)[ONE].incarnation == "1@own"
-    assert [(one.name, one.value) for one in thread.figures()] == [("ringlog_acks_not_believed", 1)]
+    assert [(one.name, one.value) for one in thread.figures()] == [("ringlog_acks_rejected", 1)]
     assert thread.refused() == (), "its valid acknowledgement came later"
     thread.add_record(2, encoded_ack("1000@thief"))
     assert run_steps(update_acks(acks, Wait.NOTHING), perform) is acks

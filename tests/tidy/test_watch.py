@@ -101,7 +101,7 @@ def test_critical_conditions_have_an_alert() -> None:
         "ringlog_awaited_node",
         "ringlog_node_streams_given_up",
         "ringlog_certificate_expires_seconds",
-        "ringlog_acks_not_believed_total",
+        "ringlog_acks_rejected_total",
         "ringlog_clock_seconds",
         "ringlog_cdc_writers_low_watermark_seconds",
     }

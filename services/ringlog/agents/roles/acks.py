@@ -89,7 +89,7 @@ class AcksThread(ControllerThread):
 
     def figures(self) -> Iterator[Sample]:
         """Yield the number of acknowledgements that were ignored because of their MAC."""
-        yield Sample("ringlog_acks_not_believed", self._rejected_acks.records)
+        yield Sample("ringlog_acks_rejected", self._rejected_acks.records)
 
     def refused(self) -> tuple[RefusedProposal, ...]:
         """Return the rejected proposals, and the nodes whose acknowledgements are ignored."""

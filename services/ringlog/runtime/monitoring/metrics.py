@@ -200,7 +200,7 @@ _ROWS: Final = (
         "The first epoch of the log after a truncation; 0: not truncated.",
     ),
     Metric(
-        "ringlog_acks_not_believed",
+        "ringlog_acks_rejected",
         "counter",
         ACK_READERS,
         "Acknowledgements without a valid MAC of their node; counted only if `ack.master` exists.",
