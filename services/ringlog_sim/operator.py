@@ -276,7 +276,7 @@ class SimOperator:
         from ringlog_sim.families.schema import batched
 
         drawn = next(family.commands[kind] for family in FAMILIES if kind in family.commands)
-        assert drawn is not None, "operators do not send what only agents send"
+        assert drawn is not None, "the drawn command is an operator's command"
         chance = Chance(self.sim.world.seed, f"command/{number}")
         if kind in ("AdvanceOperation", "CancelOperation", "FailOperation"):
             yield from self._wait_for(chance.pick(WATCHED))

@@ -78,7 +78,7 @@ class FencedProducer:
 
         Also raises RecordTooLarge if a record can never be written. Then no record is.
         """
-        assert iter(records) is not records, "each attempt iterates them anew"
+        assert iter(records) is not records, "records can be iterated again for each attempt"
         if self._superseded is not None:
             raise self._superseded
         for _ in range(ATTEMPTS_MAX):

@@ -74,7 +74,7 @@ def status(
     yield whole
     _print_summary(whole["summary"])
     broker = used_broker()
-    assert broker is not None, "the context came from it"
+    assert broker is not None, "the context has a broker"
     out.print(f"broker {broker.bootstrap}, set by {broker.origin}")
     _print_status(state, whole["directory"])
     for pause in whole["pauses"]:

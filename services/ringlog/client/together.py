@@ -68,5 +68,5 @@ class ResultSlot(Generic[T]):
         """Return the answer, or raise the error."""
         if self._error is not None:
             raise self._error
-        assert self._answer is not None, "it was filled"
+        assert self._answer is not None, "the answer is set before the event"
         return self._answer

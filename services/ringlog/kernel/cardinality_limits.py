@@ -30,7 +30,7 @@ COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
     "writers": (10_000, "CDC writers, those included that were fenced"),
 } | {part.name: part.most for part in sections_of(ClusterState) if part.most is not None}
 """Section of the state to its maximum number of items, and a description of them."""
-assert COUNTS_MAX.keys() < {*PARTS}, "each is a section of the state"
+assert COUNTS_MAX.keys() < {*PARTS}, "each name is a section of the state"
 
 
 def _beyond() -> Callable[[ClusterState, ClusterState], str]:
@@ -58,5 +58,5 @@ def too_many(before: ClusterState, after: ClusterState) -> Rejected | None:
     if not part:
         return None
     most, subject = COUNTS_MAX[part]
-    assert most < len(getattr(after, part)) > len(getattr(before, part)), "only what grows is refused"
+    assert most < len(getattr(after, part)) > len(getattr(before, part)), "only a growing section is rejected"
     return Rejected("too_many", f"{part}: the state has {len(getattr(before, part))} {subject}, the limit is {most}")

@@ -431,7 +431,7 @@ assert {publication.part.name for publication in PUBLICATIONS} == {name for name
 
 CHANGE_TOPICS: Final = (*dict.fromkeys(publication.topic for publication in PUBLICATIONS), EPOCHS)
 """The suffixes of the topics' names, in the order of the records of a difference."""
-assert EPOCHS not in CHANGE_TOPICS[:-1], "the record of an epoch closes its difference"
+assert EPOCHS not in CHANGE_TOPICS[:-1], "the epoch record comes after the other change records"
 assert CHANGE_TOPICS.index(CDC_STREAMS) < CHANGE_TOPICS.index(BY_NAME["generations"].topic), (
-    "a reader of a generation has its streams"
+    "streams are published before their generation"
 )

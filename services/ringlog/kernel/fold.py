@@ -78,7 +78,7 @@ from ringlog.kernel.values import Command, is_uuid
 
 SCHEMA_PARTS: Final = tuple(part.name for part in PARTS if part.topic == SCHEMA)
 """The sections that the schema version covers: any change in them gives a new version, also in a recovery."""
-assert {*LIVING} < {*SCHEMA_PARTS}, "each part of the schema is in its version"
+assert {*LIVING} < {*SCHEMA_PARTS}, "the schema version covers each section of the schema"
 
 
 def by_log_or_digest(before: ClusterState, after: ClusterState, context: EntryContext) -> ClusterState:
@@ -132,8 +132,8 @@ def decide(state: ClusterState, command: Command, context: EntryContext) -> Deci
         if isinstance(decision, Accepted):
             if decision.state is state:
                 return decision
-            assert decision.state.epoch == state.epoch, "the epoch belongs to the fold"
-            assert decision.state.history is state.history, "the history belongs to the fold"
+            assert decision.state.epoch == state.epoch, "a decision does not change the epoch"
+            assert decision.state.history is state.history, "a decision does not change the history"
             if state.recoveries:
                 if (held := held_by_recovery(state, decision.state, command)) is not None:
                     return held

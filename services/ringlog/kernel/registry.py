@@ -76,21 +76,23 @@ def _rules() -> dict[type[Command], Rule]:
                 assert kind not in found, f"{kind.__name__} has one rule"
                 found[kind] = rule
         commands = {kind for kind in vars(family).values() if isinstance(kind, type) and issubclass(kind, Command)}
-        assert {kind for kind in commands if kind.__module__ == family.__name__} <= found.keys(), "each has a rule"
+        assert {kind for kind in commands if kind.__module__ == family.__name__} <= found.keys(), (
+            "each command has a rule"
+        )
     return found
 
 
 RULES: Final = _rules()
 
-assert all("PAUSED_BY" in vars(kind) for kind in RULES), "each command says which pause blocks it"
-assert all(kind.PAUSED_BY in (UNPAUSED, *SCOPES) for kind in RULES), "a scope of pauses, or none"
+assert all("PAUSED_BY" in vars(kind) for kind in RULES), "each command declares the pause that blocks it"
+assert all(kind.PAUSED_BY in (UNPAUSED, *SCOPES) for kind in RULES), "the declared pause is a scope or none"
 assert all({"keyspace", "name"} <= {one.name for one in fields(kind)} for kind in RULES if kind.CHANGES_ITS_TABLE), (
     "a command that changes its table names it"
 )
 
 COMMANDS: Final[dict[str, type[Command]]] = {kind.__name__: kind for kind in RULES}
 """Kind (the wire name) to class."""
-assert len(COMMANDS) == len(RULES), "a command is known by its name"
+assert len(COMMANDS) == len(RULES), "names of commands are unique"
 
 VERSIONS: Final[dict[str, int]] = {name: kind.VERSION for name, kind in COMMANDS.items()}
 """Kind to the version that this release writes."""

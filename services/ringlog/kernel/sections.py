@@ -41,8 +41,8 @@ def listed_nodes(state: states.ClusterState) -> Mapping[str, states.Node]:
 
 
 PARTS: Final = (
-    StateSection("settings", int, unpublished={WHOLE: "bounds by which operators rule; no consumer depends on them"}),
-    StateSection("terms", Term, unpublished={WHOLE: "the topic agents tells who acts"}),
+    StateSection("settings", int, unpublished={WHOLE: "limits that operators set; no consumer depends on them"}),
+    StateSection("terms", Term, unpublished={WHOLE: "the topic agents names the active instances"}),
     StateSection("nodes", states.Node, NODES, key="node id", items=listed_nodes, uses=("nodes", "operations")),
     StateSection("node_names", str, hidden={WHOLE: "repeats names and ids of nodes"}),
     StateSection("token_owners", str, hidden={WHOLE: "repeats the tokens of nodes"}),
@@ -62,34 +62,32 @@ PARTS: Final = (
         "keyspace/",
         "name",
         hidden={
-            "made": "says whose registers are a namesake's, to who keeps them and folds the log",
-            "joined": "says what counts for those who keep registers, and fold the log",
+            "made": "nodes read it from the log to recognize registers of a dropped keyspace of the same name",
+            "joined": "nodes read it from the log to decide which members have registers",
         },
         unpublished={
-            "replication": "spelled out as strategy, factor, datacenters, zone; under this name is the placement's key",
-            "placement": "is the placement's key, under replication",
+            "replication": "shown as strategy, factor, datacenters and zone; this name has the key of the placement",
+            "placement": "shown as replication",
         },
     ),
     StateSection("tables", Table, SCHEMA, "table/", "keyspace.table"),
-    StateSection(
-        "table_ids", str, hidden={WHOLE: "repeats the ids of tables, and remembers those that are never used again"}
-    ),
+    StateSection("table_ids", str, hidden={WHOLE: "repeats the ids of tables, and keeps those of dropped tables"}),
     StateSection("types", UserType, SCHEMA, "type/", "keyspace.type"),
     StateSection(
         "schema_version",
         str,
         items=lambda state: {"version": state.schema_version} if state.schema_version else {},
-        unpublished={WHOLE: "a reader of the topic schema sees each change"},
+        unpublished={WHOLE: "the topic schema has each change"},
     ),
     StateSection(
         "operations",
         states.Operation,
         OPERATIONS,
         key="operation id",
-        hidden={"plan": "grows with the ring, and only the fold carries it out; each range says what moves in it"},
+        hidden={"plan": "grows with the ring, and only the fold uses it; each range shows its own move"},
         unpublished={
-            "locks": "grow with the ring; only admission asks for them",
-            "reports": "grow with the number of nodes that gain",
+            "locks": "grow with the ring; only admission uses them",
+            "reports": "grow with the number of nodes that receive ranges",
             "ignored": "grow with the number of nodes that are down",
         },
         split_fields=(SplitField("locks", "locks", lambda lock: f"{lock.replication}/{lock.end}"),),
@@ -99,9 +97,9 @@ PARTS: Final = (
         TabletMap,
         TABLETS,
         key="keyspace.table",
-        hidden={"ends": "repeats the ends of the tablets", "held": "counts their replicas"},
+        hidden={"ends": "repeats the ends of the tablets", "held": "repeats the replicas of the tablets"},
         unpublished={
-            "nodes": "each tablet names its own",
+            "nodes": "each tablet has its own nodes",
             "chunks": "tablets are shown one by one",
             "transitions": "are shown with their tablets",
         },
@@ -117,12 +115,12 @@ PARTS: Final = (
         key="generation id",
         items=lambda state: {generation.id: generation for generation in state.generations},
         unpublished={
-            "ranges": "are shown one by one, in cdc-streams; the record has their number",
-            "forgotten": "the record has number and digest of the streams as before",
-            "expired": "under this name is since when, not with which epoch",
+            "ranges": "have their own records in cdc-streams; this record has their number",
+            "forgotten": "the record keeps the number and the digest of the streams",
+            "expired": "this name has the time of the expiry, not its epoch",
             "expired_at": "is shown as expired",
         },
-        hidden={"tables": "are shown stream by stream, as tablet_streams; cdc-streams has them, too"},
+        hidden={"tables": "are shown by stream, as tablet_streams and in cdc-streams"},
         split_fields=(
             SplitField("streams", "ranges", lambda described: str(described.end)),
             SplitField("tablet_streams", "tablet_streams", lambda one: f"{one.table}/{one.end}"),
@@ -132,55 +130,53 @@ PARTS: Final = (
         "prepared",
         states.PreparedGeneration,
         items=lambda state: {} if state.prepared is None else {state.prepared.id: state.prepared},
-        hidden={"received": "streams that do not exist before the commit, a part of them at that"},
-        unpublished={WHOLE: "a generation is published when it is committed, and may be dropped before"},
+        hidden={"received": "an incomplete list of streams that do not exist before the commit"},
+        unpublished={WHOLE: "a prepared generation may be dropped; it is published after its commit"},
     ),
-    StateSection(
-        "writers", states.CdcWriter, unpublished={WHOLE: "what they promise ends in the close of a generation"}
-    ),
+    StateSection("writers", states.CdcWriter, unpublished={WHOLE: "consumers see their effect: a closed generation"}),
     StateSection(
         "past_ttls",
         states.PastTtl,
         items=lambda state: {str(past.until): past for past in state.past_ttls},
-        unpublished={WHOLE: "what comes of it is the expiry of generations"},
+        unpublished={WHOLE: "consumers see their effect: the expiry of generations"},
     ),
     StateSection(
         "settled",
         Settled,
         items=lambda state: {"verdicts": state.settled} if state.settled.until else {},
-        unpublished={WHOLE: "who judges writes folds the log"},
+        unpublished={WHOLE: "validators of writes fold the log"},
     ),
-    StateSection("pauses", Pause, unpublished={WHOLE: "what operators hold up; no consumer depends on it"}),
+    StateSection("pauses", Pause, unpublished={WHOLE: "changes that operators pause; no consumer depends on them"}),
     StateSection(
         "service_goal",
         ServiceGoal,
         items=lambda state: {"service": state.service_goal} if state.service_goal != ServiceGoal() else {},
-        unpublished={WHOLE: "what operators want of the metadata service; its topic has the members"},
+        unpublished={WHOLE: "the target that operators set; the topic service has the members"},
     ),
     StateSection(
-        "table_lives", TableLifetime, hidden={WHOLE: "repeats tables, as they were; who judges writes folds the log"}
+        "table_lives", TableLifetime, hidden={WHOLE: "has past versions of tables; validators of writes fold the log"}
     ),
     *sections_of(states.ClusterState),
 )
 """The sections, in the order of publication."""
 
-assert sorted(part.name for part in PARTS) == sorted(states.PARTS), "each part is declared once"
+assert sorted(part.name for part in PARTS) == sorted(states.PARTS), "each section is declared once"
 assert all(
     not {*part.hidden, *part.unpublished} - {WHOLE} - {one.name for one in fields(part.item)}
     for part in PARTS
     if is_dataclass(part.item)
-), "what is not shown is a field"
+), "hidden and unpublished names are fields of the item"
 
-assert all(part.hidden.keys().isdisjoint(part.unpublished) for part in PARTS), "a field has one reason not to be shown"
+assert all(part.hidden.keys().isdisjoint(part.unpublished) for part in PARTS), "no field is both hidden and unpublished"
 assert all(bool(part.topic) != (WHOLE in {*part.hidden, *part.unpublished}) for part in PARTS), (
-    "a part has a topic, or the reason why it has none"
+    "a section has either a topic or a reason to have none"
 )
-assert all({*part.uses} < {*states.PARTS} for part in PARTS), "items follow from sections of the state"
+assert all({*part.uses} < {*states.PARTS} for part in PARTS), "items are derived from named sections of the state"
 assert all(hasattr(part.item, split.field) for part in PARTS for split in part.split_fields if split.field), (
-    "a field that is shown element by element is one of the item"
+    "a split field is a field of the item"
 )
 
 _KEYS = [(part.topic, part.prefix) for part in PARTS if part.topic]
-assert len(set(_KEYS)) == len(_KEYS), "the keys of two parts in one topic differ by their prefix"
+assert len(set(_KEYS)) == len(_KEYS), "sections in one topic have different key prefixes"
 
 BY_NAME: Final = {part.name: part for part in PARTS}

@@ -55,9 +55,9 @@ SIZE_ABOVE: Final = 10
 SIZE_MAX: Final = 100
 """The maximum number of members: each keeps the whole log."""
 
-assert {*GATED} < {*STAGES, GONE}, "each is a stage, or the end of the last"
-assert [*SIZES] == sorted(SIZES), "the first row that fits is the narrowest"
-assert SIZES[-1][1] < SIZE_ABOVE <= SIZE_MAX, "more nodes have more members"
+assert {*GATED} < {*STAGES, GONE}, "each name is a stage, or the end of the last one"
+assert [*SIZES] == sorted(SIZES), "sizes are sorted"
+assert SIZES[-1][1] < SIZE_ABOVE <= SIZE_MAX, "larger clusters have more members"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,14 @@ def read_group(state: ClusterState) -> tuple[NodeId, ...]:
 def automatic_size(nodes: int) -> int:
     """Return the number of members for a number of nodes."""
     members = next((size for most, size in SIZES if nodes <= most), SIZE_ABOVE) if nodes else 0
-    assert members <= nodes, "each member is another node"
+    assert members <= nodes, "there are at most as many members as nodes"
     return members
 
 
 def wanted_size(state: ClusterState) -> int:
     """Return the wanted number of members."""
     goal = state.service_goal
-    assert not (goal.automatic and goal.size), "a number, or automatic"
+    assert not (goal.automatic and goal.size), "the goal is either a size or automatic"
     return automatic_size(sum(_stays(node) for node in state.nodes.values())) if goal.automatic else goal.size
 
 
@@ -117,7 +117,7 @@ def next_step(state: ClusterState) -> ServiceStep | None:
     moving = next((one for _, one in in_order(state.service) if one.stage != MEMBER), None)
     if moving is None:
         return _begun(state)
-    assert sum(one.stage != MEMBER for one in state.service.values()) == 1, "one node at a time is on its way"
+    assert sum(one.stage != MEMBER for one in state.service.values()) == 1, "exactly one node is joining or leaving"
     if moving.stage == LEAVING:
         return ServiceStep(moving.node, GONE)
     return ServiceStep(moving.node, LEAVING if unfit(state, state.nodes[moving.node]) else MEMBER)

@@ -137,7 +137,7 @@ configuration.
 
 _PARTITION_MOST = _PARTITION + 26 * _NAMED * (REPLICAS_MAX + 1) + 4 * REASON_LENGTH_MAX
 """The maximum weight of a partition: 24 configurations, nodes to remove and to add back, a reason."""
-assert _PARTITION_MOST <= CHANGE_BYTES_MAX <= PARTITIONS_BYTES_MAX, "one partition is never too large"
+assert _PARTITION_MOST <= CHANGE_BYTES_MAX <= PARTITIONS_BYTES_MAX, "the record of one partition is within the limit"
 
 
 def weight_of_partition(partition: ZonePartition) -> int:

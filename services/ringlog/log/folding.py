@@ -87,7 +87,7 @@ class FoldedRecord:
         """The founder, if this entry created the cluster."""
         if self.before.epoch > 0 or self.after.epoch == 0:
             return None
-        assert isinstance(self.item, Entry), "only an entry makes an epoch"
+        assert isinstance(self.item, Entry), "only an entry has an epoch"
         return ClusterOrigin(self.after.cluster_id, self.item.submitter, self.item.at, self.offset)
 
     @property

@@ -108,7 +108,7 @@ def _of_tablets(state: ClusterState, node: NodeId) -> Iterator[StreamingWork]:
 
 def _of_session(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> StreamingWork | None:
     transition = tablet.transition
-    assert transition is not None, "sessions are those of transitions"
+    assert transition is not None, "only a migrating tablet has stream sessions"
     name = session(tablets.table, tablet.index, transition)
     if not name:
         return None

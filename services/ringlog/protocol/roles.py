@@ -40,7 +40,7 @@ class Role:
 
     def protocol(self) -> Callable[[], Steps[None]]:
         """Return the coroutine function of ``steps``. It serves one term."""
-        assert self.steps, f"{self.name} has a shell"
+        assert self.steps, f"{self.name} has steps"
         module = importlib.import_module(f"ringlog.protocol.{self.name}.{self.name}")
         made: Callable[[], Steps[None]] = getattr(module, self.steps)
         return made

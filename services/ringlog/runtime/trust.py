@@ -182,7 +182,7 @@ def server_context(trust: Callable[[], Trust]) -> ssl.SSLContext | None:
 
     def choose(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
         found = trust().server
-        assert found is not None, "files that take TLS back are not taken over"
+        assert found is not None, "a file without TLS is not adopted"
         connection.context = found
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

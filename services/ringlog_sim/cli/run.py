@@ -190,7 +190,7 @@ def _draw(path: Path, seed: int, profile: str) -> None:
 
     chosen = PROFILES[profile_of(seed) if profile == ALL else profile]
     chart = run_script(draw_script(seed, chosen), filming=True).chart
-    assert chart is not None, "it was asked for"
+    assert chart is not None, "the chart was requested"
     draw(path, chart)
 
 

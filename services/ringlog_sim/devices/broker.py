@@ -343,7 +343,7 @@ class SimBroker:
     def delete_before(self, topic: str, offset: int) -> None:
         """Delete the records before ``offset``, which is replicated."""
         partition = self.topics[topic][0]
-        assert offset <= partition.high, "nothing beyond the high watermark can go"
+        assert offset <= partition.high, "only records below the high watermark are deleted"
         if offset > partition.begin:
             partition.begin = offset
             self.let_go(offset)

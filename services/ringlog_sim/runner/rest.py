@@ -101,7 +101,7 @@ def unended_zones(state: ClusterState, words: SessionReports, nodes: Mapping[str
     found = []
     for key, one in in_order(state.zone_partitions):
         waits = waits_of(state, one, words)
-        assert waits or not one.pending, "what is pending waits for something"
+        assert waits or not one.pending, "a pending partition has a reason to wait"
         for wait in waits:
             if _has_to_come(state, one, wait, runs, stands):
                 found.append(f"partition {key} waits for {wait}")

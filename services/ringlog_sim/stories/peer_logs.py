@@ -69,7 +69,7 @@ def bent(reply: EntriesReply, lie: str, state: ClusterState, chance: Chance) -> 
         return reply
     number = chance.below(len(entries))
     found = decode_entry(entries[number])
-    assert isinstance(found, Entry), "what a log has applied is an entry"
+    assert isinstance(found, Entry), "an applied record is an entry"
     match lie:
         case "gap":
             del entries[number]

@@ -77,7 +77,7 @@ def _first_line(operations: tuple[ClientOperation, ...]) -> int:
 def explain(report: KeyReport, operations: tuple[ClientOperation, ...]) -> ShortestCounterexample:
     """Return the smallest counterexample found in a key that is not linearizable."""
     decision = report.decision
-    assert decision.verdict is Linearizability.NOT_LINEARIZABLE, "there is something to explain"
+    assert decision.verdict is Linearizability.NOT_LINEARIZABLE, "the history is not linearizable"
     if report.method is Method.EPOCHS:
         return ShortestCounterexample(report.key, decision.line, decision.why, decision.culprits, True)
     completed = tuple(one for one in until(operations, decision.line) if _matters(one))

@@ -98,7 +98,7 @@ def _whole(whole: ClientOperation | None, wrong: list[KeyVerdict]) -> dict[str, 
         return epochs
     last = 0
     for entry in whole.answer:
-        assert isinstance(entry, tuple), "the whole log is pairs"
+        assert isinstance(entry, tuple), "a reading of the whole log consists of pairs"
         request, epoch = entry
         if request in epochs:
             wrong.append(_no(f"request {request} was applied twice", whole.returned, whole))
@@ -113,7 +113,7 @@ def _against(
     operations: tuple[ClientOperation, ...], whole: ClientOperation, epochs: dict[str, int]
 ) -> Iterable[KeyVerdict]:
     """Yield answers that contradict the whole log."""
-    assert whole.returned is not None, "only an answered reading is the whole log"
+    assert whole.returned is not None, "a reading of the whole log has returned"
     for one in operations:
         if one.op is not Op.COMMIT:
             continue

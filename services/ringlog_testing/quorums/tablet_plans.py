@@ -384,7 +384,7 @@ def _removed_again(until: tuple[ClusterState, ...], moving: ServiceMember) -> Ta
 def _turned_back(until: tuple[ClusterState, ...], tablets: TabletMap, tablet: Tablet) -> TabletWalk:
     """Return the path of a tablet that reverts in the last of these states, with a fault if the outcome is wrong."""
     transition = tablet.transition
-    assert transition is not None, "it is in a stage"
+    assert transition is not None, "the tablet is migrating"
     world, stage = WalkWorld(until[-1]), STAGES[transition.stage]
     outcome = world.apply(RevertTablets((TabletRevert(tablets.table, tablet.index, "tried"),)))
     may = stage.back and not (kind_of(transition).within_node and stage.name == WRITE_BOTH_READ_NEW)

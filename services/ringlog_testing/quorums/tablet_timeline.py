@@ -65,7 +65,7 @@ def histories(states: Sequence[ClusterState]) -> Iterator[Placed]:
 
 
 def _begun(was: Tablet, now: Tablet) -> TabletPassage:
-    assert now.transition is not None, "it begins"
+    assert now.transition is not None, "the tablet is migrating"
     all_nodes = nodes_of(members(now, Side.BOTH))
     bit = {node: 1 << number for number, node in enumerate(dict.fromkeys(all_nodes))}
     settled = mask_of(bit, nodes_of(was.replicas))
@@ -75,7 +75,7 @@ def _begun(was: Tablet, now: Tablet) -> TabletPassage:
 
 def _entered(table: str, now: Tablet, passage: TabletPassage) -> None:
     """Add the view of a stage, if it is a new stage."""
-    assert now.transition is not None, "it goes on"
+    assert now.transition is not None, "the tablet is migrating"
     stage = STAGES[now.transition.stage]
     if stage.name == passage.stage:
         return
@@ -88,7 +88,7 @@ def _entered(table: str, now: Tablet, passage: TabletPassage) -> None:
 
 def _left(before: ClusterState, tablets: TabletMap, was: Tablet, now: Tablet, passage: TabletPassage) -> None:
     """Add the gate and the streams of the stage that the tablet leaves with this entry."""
-    assert was.transition is not None, "it was in a stage"
+    assert was.transition is not None, "the tablet was migrating"
     stage, following = was.transition.stage, now.transition.stage if now.transition is not None else ""
     if following == stage:
         return

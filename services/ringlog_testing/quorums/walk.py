@@ -253,7 +253,7 @@ def readers_of(replication: Replication, state: ClusterState) -> int:
     """
     members = [state.nodes[node] for node in set(state.token_owners.values())]
     strategy = strategy_of(replication)
-    assert strategy.in_ring, f"how many replicas has {replication.strategy}?"
+    assert strategy.in_ring, f"{replication.strategy} is not a strategy of the ring"
     if strategy.is_everywhere:
         return len(members)
     if strategy.is_anywhere:

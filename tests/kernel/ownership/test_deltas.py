@@ -104,8 +104,8 @@ def test_walks_cache_members_up_to_a_bound(monkeypatch: pytest.MonkeyPatch, most
     [
         (Deltas(write_added=(Change("simple:2", 100, 150, "B"),)), "enters a group only once"),
         (Deltas(write_removed=(Change("simple:2", 100, 150, "X"),)), "only members leave"),
-        (Deltas(write_added=(Change("simple:2", 100, 175, "X"),)), "a range that exists"),
-        (Deltas(write_added=(Change("simple:2", 300, 400, "X"),)), "a range that exists"),
+        (Deltas(write_added=(Change("simple:2", 100, 175, "X"),)), "a changed range exists"),
+        (Deltas(write_added=(Change("simple:2", 300, 400, "X"),)), "a changed range exists"),
         (Deltas(read_added=(Change("simple:2", 100, 150, "A"),)), "readers are writers"),
     ],
 )

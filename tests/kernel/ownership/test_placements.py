@@ -97,7 +97,7 @@ def test_merge_refuses_unequal_neighbours() -> None:
 
 def test_merge_keeps_the_last_served_range() -> None:
     placement = a_cluster({"A": [1]}, factors=[1]).placements["simple:1"]
-    with pytest.raises(AssertionError, match="no neighbour"):
+    with pytest.raises(AssertionError, match="last range with members"):
         merge(placement, [1])
 
 

@@ -241,7 +241,7 @@ class SnapshotSteps:
 
     def _truncate(self, ordered: ClusterState) -> None:
         """Delete the entries that an order allows to delete. After a failure the order stays."""
-        assert self._ends is not None, "only who has the log's ends is woken by an order"
+        assert self._ends is not None, "an order wakes only a role that knows the log's ends"
         self._ends.truncate(ordered)
         with self._lock:
             # Keep an order that was folded during the deletion.

@@ -60,7 +60,7 @@ def repair_command(
                 )
             except WaitTimedOut:
                 found = client.replica.state.requests[name]
-    assert found is not None, "an applied request is recorded"
+    assert found is not None, "the state contains each applied request"
     if as_json:
         typer.echo(json.dumps(answer_json(answer) | {"request": views.request(found)}))
     else:

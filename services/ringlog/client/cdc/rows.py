@@ -242,7 +242,7 @@ class TableTypes:
                 try:
                     found[name] = None if part is None else deserialize(self.columns[name], part)
                 except TypeMismatch:
-                    assert part is not None, "a null was not looked at"
+                    assert part is not None, "only values that are not null are decoded"
                     found[name] = misfits[name] = part
         return found, misfits
 

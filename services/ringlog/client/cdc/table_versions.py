@@ -115,7 +115,7 @@ class TableVersions:
     def extend_back(self, earlier: TableVersions) -> None:
         """Add the versions of ``earlier``, which must end at the initial state of this instance."""
         with self._lock:
-            assert earlier.epoch == self._began, "one goes on where the other one ends"
+            assert earlier.epoch == self._began, "a version begins where the previous version ends"
             later, self._versions = self._versions, dict(earlier._versions)
             for name, versions in later.items():
                 behind = [one for one in versions if one[0] > self._began]
@@ -166,6 +166,6 @@ class TableVersions:
 
     def _add(self, name: str, epoch: Epoch, table: TableChange | None) -> None:
         versions = self._versions.setdefault(name, [])
-        assert not versions or versions[-1][0] < epoch, "versions come in the order of the log"
+        assert not versions or versions[-1][0] < epoch, "versions arrive in the order of the log"
         versions.append((epoch, table))
         self._epoch = max(self._epoch, epoch)

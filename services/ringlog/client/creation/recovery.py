@@ -240,7 +240,7 @@ def _kept(copy: LogCopy, end: CopyEnd) -> Iterator[LogRecord]:
 
 
 def _fillers(count: int) -> Iterable[bytes]:
-    assert count >= 0, "records of a copy ascend"
+    assert count >= 0, "the epochs of a copy's records ascend"
     return (FILLER for _ in range(count))
 
 

@@ -292,7 +292,7 @@ async def succeed(request: ReplicaRequest, kept: Sequence[F] = ()) -> Success[F]
 
 def _good(judged: JudgedAttempt[F]) -> tuple[F, ...]:
     now = plans.as_of(judged.made, judged.state)
-    assert isinstance(now, RequestPlan), "what is satisfied can be planned"
+    assert isinstance(now, RequestPlan), "a satisfied consistency level can be planned"
     return tuple(found for found in judged.found if plans.counts(now, found.answer))
 
 

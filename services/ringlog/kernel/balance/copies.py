@@ -77,7 +77,7 @@ class _Changes:
         self._racks = {rack: number for number, rack in enumerate(dict.fromkeys(where))}
         self._rack_of = np.array([self._racks[rack] for rack in where], np.int64)
         assert len(self._targets) == len(self._numbers) == len(self._loads) == len(self._rack_of), (
-            "one of each per target"
+            "columns of targets have the same length"
         )
         self._open: dict[tuple[str, tuple[str, ...]], NDArray[np.bool_]] = {}
 
@@ -148,7 +148,7 @@ class _Changes:
 
     def _count(self, place: Place, change: int) -> None:
         self._held[place] += change
-        assert self._held[place] >= 0, "only a shard that has a replica loses one"
+        assert self._held[place] >= 0, "only shards with replicas lose replicas"
         self._counts[place[0]] += change
         if (number := self._numbers.get(place[0])) is not None:
             self._loads[number] = self._load(self._targets[number])

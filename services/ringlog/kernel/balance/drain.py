@@ -39,7 +39,7 @@ def drain(ledger: Ledger, table_limits: TableLimits, datacenter: str) -> tuple[l
         impossible = {(one.table, one.tablet) for one in blocked}
         had = sum(len(shard.items) for shard in source.shards)
         waiting = sum(_drain_shard(ledger, table_limits, shard, targets, impossible) for shard in source.shards)
-        assert waiting <= had, "only tablets that the host had wait"
+        assert waiting <= had, "waiting tablets have a replica on the host"
         open_ends |= had > len(impossible)
         if waiting:
             stops.append(BalanceStop(source.host.id, "limits", f"{waiting} tablets wait"))
@@ -55,7 +55,7 @@ def _drain_shard(
 ) -> int:
     """Plan for one shard. Return how many of its tablets wait."""
     source = shard.node.host
-    assert source.draining, "only a drained host gives tablets away regardless of loads"
+    assert source.draining, "only the tablets of a drained host move regardless of loads"
     waiting = 0
     for unit in sorted(shard.items):
         tablets, number = ledger.tables[ledger.group[unit]], ledger.number[unit]
@@ -72,7 +72,7 @@ def _drain_shard(
         if target is None:
             waiting += 1
             continue
-        assert target.node.host.serving, "no tablet goes to a host that is drained or down"
+        assert target.node.host.serving, "the target host is neither drained nor down"
         kind, why = (MIGRATION, DRAIN) if source.alive else (REBUILD, REBUILDS)
         ledger.move(units, shard, target, kind, why)
         targets.sort(key=_target_order)
@@ -161,7 +161,7 @@ def obstacles(ledger: Ledger, source: LedgerHost) -> Iterator[Obstacle]:
             here = [host for host in here if area[1] in ("", host.rack)]
             free = serving[area] - sum(host.serving for host in here)
             asked = sum(host.draining for host in here)
-            assert asked >= 1, "the drained host itself asks for a place"
+            assert asked >= 1, "the drained host itself needs a target"
             if free < asked:
                 place = f"rack {where.rack} of {where.datacenter}" if pinned else f"datacenter {where.datacenter}"
                 place = "the cluster" if tablets.anywhere else place

@@ -217,7 +217,7 @@ class Ledger:
         ``place``.
         """
         alike = [one for one in place.node.present if one.load == place.load and self.may_write(one, count)]
-        assert place in alike, "the place itself is writable"
+        assert place in alike, "the target itself is writable"
         return min(alike, key=lambda one: (self.count_at(one, group), one.number))
 
     def count_at(self, shard: LedgerShard, group: int) -> int:
@@ -251,7 +251,7 @@ class Ledger:
         if not tablets.merging or number ^ 1 >= tablets.count:
             return (unit,)
         sibling = self.first[self.group[unit]] + (number ^ 1)
-        assert self.group[sibling] == self.group[unit], "siblings are of one table"
+        assert self.group[sibling] == self.group[unit], "siblings belong to the same table"
         return (min(unit, sibling), max(unit, sibling)) if sibling in shard.items else (unit,)
 
     def move(
@@ -266,7 +266,7 @@ class Ledger:
         """Plan a move of the units. Loads, places and limits count it as finished."""
         giver, getter = source.node, target.node
         assert source is not target, "a move changes the shard"
-        assert (kind == INTRANODE) == (giver is getter), "the kind says whether the host changes"
+        assert (kind == INTRANODE) == (giver is getter), "only a move to another host has the kind of such moves"
         assert not self.cluster_full(len(units)), "the streams of the cluster stay within the limit"
         assert self.may_write(target, len(units)), "the streams to a shard stay within the limits"
         before = (_millionths(giver), _millionths(getter))
@@ -286,7 +286,7 @@ class Ledger:
                 getter.load += size
                 giver.counts[group] -= 1
                 getter.counts[group] += 1
-                assert giver.counts[group] >= 0, "a host gives tablets that it has"
+                assert giver.counts[group] >= 0, "a host has the tablets that it gives away"
         giver.weigh()
         getter.weigh()
         loads = (*before, _millionths(giver), _millionths(getter)) if with_loads else None

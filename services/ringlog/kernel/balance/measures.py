@@ -51,7 +51,7 @@ def amounts(
     ``UNKNOWN`` if the report of a table is missing.
     """
     host, unit = rows
-    assert len(host) == len(unit), "a row has a host and a unit"
+    assert len(host) == len(unit), "columns of hosts and units have the same length"
     total = np.zeros(len(host), np.int64)
     for position in range(max((len(one.tables) for one in tables), default=0)):
         concerned = {
@@ -91,7 +91,7 @@ def _joined(
     keys = np.repeat(np.array([at for at, _, _ in columns], np.int64), sizes) * span + units
     order = np.argsort(keys, kind="stable")
     keys, values = keys[order], values[order]
-    assert (keys[1:] > keys[:-1]).all(), "a host reports a tablet once"
+    assert (keys[1:] > keys[:-1]).all(), "a host reports each tablet at most once"
     wanted = host * span + unit
     at = np.minimum(np.searchsorted(keys, wanted), max(0, count - 1))
     if not count:
@@ -107,12 +107,12 @@ def bounded(sizes: Ints) -> Ints:
 def mixed(sizes: Ints, rates: Mapping[str, Ints], limits: Limits) -> Ints:
     """Return ``bounded`` sizes with the other loads mixed in. A rate that no node reports has no weight."""
     weights = {READS: limits.reads_percent, WRITES: limits.writes_percent, CPU: limits.cpu_percent}
-    assert sum(weights.values()) <= 100, "weights of loads are parts of a whole"
+    assert sum(weights.values()) <= 100, "weights of loads sum to at most 100"
     known = {kind: np.maximum(rates[kind], 0).astype(object) for kind, percent in weights.items() if percent}
     sums = {kind: int(column.sum()) for kind, column in known.items()}
     all_bytes = int(sizes.astype(object).sum())
     assert all_bytes <= SUM_MAX, "the result fits into 64 bits, because the sizes are bounded"
-    assert all(len(column) == len(sizes) for column in known.values()), "each row has its rates"
+    assert all(len(column) == len(sizes) for column in known.values()), "each row has rates"
     rest = 100 - sum(weights[kind] for kind, whole in sums.items() if whole)
     total = sizes.astype(object) * rest
     for kind, whole in sums.items():

@@ -55,7 +55,7 @@ class BalancedHost:
     weight: int = 1
 
     def __post_init__(self) -> None:
-        assert self.draining or not self.gone, "a node that has left gives its tablets away"
+        assert self.draining or not self.gone, "a node that has left is drained"
         assert not (self.gone and self.alive), "a node that has left does not stream"
 
     @property
@@ -89,7 +89,7 @@ class TabletGroup:
     anywhere: bool = False
 
     def __post_init__(self) -> None:
-        assert len(self.tablet) == len(self.node) == len(self.shard), "a row has one of each"
+        assert len(self.tablet) == len(self.node) == len(self.shard), "columns have the same length"
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -245,7 +245,7 @@ class Migration:
 
     def __post_init__(self) -> None:
         assert self.why in WHY, self.why
-        assert stages.KINDS[self.kind].exchanges, "a plan moves replicas and repairs none"
+        assert stages.KINDS[self.kind].exchanges, "a plan contains moves only, no repairs"
         assert (self.loads is None) == (self.why != BALANCE), "only balance between hosts compares loads"
 
 

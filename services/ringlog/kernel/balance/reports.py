@@ -181,7 +181,7 @@ def recut(amounts: Mapping[int, int], before: int, now: int) -> Mapping[int, int
 
     A split divides an amount equally. A merge adds the amounts of siblings, if all are known. Otherwise none is known.
     """
-    assert before >= 1 <= now, "a table has a tablet"
+    assert before >= 1 <= now, "a table has at least one tablet"
     if before == now:
         return amounts
     if now > before:

@@ -34,7 +34,7 @@ class ReplicaRows:
         self.first: list[int] = [0, *np.cumsum(counts).tolist()][: len(tables)]
         self.group: list[int] = np.repeat(np.arange(len(tables)), counts).tolist()
         self.number: list[int] = [number for one in tables for number in range(one.count)]
-        assert len(self.group) == len(self.number), "a unit has a group and a number"
+        assert len(self.group) == len(self.number), "columns of groups and numbers have the same length"
         self._unit, self._host, self._shard = self._gathered()
         self._starts = np.searchsorted(self._unit, np.arange(len(self.group) + 1))
         widths = np.array([host.shards for host in hosts], np.int64)
@@ -52,7 +52,7 @@ class ReplicaRows:
         self._slots: Ints = np.searchsorted(slot[self._order], np.arange(bases[-1] + 1))
         summed = np.concatenate(([0], np.cumsum(self._size[self._order])))
         self.loads: list[int] = (summed[self._slots[1:]] - summed[self._slots[:-1]]).tolist()
-        assert sum(self.loads) == summed[-1], "the load of each row is that of a shard"
+        assert sum(self.loads) == summed[-1], "the loads of the rows sum to those of the shards"
         leasts = np.full(int(bases[-1]), np.iinfo(np.int64).max)
         np.minimum.at(leasts, slot, self._size)
         self.leasts: list[int] = leasts.tolist()
@@ -74,9 +74,9 @@ class ReplicaRows:
             parts.append((tablet + first, host, shard))
         units = np.concatenate([unit for unit, _, _ in parts])
         held = np.bincount(units, minlength=len(self.group))
-        assert len(held) == len(self.group), "no replica is of another tablet"
+        assert len(held) == len(self.group), "every replica belongs to a known tablet"
         assert held.all(), "each tablet has a replica"
-        assert (units[1:] >= units[:-1]).all(), "rows are by unit"
+        assert (units[1:] >= units[:-1]).all(), "rows are sorted by unit"
         return units, np.concatenate([host for _, host, _ in parts]), np.concatenate([shard for _, _, shard in parts])
 
     def _sized(self, sized: set[str], groups: Ints) -> Ints:
@@ -143,7 +143,7 @@ class ReplicaRows:
 
     def kinds_by(self, where: Sequence[Hashable]) -> tuple[list[int], list[int]]:
         """Return units grouped by the ``where`` of their hosts: (one unit of each kind, the kind of each unit)."""
-        assert len(where) == len(self.hosts), "each host is somewhere"
+        assert len(where) == len(self.hosts), "each host has a location"
         names = {name: number for number, name in enumerate(dict.fromkeys(where))}
         # A sum ignores the order of replicas, and a sum of scattered numbers identifies the multiset.
         scattered = np.array([_scattered(names[name]) for name in where], np.uint64)

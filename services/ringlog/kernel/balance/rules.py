@@ -179,7 +179,7 @@ def _below_cap(capacities: list[int], replicas: int, most: int) -> tuple[int, in
         capacities: in descending order. The last one is never capped.
     """
     total = sum(capacities)
-    assert 0 < capacities[-1] <= capacities[0], "a share is a part of something, and the greatest comes first"
+    assert 0 < capacities[-1] <= capacities[0], "capacities are positive and sorted in descending order"
     for capacity in capacities[:-1]:
         if replicas * capacity <= most * total:
             break

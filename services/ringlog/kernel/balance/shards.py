@@ -34,7 +34,7 @@ def even_out(ledger: Ledger, node: LedgerHost, by_size: bool) -> None:
 
 
 def _move_one(ledger: Ledger, source: LedgerShard, target: LedgerShard, by_size: bool) -> bool:
-    assert source.node is target.node, "both shards are of one host"
+    assert source.node is target.node, "both shards belong to the same host"
     if source is target:
         return False
     gone = source.number >= source.node.host.shards

@@ -21,7 +21,7 @@ def bring_together(ledger: Ledger) -> list[BalanceStop]:
 
     Return the tables whose pairs cannot meet.
     """
-    assert not ledger.planned, "siblings meet when nothing else is planned"
+    assert not ledger.planned, "siblings are colocated only if no other move is planned"
     stops = []
     for group, tablets in enumerate(ledger.tables):
         if not tablets.merging:
@@ -71,7 +71,7 @@ _Move = tuple[int, int, LedgerShard, LedgerShard]
 
 def _moves(ledger: Ledger, unit: int, sibling: int) -> Iterator[_Move]:
     """Yield the moves of one unit that bring it to a place of its sibling."""
-    assert ledger.number[unit] ^ 1 == ledger.number[sibling], "two tablets merge into one"
+    assert ledger.number[unit] ^ 1 == ledger.number[sibling], "siblings are a pair of tablets that merge"
     here, there = list(ledger.shards_of(unit)), list(ledger.shards_of(sibling))
     for source in here:
         if source in there or not source.node.movable:

@@ -92,7 +92,7 @@ def decide_resizes(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limit
     shards = _shards(hosts)
     least = {one.table: _least(one, shards, limits) for one in tables}
     size = {one.table: Fraction(one.bytes or 0, _target(one, limits)) for one in tables}
-    assert len(least) == len(tables), "a table has one decision"
+    assert len(least) == len(tables), "each table has one decision"
     scale = _scale(tables, shards, limits, least, size)
     found = []
     for one in sorted(tables, key=lambda each: each.table):
@@ -138,7 +138,7 @@ def _scale(
         for table, part in crowd.items():
             if part and average > limits.tablets_per_shard_goal:
                 scale[table] = min(scale[table], limits.tablets_per_shard_goal / average)
-    assert all(0 < factor <= 1 for factor in scale.values()), "the goal reduces tablets, and never adds any"
+    assert all(0 < factor <= 1 for factor in scale.values()), "the goal only reduces the number of tablets"
     return scale
 
 
@@ -190,5 +190,5 @@ def _most(options: SizeOptions) -> int:
 
 def power_of_two(least: int) -> int:
     """Return the smallest power of two that is at least ``least`` (1 or more)."""
-    assert least >= 1, "a table has a tablet"
+    assert least >= 1, "a table has at least one tablet"
     return 1 << (least - 1).bit_length()

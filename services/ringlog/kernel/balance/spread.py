@@ -66,7 +66,7 @@ class Spread:
                 self.stops[source.host.id] = code
             else:
                 heapq.heappush(sources, (-source.key, source.rank, source))
-        assert len(self.stops) == givers, "each source ends with its reason"
+        assert len(self.stops) == givers, "each source stops with a reason"
 
     def _give(self, source: LedgerHost) -> str:
         """Plan one tablet of the source. Return the reason why not, or empty."""
@@ -217,7 +217,7 @@ def _mean(members: list[LedgerHost], rack: str) -> int:
 
 def stop_of(datacenter: str, stops: dict[str, str]) -> BalanceStop:
     """Return the reason why the datacenter does not change; the most restrictive one comes first."""
-    assert {*stops.values()} <= {*_BY_RESTRICTION}, "each reason has its rank"
+    assert {*stops.values()} <= {*_BY_RESTRICTION}, "each reason has a rank"
     for code in _BY_RESTRICTION:
         hosts = sorted(host for host, found in stops.items() if found == code)
         if hosts:

@@ -31,7 +31,7 @@ class AckColumns(LazyTuple[Witness]):
     __slots__ = ("applied", "drained", "nodes")
 
     def __init__(self, nodes: tuple[NodeId, ...], applied: NDArray[Any], drained: NDArray[Any]) -> None:
-        assert len(nodes) == len(applied) == len(drained) > 0, "a witness has one of each"
+        assert len(nodes) == len(applied) == len(drained) > 0, "columns of witnesses have the same length"
         self.nodes = nodes
         self.applied = applied
         self.drained = drained
@@ -48,7 +48,7 @@ class AckColumns(LazyTuple[Witness]):
     def nodes_acknowledging(self, epoch: Epoch) -> frozenset[NodeId]:
         """Return the nodes that have applied and drained ``epoch``."""
         has = (self.applied >= epoch) & (self.drained >= epoch)
-        assert len(has) == len(self.nodes), "each is asked"
+        assert len(has) == len(self.nodes), "the mask covers all nodes"
         if not has.all():
             return frozenset(compress(self.nodes, has.tolist()))
         # All nodes is the usual result at the end of a stage. The cache avoids a set of a thousand ids per entry.

@@ -51,10 +51,10 @@ class Blocks(Sequence[T]):
         """Take the blocks, and their ``starts`` if these are known."""
         self.blocks = tuple(blocks)
         self._starts = starts or (0, *accumulate(map(len, self.blocks)))
-        assert len(self._starts) == len(self.blocks) + 1, "each begins somewhere"
-        assert all(self.blocks), "a block has items"
+        assert len(self._starts) == len(self.blocks) + 1, "each block has a start"
+        assert all(self.blocks), "no block is empty"
         assert not self.blocks or self._starts[-2] + len(self.blocks[-1]) == self._starts[-1], (
-            "the last block ends the sequence"
+            "the last block ends at the end of the sequence"
         )
 
     def _place(self, at: int) -> tuple[int, int]:
@@ -71,12 +71,12 @@ class Blocks(Sequence[T]):
         starts, known = self._starts, _reached.get(places)
         if known is not None and known[0] is starts:
             return known[1]
-        assert not places or 0 <= places[0] <= places[-1] < starts[-1], "items are there"
+        assert not places or 0 <= places[0] <= places[-1] < starts[-1], "positions are within the sequence"
         found: list[tuple[int, int]] = []
         numbers: list[int] = []
         before, end = -1, 0
         for at in places:
-            assert at > before, "places ascend"
+            assert at > before, "positions ascend"
             if at >= end:
                 number = bisect_right(starts, at) - 1
                 numbers.append(number)
@@ -92,7 +92,7 @@ class Blocks(Sequence[T]):
 
     def with_items(self, places: Sequence[int], items: Sequence[T]) -> Blocks[T]:
         """Return a copy with other ``items`` at ascending positions."""
-        assert len(places) == len(items), "each place gets one"
+        assert len(places) == len(items), "each position gets one item"
         where, numbers = self._reach(places)
         opened = {number: list(self.blocks[number]) for number in numbers}
         for (number, at), item in zip(where, items, strict=True):
@@ -106,7 +106,7 @@ class Blocks(Sequence[T]):
 
     def with_more(self, places: Sequence[int], instead: Sequence[Sequence[T]]) -> Blocks[T]:
         """Return a copy with zero or more items ``instead`` of the item at each of the ascending positions."""
-        assert len(places) == len(instead), "each place gets some"
+        assert len(places) == len(instead), "each position gets a replacement"
         blocks: list[tuple[T, ...]] = []
         seen, last, grown, block = 0, -1, 0, list[T]()
         for (number, at), items in zip(self._reach(places)[0], instead, strict=True):

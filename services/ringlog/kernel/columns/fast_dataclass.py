@@ -41,7 +41,7 @@ def stamper_of(frozen: type[T], given: tuple[str, ...], stamped: frozenset[str],
 
     Each given field in ``stamped`` whose object was replaced gets the stamp in the map ``stamps``.
     """
-    assert stamps not in {*given, *stamped}, "the stamps follow from the other fields"
+    assert stamps not in {*given, *stamped}, "stamps are not passed as fields"
     lines = [f"_stamps = _old.{stamps}"]
     for name in given:
         if name in stamped:
@@ -53,9 +53,9 @@ def stamper_of(frozen: type[T], given: tuple[str, ...], stamped: frozenset[str],
 
 def _names(frozen: type[Any], given: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the names of the fields. Raise TypeError if ``given`` has a name that is not a field."""
-    assert not hasattr(frozen, "__post_init__"), "a value that checks itself is made by its class"
-    assert all(_is_bare(base) for base in frozen.__bases__), "an open class has no slots but the fields"
-    assert frozen.__dataclass_params__.frozen, "states share values, so a value never changes"
+    assert not hasattr(frozen, "__post_init__"), "only a class without __post_init__ is bypassed"
+    assert all(_is_bare(base) for base in frozen.__bases__), "slots of base classes are fields"
+    assert frozen.__dataclass_params__.frozen, "values are frozen, because states share them"
     names = tuple(field.name for field in fields(frozen))
     if unknown := set(given).difference(names):
         raise TypeError(f"{frozen.__name__} has no fields {sorted(unknown)}")

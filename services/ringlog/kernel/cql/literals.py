@@ -35,7 +35,7 @@ def is_literal(text: str) -> bool:
 
 def _blank(text: str, at: int) -> int:
     found = _BLANK.match(text, at)
-    assert found is not None, "no blanks are blanks, too"
+    assert found is not None, "the pattern matches the empty text"
     return found.end()
 
 

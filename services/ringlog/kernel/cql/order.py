@@ -21,7 +21,7 @@ from ringlog.kernel.cql.types import TYPES, TypeMismatch, deserialize
 NUMBERS = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", "varint", "timestamp", "date", "time"})
 FLOATS = frozenset({"float", "double"})
 UUIDS = frozenset({"uuid", "timeuuid"})
-assert TYPES.keys() > NUMBERS | FLOATS | UUIDS, "each is a scalar type"
+assert TYPES.keys() > NUMBERS | FLOATS | UUIDS, "each name is a scalar type"
 assert len(NUMBERS | FLOATS | UUIDS) == len(NUMBERS) + len(FLOATS) + len(UUIDS), "a type has one order"
 
 

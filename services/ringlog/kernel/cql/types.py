@@ -136,7 +136,7 @@ def _made_of(type_name: str) -> CqlType | None:
 def _collection_type(shape: TypeShape) -> CqlType:
     """Return a collection type: elements are encoded by their types. A set or a map has each key once."""
     parts = [str(part) for part in shape.parts]
-    assert len(parts) == PARTS[shape.name], "a map has the types of its keys and its values, the others have one"
+    assert len(parts) == PARTS[shape.name], "a map has two element types, other collections have one"
 
     def write(value: tuple[Any, ...]) -> bytes:
         elements = []
@@ -231,7 +231,7 @@ def _integer(name: str, size: int, minimum: int, maximum: int, bias: int = 0) ->
     """Return a type with ``size`` bytes of value + ``bias``: two's complement, or unsigned if there is a bias."""
     signed = bias == 0
     lowest, highest = minimum + bias, maximum + bias
-    assert lowest < highest, "there are values"
+    assert lowest < highest, "the lower bound is below the upper bound"
     assert (-(1 << 8 * size - 1) if signed else 0) <= lowest, "the least value fits into the bytes"
     assert highest < 1 << 8 * size - signed, "the greatest value fits into the bytes"
 
@@ -335,7 +335,7 @@ _ALL: Final = (
 
 TYPES: Final[dict[str, CqlType]] = {cql.name: cql for cql in _ALL}
 """Type name to scalar type. Columns have these types and types made of them, but not counters."""
-assert len(TYPES) == len(_ALL), "a type is known by its name"
+assert len(TYPES) == len(_ALL), "names of types are unique"
 assert TYPES.keys().isdisjoint({*PARTS, TUPLE, USER_TYPE}), "a scalar has no parts"
 
 

@@ -205,7 +205,7 @@ def _reader_of(annotation: Any) -> dict[bytes, Read]:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         readers = {tag: read for one in inner for tag, read in _reader_of(one).items()}
-        assert len(readers) == sum(len(_reader_of(one)) for one in inner), "the tag of a value says which one it is"
+        assert len(readers) == sum(len(_reader_of(one)) for one in inner), "the tag of a value identifies its type"
         return readers
     if origin is tuple and inner[0] is GenerationRange:
         return {b"L": _ranges(_items(_reader_of(GenerationRange)))}
@@ -313,7 +313,7 @@ def _record(kind: Any) -> Read:
 
 def _arranged(order: list[int]) -> Callable[[list[Any]], Iterable[Any]]:
     """Return a function that puts items into this order."""
-    assert sorted(order) == [*range(len(order))], "each item has one place"
+    assert sorted(order) == [*range(len(order))], "the order is a permutation"
     if order == sorted(order):
         return lambda items: items
     return itemgetter(*order)

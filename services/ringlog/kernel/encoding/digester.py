@@ -48,7 +48,7 @@ from ringlog.kernel.model.tablet_map import TabletMap
 WALKED: Final = frozenset({Placement, Operation, Plan, Deltas, Generation, PreparedGeneration, TabletMap})
 _WHOLE: Final = frozenset({PackedRanges, *IN_COLUMNS})
 """Classes that replace a tuple and are one row."""
-assert WALKED.isdisjoint(_WHOLE), "a value is walked, or one row"
+assert WALKED.isdisjoint(_WHOLE), "a section is digested either by blocks or as one row"
 
 Block = tuple[Any, ...]
 
@@ -72,7 +72,7 @@ class Digester:
                 self._encoders.pop(name, None)
             else:
                 encoded = self._encoders.setdefault(name, _Encoder()).encode(part)
-                assert encoded.size == sum(map(len, encoded.chunks)), "the frames say how many bytes follow"
+                assert encoded.size == sum(map(len, encoded.chunks)), "the sizes in frames match the chunks"
                 self._digests[name] = digest_of_chunks(encoded.chunks)
         self._state = state
         return combined_digest(self._digests)
@@ -224,5 +224,5 @@ def rows_of(data: bytes) -> list[bytes]:
         end = colon + 1 + int(data[at + 1 : colon])
         found.append(data[at:end])
         at = end
-    assert at == len(data), "the bytes end with a value"
+    assert at == len(data), "the bytes end at the end of a value"
     return found

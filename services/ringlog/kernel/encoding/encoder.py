@@ -212,7 +212,7 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
 
 _NAMED, _FIELDS = layout_of(Applied)
 assert [name for name, *_ in _FIELDS] == ["digest", "epoch", "request_id", "state_id"], "``_applied`` has this order"
-assert all(default is MISSING for *_, default in _FIELDS), "``_applied`` leaves no field out"
+assert all(default is MISSING for *_, default in _FIELDS), "``_applied`` encodes all fields"
 _APPLIED: Final = _NAMED + b"".join(
     encoded + (b"I%d:%b" if name == "epoch" else b"S%d:%b") for name, encoded, _ in _FIELDS
 )

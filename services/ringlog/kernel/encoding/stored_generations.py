@@ -63,7 +63,7 @@ _NONE: Final = _Ring(*(np.empty(0, np.int64) for _ in range(4)))
 
 def stored_generations(generations: Sequence[Generation]) -> bytes:
     """Return the bytes that ``read_generations`` reads. ``generations`` must not be empty."""
-    assert generations, "a part that is empty is not stored"
+    assert generations, "only parts with generations are stored"
     rings = [_ring_of(generation) for generation in generations]
     left = zip(generations, rings, strict=True)
     records = encode(tuple(one if ring is None else replaced(one, ranges=()) for one, ring in left))
@@ -109,7 +109,7 @@ def canonical_chunks(generations: Sequence[Generation]) -> Iterator[bytes]:
     for mark, ((before, after), size), generation in zip(marks, parts, generations, strict=True):
         yield mark + before
         ranges = encode(generation.ranges)
-        assert len(ranges) == size, "the marks count the bytes that follow"
+        assert len(ranges) == size, "the size in the header matches the bytes that follow"
         yield ranges
         yield after
 
@@ -156,7 +156,7 @@ def _places(ring: _Ring) -> NDArray[np.uint64]:
 
 def _ids(ring: _Ring, random: bytes) -> bytes:
     """Return the stream ids."""
-    assert len(random) == _RANDOM_BYTES * len(ring.tokens), "each stream has its random bits"
+    assert len(random) == _RANDOM_BYTES * len(ring.tokens), "each stream has random bits"
     wide = np.zeros((len(ring.tokens), 8), np.uint8)
     wide[:, 8 - _RANDOM_BYTES :] = np.frombuffer(random, np.uint8).reshape(-1, _RANDOM_BYTES)
     words = np.empty((len(ring.tokens), 2), ">u8")
@@ -181,7 +181,7 @@ def _written(place: int, before: _Ring, ring: _Ring, ranges: Any) -> list[bytes]
     new = np.stack((ring.ends, ring.ignored, ring.counts), axis=1)[~stays]
     # The writer runs the reader's reconstruction and stores the tokens that it gets wrong.
     again = _arranged(before, kept, new)
-    assert np.array_equal(again.ends, ring.ends), "each range is an old one or a new one"
+    assert np.array_equal(again.ends, ring.ends), "each range is either unchanged or new"
     assert len(again.tokens) == len(ring.tokens), "each range has as many streams as before"
     differ = np.flatnonzero(again.tokens != ring.tokens)
     other = np.stack((differ, ring.tokens[differ]), axis=1)

@@ -111,7 +111,7 @@ def accept(
 
     ``reaches``: the leeway behind each of these starts; None: ``leeway`` behind them all.
     """
-    assert reaches is None or len(reaches) == len(timestamps), "each start has a leeway behind it"
+    assert reaches is None or len(reaches) == len(timestamps), "each start has an allowed lateness"
     if timestamp > now + leeway:
         return RefusedWrite(TIMESTAMP_IN_FUTURE)
     generation = index_at(timestamps, timestamp)
@@ -136,7 +136,7 @@ def accept_many(
 
     ``timestamp`` and ``now`` (an array, or one number for all) are ``int64`` microseconds.
     """
-    assert reaches is None or len(reaches) == len(timestamps), "each start has a leeway behind it"
+    assert reaches is None or len(reaches) == len(timestamps), "each start has an allowed lateness"
     assert np.ndim(now) == 0 or np.shape(now) == np.shape(timestamp), "each write has an append time"
     starts = np.asarray(timestamps, dtype=np.int64)
     generation: NDArray[Any] = np.searchsorted(starts, timestamp, side="right").astype(np.int32) - np.int32(1)

@@ -71,7 +71,7 @@ class JudgedWrite(statements.WriteLike, NamedVersion, Protocol):
 _UNSETTLED: Final = ("cluster_id", "tables", "table_lives", "generations", "settings")
 RULED_BY: Final = (*_UNSETTLED, "settled")
 """The sections of the state that ``rules_of`` reads. Most epochs change none of them."""
-assert {*RULED_BY} < {"cluster_id", *PARTS}, "each is a section of the state"
+assert {*RULED_BY} < {"cluster_id", *PARTS}, "each name is a section of the state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def verdict(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> WriteVerd
     None: it is not known until ``rules`` come from a state with a later watermark.
     """
     history = rules.history
-    assert history is not None, "rules of a state"
+    assert history is not None, "the rules come from a state with history"
     if not is_settled(history, used(rules, write, now)):
         return None
     found = _version(history, write, now)

@@ -84,7 +84,7 @@ def _rows_of(columns: PackedRanges) -> _Rows:
         else:
             chunks.append(_row(*(int(column[first]) for column in (columns.ends, columns.ignored, columns.counts))))
     data = b"".join(chunks)
-    assert len(data) == starts[-1], "each row has its size"
+    assert len(data) == starts[-1], "the sizes of rows sum to the size of the data"
     return _last.put(None, _Rows(columns, starts, data))
 
 
@@ -110,5 +110,5 @@ def _sizes(columns: PackedRanges) -> I64:
 
 def _digits(numbers: NDArray[Any]) -> I64:
     """Return the number of decimal digits of each number; none is negative."""
-    assert numbers.min() >= 0, "a sign is no digit"
+    assert numbers.min() >= 0, "numbers are not negative"
     return np.searchsorted(_TENS, numbers.astype(np.uint64), side="right") + 1

@@ -196,7 +196,7 @@ def _is_logged(table: Table) -> bool:
 
 
 def _described(table: Table, tablets: Mapping[str, TabletMap]) -> DescribedTable:
-    assert table.tablets is not None, "it is in tablets"
+    assert table.tablets is not None, "the table is in tablets"
     cut = f"{table.keyspace}.{table.tablets.base}" if table.tablets.base else table.full_name
     return DescribedTable(table.id, tablets[cut].ends)
 

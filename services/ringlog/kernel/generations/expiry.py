@@ -43,7 +43,7 @@ def _staircase(entries: Sequence[PastTtl]) -> tuple[PastTtl, ...]:
         if not kept or _outlasts(entry, kept[-1]):
             kept.append(entry)
     assert all(later.until > earlier.until and _outlasts(earlier, later) for later, earlier in pairwise(kept)), (
-        "the longer a promise, the earlier it ended"
+        "longer TTLs ended earlier"
     )
     return tuple(kept)
 
@@ -84,7 +84,7 @@ def expires_at(state: ClusterState, generation: Generation, following: Generatio
 
     ``following``: the next generation. The retention counts from its timestamp if the close is earlier.
     """
-    assert generation.closed is not None, "an open generation gets more rows"
+    assert generation.closed is not None, "only a closed generation expires"
     seconds = retention(state, generation)
     if seconds is None:
         return None

@@ -31,7 +31,7 @@ PACKED_FROM: Final = 64
 """Minimum number of ranges to pack: fewer are faster one by one."""
 
 assert IGNORE_MSB_MAX << 32 | SHARDS_MAX < 1 << 63, "``digest_of`` hashes both as one word"
-assert SHARDS_MAX < 1 << 32, "a number of streams leaves the high half of that word to the ignored bits"
+assert SHARDS_MAX < 1 << 32, "the number of streams fits into the low half of that word"
 
 
 class PackedRanges(LazyTuple[GenerationRange]):
@@ -44,8 +44,8 @@ class PackedRanges(LazyTuple[GenerationRange]):
     __slots__ = ("counts", "ends", "ignored", "streams")
 
     def __init__(self, ends: NDArray[Any], ignored: NDArray[Any], counts: NDArray[Any], streams: bytes) -> None:
-        assert len(ends) == len(ignored) == len(counts) > 0, "a range has one of each"
-        assert len(streams) == STREAM_ID_BYTES * int(counts.sum()), "all streams are there"
+        assert len(ends) == len(ignored) == len(counts) > 0, "columns of ranges have the same length"
+        assert len(streams) == STREAM_ID_BYTES * int(counts.sum()), "the ids of all streams are present"
         self.ends = ends
         self.ignored = ignored
         self.counts = counts
@@ -75,7 +75,7 @@ class PackedRanges(LazyTuple[GenerationRange]):
         return super().__getitem__(at)
 
     def _equals(self, other: LazyTuple[GenerationRange]) -> bool:
-        assert isinstance(other, PackedRanges), "it is one of the same class"
+        assert isinstance(other, PackedRanges), "only values of the same class are compared"
         same = self.streams == other.streams and len(self) == len(other)
         return same and all(map(np.array_equal, self._columns(), other._columns()))
 

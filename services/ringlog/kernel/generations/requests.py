@@ -48,7 +48,7 @@ def asked(state: ClusterState, requester: str, generation: GenerationId | None, 
     if generation is None:
         new = _ended(new, NOTHING_TO_DO, context)
     kept = _bounded(state, state.requests.set(name, new))
-    assert name in kept, "the newest is pruned last"
+    assert name in kept, "the newest item is not pruned"
     return advance(state, context.epoch, requests=kept)
 
 

@@ -100,7 +100,7 @@ class _Ring:
         ends = np.array([described.end for described in ranges], dtype=np.int64)
         counts = np.array([len(described.streams) for described in ranges], dtype=np.int64)
         ignore_msb = np.array([described.ignore_msb for described in ranges], dtype=np.int64)
-        assert (ends[:-1] < ends[1:]).all(), "ranges come by ascending end"
+        assert (ends[:-1] < ends[1:]).all(), "range ends ascend"
         self.total = int(counts.sum())
         # A token above the last end belongs to range 0. An additional entry at the end stands in for it, so no index
         # wraps.

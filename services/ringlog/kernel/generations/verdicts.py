@@ -157,7 +157,7 @@ def version_at(history: SchemaHistory, write: NamedVersion, now: Micros) -> Coun
     if write.table_version is not None:
         named = [version for version in counting if version.version == write.table_version]
     else:
-        assert write.epoch is not None, "it is named"
+        assert write.epoch is not None, "the write names an epoch"
         named = [version for version in counting if version.epoch <= write.epoch]
     if not named or ((end := named[-1].end) is not None and now >= end):
         return UNKNOWN_VERSION
@@ -216,7 +216,9 @@ def with_leeway(state: ClusterState) -> Settled:
     settled, before = state.settled, setting(state, "cdc_leeway_us")
     if settled.until == 0 or (settled.leeways and settled.leeways[-1].until == settled.until):
         return settled  # no verdict yet, or the value in between applied to no write
-    assert not settled.leeways or settled.leeways[-1].until < settled.until, "leeways end one after the other"
+    assert not settled.leeways or settled.leeways[-1].until < settled.until, (
+        "values of the allowed lateness end in ascending order"
+    )
     return replace(settled, leeways=(*settled.leeways, PastLeeway(before, settled.until)))
 
 
@@ -226,7 +228,7 @@ def lowered_to(state: ClusterState, until: Micros, epoch: Epoch) -> Settled:
     Leeways that would end above it end there. Of several only the first stays; the others applied to no write.
     """
     before = state.settled
-    assert before.forgotten < until < before.until, "versions from there on are still stored"
+    assert before.forgotten < until < before.until, "versions after the lowered watermark are still stored"
     kept = tuple(one for one in before.leeways if one.until < until)
     cut = tuple(replace(one, until=until) for one in before.leeways[len(kept) :][:1])
     return replace(before, until=until, leeways=(*kept, *cut), lowered=epoch)

@@ -11,23 +11,23 @@ from ringlog.kernel.model.state import CdcWriter, ClusterState, Generation, in_o
 from ringlog.kernel.values import TOKEN_MAX, Epoch, Position
 
 
-@invariant("generations have ids of their own, and start and were committed one after the other", "generations")
+@invariant("ids of generations are unique; timestamps and commit epochs ascend", "generations")
 def generations(state: ClusterState, known: ClusterState) -> Details:
     """Check each generation against the next one."""
     if len({found.id for found in state.generations}) < len(state.generations):
-        yield "two generations have one id"
+        yield "two generations have the same id"
     for before, after in pairwise(state.generations):
         if before.timestamp >= after.timestamp or before.committed >= after.committed:
             yield f"{after.id} does not follow {before.id}"
         if before.published is None or before.published >= after.committed:
             yield f"{before.id} was not published when {after.id} was committed"
         if before.closed is None and after.closed is not None:
-            yield f"{before.id} is open and {after.id} is closed"
+            yield f"{after.id} is closed, but the earlier {before.id} is open"
     if state.generations and state.generations[-1].closed is not None:
-        yield f"{state.generations[-1].id} is closed, and no generation follows it"
+        yield f"{state.generations[-1].id} is the last generation, but it is closed"
 
 
-@invariant("what became of a generation is kept once: its status, and the epochs of what happened to it", "generations")
+@invariant("the status of a generation matches the epochs of its changes", "generations")
 def lifecycle(state: ClusterState, known: ClusterState) -> Details:
     """Check each generation separately."""
     seen = set(map(id, known.generations))
@@ -42,12 +42,12 @@ def lifecycle(state: ClusterState, known: ClusterState) -> Details:
         elif any(low >= high for low, high in pairwise(epochs)) or not 1 <= epochs[-1] <= state.epoch:
             yield f"{found.id} has the epochs {epochs} at epoch {state.epoch}"
         if found.forgotten is not None and (found.expired is None or found.ranges):
-            yield f"{found.id} is forgotten, and {found.status} with {len(found.ranges)} ranges"
+            yield f"{found.id} is pruned, but {found.status} with {len(found.ranges)} ranges"
         if not _in_order(found.positions) or (found.positions and found.closed is None):
             yield f"{found.id} is {found.status} with the positions {found.positions[:3]}"
 
 
-@invariant("the streams of a generation lie in ranges that tile the ring, in order", "generations")
+@invariant("the ranges of a generation's streams tile the ring, in order", "generations")
 def streams(state: ClusterState, known: ClusterState) -> Details:
     """Check generations with new streams that are not forgotten."""
     seen = {id(found.ranges) for found in known.generations}
@@ -58,7 +58,7 @@ def streams(state: ClusterState, known: ClusterState) -> Details:
                 yield f"{found.id}: {wrong}"
 
 
-@invariant("what a generation says of tables in tablets stays, and tiles the ring, while it has streams", "generations")
+@invariant("the tablets in a generation cover the ring and do not change while it has streams", "generations")
 def tablet_streams(state: ClusterState, known: ClusterState) -> Details:
     """Check generations whose tables differ from the known state."""
     before = {found.id: found for found in known.generations}
@@ -68,7 +68,7 @@ def tablet_streams(state: ClusterState, known: ClusterState) -> Details:
             continue
         if found.forgotten is not None:
             if found.tables:
-                yield f"{found.id} is forgotten and describes {found.tables[0].table}"
+                yield f"{found.id} is pruned, but describes {found.tables[0].table}"
             continue
         names = [described.table for described in found.tables]
         if names != sorted(set(names)):
@@ -81,7 +81,7 @@ def tablet_streams(state: ClusterState, known: ClusterState) -> Details:
                 yield f"{found.id}: the tablets of {described.table} do not ascend to the last token"
 
 
-@invariant("a request in progress waits for a generation that is on its way", "requests", "prepared", "generations")
+@invariant("a request in progress waits for a prepared or committed generation", "requests", "prepared", "generations")
 def requests(state: ClusterState, known: ClusterState) -> Details:
     """Check every request: it has ended, or its generation is prepared, or committed and not published."""
     coming = {found.id for found in state.generations[-1:] if found.published is None}
@@ -92,13 +92,13 @@ def requests(state: ClusterState, known: ClusterState) -> Details:
         if (found.outcome == IN_PROGRESS) != (found.ended is None):
             yield f"{name} is {found.outcome} and ended with epoch {found.ended}"
         if found.outcome == IN_PROGRESS and found.generation not in coming:
-            yield f"{name} waits for {found.generation}, which is not on its way"
+            yield f"{name} waits for {found.generation}, which is neither prepared nor committed"
         if (found.outcome == NOTHING_TO_DO) != (found.generation is None):
             yield f"{name} is {found.outcome}, for {found.generation}"
 
 
 @invariant(
-    "one generation at a time is prepared, of sound parts, while the last one is published", "prepared", "generations"
+    "one generation at a time is prepared, with valid parts, after the last one is published", "prepared", "generations"
 )
 def preparation(state: ClusterState, known: ClusterState) -> Details:
     """Check the prepared generation and its new parts."""
@@ -107,9 +107,9 @@ def preparation(state: ClusterState, known: ClusterState) -> Details:
         return
     last: Generation | None = state.generations[-1] if state.generations else None
     if last is not None and last.published is None:
-        yield f"{prepared.id} is prepared, and {last.id} is not published"
+        yield f"{prepared.id} is prepared, but {last.id} is not published"
     if any(found.id == prepared.id for found in state.generations):
-        yield f"{prepared.id} is prepared and committed"
+        yield f"{prepared.id} is both prepared and committed"
     numbers = [number for number, _ in prepared.received]
     if numbers != sorted(set(numbers)) or not all(0 <= number < prepared.parts for number in numbers):
         yield f"{prepared.id} has the parts {numbers} of {prepared.parts}"
@@ -119,21 +119,21 @@ def preparation(state: ClusterState, known: ClusterState) -> Details:
             yield f"part {number} of {prepared.id}: {wrong}"
 
 
-@invariant("a writer has claimed no more than it may have used, and has used nothing below its floor", "writers")
+@invariant("low-watermark and floor of a writer are at most its write lease", "writers")
 def writers(state: ClusterState, known: ClusterState) -> Details:
     """Check each writer separately, and that no writer was removed."""
     for name, writer in changed_items(state.writers, known.writers):
         if writer.name != name or not 1 <= writer.registered <= state.epoch or writer.incarnation in writer.ended:
             yield f"{name} is {writer.name}, {writer.incarnation} since epoch {writer.registered}"
         if not 0 <= writer.low_watermark <= writer.horizon or writer.floor > writer.horizon:
-            yield f"{name} has low watermark {writer.low_watermark}, floor {writer.floor}, horizon {writer.horizon}"
+            yield f"{name} has low-watermark {writer.low_watermark}, floor {writer.floor}, lease {writer.horizon}"
         if not _in_order(writer.positions) or not _in_order(writer.decided):
-            yield f"{name} has positions that are not in order"
+            yield f"the positions of {name} do not ascend"
         if bool(writer.fence_reason) != (writer.fenced is not None) or (writer.fenced or 0) > state.epoch:
             yield f"{name} was fenced with epoch {writer.fenced}: {writer.fence_reason}"
         before = known.writers.get(name)
         if before is not None and (wrong := _went_back(before, writer)):
-            yield f"{wrong} of {name} went back since epoch {known.epoch}"
+            yield f"{wrong} of {name} decreased since epoch {known.epoch}"
     if lost := sorted(set(known.writers) - set(state.writers)):
         yield f"{lost[0]} was removed"
 
@@ -154,7 +154,7 @@ def _went_back(before: CdcWriter, after: CdcWriter) -> str:
 
 
 @invariant(
-    "what is closed has no writer behind it: every living one has reached the oldest open generation",
+    "if a generation is closed, every writer that is not fenced has reached the oldest open one",
     "writers",
     "generations",
 )
@@ -168,7 +168,7 @@ def closed(state: ClusterState, known: ClusterState) -> Details:
             yield f"{name} has the low-watermark {writer.low_watermark}, the oldest open generation starts at {start}"
 
 
-@invariant("past promises of tables are a staircase: the longer, the earlier they ended", "past_ttls")
+@invariant("past TTLs of tables are ordered: the longer the TTL, the earlier it ended", "past_ttls")
 def past(state: ClusterState, known: ClusterState) -> Details:
     """Check the order. A TTL of 0 never expires, so no other entry outlasts it."""
     for later, earlier in pairwise(state.past_ttls):

@@ -38,8 +38,8 @@ DETAILS_MAX: Final = 3
 _PARTS: Final = tuple(sorted({part for one in INVARIANTS for part in one.parts}))
 _values = attrgetter(*_PARTS)
 
-assert len({one.name for one in INVARIANTS}) == len(INVARIANTS), "an invariant is known by its name"
-assert all(hasattr(EMPTY_STATE, part) for part in _PARTS), "invariants speak of parts of the state"
+assert len({one.name for one in INVARIANTS}) == len(INVARIANTS), "names of invariants are unique"
+assert all(hasattr(EMPTY_STATE, part) for part in _PARTS), "each invariant names sections of the state"
 
 
 def violations(state: ClusterState, known: ClusterState = EMPTY_STATE) -> tuple[BrokenInvariant, ...]:
@@ -67,4 +67,4 @@ def _details(one: Invariant, state: ClusterState, known: ClusterState) -> list[s
         return list(islice(one.check(state, known), DETAILS_MAX))
     except Exception as tripped:
         # A check may depend on another invariant: that one reports the cause.
-        return [f"it cannot be checked: {type(tripped).__name__}: {tripped}"]
+        return [f"the check failed: {type(tripped).__name__}: {tripped}"]

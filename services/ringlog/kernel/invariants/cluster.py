@@ -23,7 +23,7 @@ from ringlog.kernel.values import is_token, is_uuid
 ROUTINES = ("types", "functions", "aggregates")
 
 
-@invariant("a state has the ids of its cluster and of its entry; the empty one has nothing", "history", "state_id")
+@invariant("a state has the ids of its cluster and its entry; the empty state has no data", "history", "state_id")
 def identity(state: ClusterState, known: ClusterState) -> Details:
     """Check ids, epoch and time of the state."""
     if state.epoch == 0:
@@ -35,13 +35,13 @@ def identity(state: ClusterState, known: ClusterState) -> Details:
     if state_id_at(state, state.epoch) != state.state_id:
         yield f"the history has another state id than {state.state_id} for epoch {state.epoch}"
     if state.epoch < known.epoch or state.time < known.time:
-        yield f"epoch {state.epoch} or time {state.time} went back from {known.epoch} and {known.time}"
+        yield f"epoch {state.epoch} or time {state.time} is below {known.epoch} and {known.time}"
     if known.epoch and state.cluster_id != known.cluster_id:
         yield f"the cluster {known.cluster_id} became {state.cluster_id}"
 
 
 @invariant(
-    "the history holds exactly the last epochs, at most as many as are set, and its indexes say so",
+    "the history and its indexes contain exactly the last epochs, within the set limit",
     "history",
     "settings",
 )
@@ -51,14 +51,14 @@ def history(state: ClusterState, known: ClusterState) -> Details:
     first = memory.first
     expected = max(state.epoch - first + 1, 0)
     if len(memory) != expected:
-        yield f"it has {len(memory)} entries, epochs {first} to {state.epoch} are {expected}"
+        yield f"it has {len(memory)} entries, expected {expected}: epochs {first} to {state.epoch}"
     if memory.oldest < known.history.oldest or expected > setting(state, "history_entries"):
         yield f"the oldest epoch is {memory.oldest} at epoch {state.epoch}"
     last = ""
     for epoch in range(max(first, known.epoch), state.epoch + 1):
         applied = memory.at(epoch)
         if applied is None or applied.epoch != epoch or memory.of_request(applied.request_id) is not applied:
-            yield f"epoch {epoch} is not what the indexes say"
+            yield f"the indexes do not match epoch {epoch}"
         elif applied.state_id <= last:
             yield f"the state id of epoch {epoch} does not ascend"
         else:
@@ -68,11 +68,11 @@ def history(state: ClusterState, known: ClusterState) -> Details:
 _parts = attrgetter(*PARTS)
 
 
-@invariant("a part that was replaced has the epoch of that as last modified", "changed", *PARTS)
+@invariant("a replaced section is stamped with the epoch of its replacement", "changed", *PARTS)
 def stamps(state: ClusterState, known: ClusterState) -> Details:
     """Check the stamps of the replaced sections, and that no other stamps exist."""
     if state.changed is not known.changed and (unknown := sorted(set(state.changed).difference(PARTS))):
-        yield f"{unknown[0]} is not a part of the state, and is stamped"
+        yield f"{unknown[0]} is stamped, but is not a section of the state"
     for name, part, before in zip(PARTS, _parts(state), _parts(known), strict=True):
         if part is not before:
             epoch = state.changed.get(name, 0)
@@ -80,7 +80,7 @@ def stamps(state: ClusterState, known: ClusterState) -> Details:
                 yield f"{name} changed after epoch {known.epoch} and is stamped with {epoch}"
 
 
-@invariant("settings have known names, and values within their bounds and those between two of them", "settings")
+@invariant("settings have known names, and values within their bounds and their joint bounds", "settings")
 def settings(state: ClusterState, known: ClusterState) -> Details:
     """Check the changed values together with the defaults of the others."""
     if unknown := sorted(set(state.settings) - SETTINGS.keys()):
@@ -89,7 +89,7 @@ def settings(state: ClusterState, known: ClusterState) -> Details:
         yield broken
 
 
-@invariant("a role's term was taken with an epoch that was", "terms")
+@invariant("the term of a role began at an earlier epoch, or this one", "terms")
 def terms(state: ClusterState, known: ClusterState) -> Details:
     """Check that terms only increase."""
     for role, term in changed_items(state.terms, known.terms):
@@ -97,69 +97,69 @@ def terms(state: ClusterState, known: ClusterState) -> Details:
         if term.role != role or term.term < 1 or not 1 <= term.since <= state.epoch:
             yield f"{role} has {term}"
         if before is not None and term.term <= before.term:
-            yield f"{role} went from term {before.term} to {term.term}"
+            yield f"{role} changed from term {before.term} to {term.term}"
 
 
-@invariant("what is never taken out of the state is bounded in number", *COUNTS_MAX)
+@invariant("sections that only grow have a maximum number of items", *COUNTS_MAX)
 def counts(state: ClusterState, known: ClusterState) -> Details:
     """Check the bounds of ``kernel.cardinality_limits``."""
     for part, (most, subject) in COUNTS_MAX.items():
         if len(getattr(state, part)) > most:
-            yield f"there are {len(getattr(state, part))} {subject}, and {most} at most"
+            yield f"there are {len(getattr(state, part))} {subject}, but at most {most} are allowed"
 
 
-@invariant("the log begins with the entry of an epoch that was, and never earlier again", "log_bounds", "snapshots")
+@invariant("the log begins with the entry of a past epoch, and its begin never decreases", "log_bounds", "snapshots")
 def log_bounds(state: ClusterState, known: ClusterState) -> Details:
     """Check the bounds, that positions of confirmed snapshots ascend, and that the needed snapshots are known."""
     for name, bound in sorted(state.log_bounds.items()):
         if name not in (ARCHIVED, TRUNCATED) or not 1 <= bound.epoch <= state.epoch or bound.position < 0:
             yield f"{name} is {bound}"
     if allowed_begin(state) < allowed_begin(known):
-        yield f"the log may begin at offset {allowed_begin(state)}, and at {allowed_begin(known)} before"
+        yield f"the log may begin at offset {allowed_begin(state)}, previously at {allowed_begin(known)}"
     for one, other in pairwise(confirmed_snapshots(state)):
         if one.position >= other.position:
             yield f"epochs {one.epoch} and {other.epoch} end before offsets {one.position} and {other.position}"
     newest = [[one.epoch for one in reversed(confirmed_snapshots(it))][:STORED_MAX] for it in (state, known)]
     if any(here < before for here, before in zip_longest(*newest, fillvalue=0)):
-        yield f"the newest confirmed snapshots are of epochs {newest[0]}, and of {newest[1]} before"
+        yield f"the newest confirmed snapshots are of epochs {newest[0]}, previously of {newest[1]}"
     begins = state.log_bounds.get(TRUNCATED)
     if begins is not None and not ((mark := state.snapshots.get(str(begins.epoch))) and mark.witnesses):
-        yield f"the log begins with the snapshot of epoch {begins.epoch}, which is forgotten"
+        yield f"the log begins with the snapshot of epoch {begins.epoch}, which is pruned"
 
 
 # -------------------------------------------------------------------------------------------------- directory
 
 
-@invariant("every node is known by its id and by its name, which are nobody else's", "nodes", "node_names")
+@invariant("ids and names of nodes are unique, and the name index matches the nodes", "nodes", "node_names")
 def names(state: ClusterState, known: ClusterState) -> Details:
     """Check that the two maps match."""
     if {node.name: name for name, node in state.nodes.items()} != dict(state.node_names):
-        yield f"{len(state.nodes)} nodes and {len(state.node_names)} names do not name each other"
-    yield from (f"{name} is kept as {key}" for key, node in in_order(state.nodes) if (name := node.id) != key)
+        yield f"{len(state.nodes)} nodes and {len(state.node_names)} names do not match"
+    yield from (f"{name} has the key {key}" for key, node in in_order(state.nodes) if (name := node.id) != key)
     if lost := sorted(set(known.node_names) - set(state.node_names)):
         yield f"the name {lost[0]} was removed"
     else:
         others = [name for name, node in known.node_names.items() if state.node_names[name] != node]
-        yield from (f"the name {name} is another node's" for name in sorted(others))
+        yield from (f"the name {name} belongs to another node" for name in sorted(others))
 
 
-@invariant("a node has tokens, in order, if and only if its state is one of those that own some", "nodes")
+@invariant("a node has tokens, in ascending order, if and only if its state owns tokens", "nodes")
 def nodes(state: ClusterState, known: ClusterState) -> Details:
     """Check each node separately."""
     for _, node in changed_items(state.nodes, known.nodes):
         if node.state not in NODE_STATES or not 1 <= node.registered <= state.epoch:
             yield f"{node.name} is {node.state!r}, registered with epoch {node.registered}"
         if (node.state in OWNING) != bool(node.tokens):
-            yield f"{node.name} is {node.state} and has {len(node.tokens)} tokens"
+            yield f"{node.name} is {node.state}, but has {len(node.tokens)} tokens"
         if any(low >= high for low, high in pairwise(node.tokens)) or not all(map(is_token, node.tokens)):
-            yield f"the tokens of {node.name} are not in order, or none"
+            yield f"the tokens of {node.name} do not ascend, or are not tokens"
         if not 1 <= node.shards <= SHARDS_MAX or not 0 <= node.ignore_msb <= IGNORE_MSB_MAX or node.capacity < 1:
             yield f"{node.name} has {node.shards} shards, {node.ignore_msb} ignored bits, weight {node.capacity}"
         if node.down_reason and not node.down:
-            yield f"{node.name} is up because {node.down_reason}"
+            yield f"{node.name} is up, but has the reason for down {node.down_reason}"
 
 
-@invariant("the token map and the nodes' tokens are the same", "nodes", "token_owners")
+@invariant("the token map equals the nodes' tokens", "nodes", "token_owners")
 def tokens(state: ClusterState, known: ClusterState) -> Details:
     """Check all nodes if the token map changed, otherwise the changed nodes."""
     same = state.token_owners is known.token_owners
@@ -167,12 +167,12 @@ def tokens(state: ClusterState, known: ClusterState) -> Details:
     for key, node in changed_items(state.nodes, known.nodes) if same else state.nodes.items():
         owned += len(node.tokens)
         if any(state.token_owners.get(token) != key for token in node.tokens):
-            yield f"{node.name} shows tokens that the map gives to others"
+            yield f"{node.name} has tokens that the map assigns to other nodes"
     if not same and owned != len(state.token_owners):
         yield f"the map has {len(state.token_owners)} tokens, the nodes have {owned}"
 
 
-@invariant("two nodes of one address have left, or are declared down, but for one of them", "nodes")
+@invariant("of the nodes with the same address, at most one is neither down nor left", "nodes")
 def addresses(state: ClusterState, known: ClusterState) -> Details:
     """Check addresses. The replacement of a node that was declared down may reuse its address."""
     used = Counter(node.address for node in state.nodes.values() if node.state != "left" and not node.down)
@@ -180,7 +180,7 @@ def addresses(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant(
-    "every member supports each enabled feature, none is disabled, and no node comes without a required one",
+    "members support every enabled feature, features stay enabled, and new nodes support required ones",
     "nodes",
     "features",
 )
@@ -197,9 +197,9 @@ def features(state: ClusterState, known: ClusterState) -> Details:
     for key, node in changed_items(state.nodes, known.nodes) if same else in_order(state.nodes):
         for name in sorted(set(state.features).difference(node.features)):
             if state.features[name].enabled is not None and node.state not in NO_MEMBER:
-                yield f"{node.name} is {node.state} and lacks {name}"
+                yield f"{node.name} is {node.state}, but does not support {name}"
             elif _came_without(state.features[name], node, known.features.get(name), known.nodes.get(key)):
-                yield f"{node.name} lacks {name}, which was required when it came"
+                yield f"{node.name} does not support {name}, which was required when the node came"
 
 
 def _came_without(feature: Feature, node: Node, known: Feature | None, before: Node | None) -> bool:
@@ -216,7 +216,7 @@ def _came_without(feature: Feature, node: Node, known: Feature | None, before: N
 # ----------------------------------------------------------------------------------------------------- schema
 
 
-@invariant("every keyspace is kept by its name", "keyspaces")
+@invariant("the key of a keyspace is its name", "keyspaces")
 def keyspaces(state: ClusterState, known: ClusterState) -> Details:
     """Check each keyspace separately; other invariants cover its ranges."""
     for name, keyspace in changed_items(state.keyspaces, known.keyspaces):
@@ -226,22 +226,22 @@ def keyspaces(state: ClusterState, known: ClusterState) -> Details:
             yield f"{name} was made with epoch {keyspace.made}, and its placement joined with {keyspace.joined}"
 
 
-@invariant("a table lies in a keyspace, its id is its own, and its key is of its columns", "tables", "table_ids")
+@invariant("a table has a keyspace, a unique id, and a key of its own columns", "tables", "table_ids")
 def tables(state: ClusterState, known: ClusterState) -> Details:
     """Check each table separately, and that no id was removed."""
     for name, table in changed_items(state.tables, known.tables):
         columns = [column.name for column in table.columns]
         if table.full_name != name or state.table_ids.get(table.id) != name:
-            yield f"{name} is {table.full_name}, and its id that of {state.table_ids.get(table.id)}"
+            yield f"{name} is {table.full_name}, but its id belongs to {state.table_ids.get(table.id)}"
         if len(set(columns)) != len(columns) or not table.partition_key:
             yield f"{name} has the columns {columns} and the partition key {table.partition_key}"
         if missing := {*table.partition_key, *table.clustering_key, *dict(table.declared)}.difference(columns):
             yield f"{name} has no column {min(missing)}"
         places = stored_names(table)
         if len(set(places.values())) != len(places) or not set(dict(table.stored)).issubset(columns):
-            yield f"{name} has cells of two columns in one place: {table.stored}"
+            yield f"{name} stores cells of two columns under one name: {table.stored}"
         if (table.stored and not table.respelled) or not 0 <= table.respelled <= table.changed:
-            yield f"{name} was respelled with epoch {table.respelled}, and lies in {table.stored}"
+            yield f"{name} was renamed or dropped columns at epoch {table.respelled}, stored as {table.stored}"
         if not 1 <= table.made <= table.changed:
             yield f"{name} was made with epoch {table.made} and last changed with epoch {table.changed}"
         if not 1 <= table.changed <= state.epoch or (table.committed_by_log and table.version > state.state_id):
@@ -250,7 +250,7 @@ def tables(state: ClusterState, known: ClusterState) -> Details:
         yield "an id of a table was removed"
 
 
-@invariant("what lies in a keyspace goes before the keyspace does", "keyspaces", "tables", "types", "functions")
+@invariant("a keyspace with tables, types or functions is not dropped", "keyspaces", "tables", "types", "functions")
 def contents(state: ClusterState, known: ClusterState) -> Details:
     """Check tables, user types and functions."""
     homes = {name: table.keyspace for name, table in state.tables.items()}
@@ -259,7 +259,7 @@ def contents(state: ClusterState, known: ClusterState) -> Details:
     yield from (f"{name} is in no keyspace" for name, home in sorted(homes.items()) if home not in state.keyspaces)
 
 
-@invariant("a user type is kept by its name, and names each field once", "types")
+@invariant("the key of a user type is its name, and its field names are unique", "types")
 def types(state: ClusterState, known: ClusterState) -> Details:
     """Check each type separately."""
     for name, found in changed_items(state.types, known.types):
@@ -268,7 +268,7 @@ def types(state: ClusterState, known: ClusterState) -> Details:
             yield f"{name} is {found.keyspace}.{found.name} with the fields {fields}"
 
 
-@invariant("views and indexes have columns of a table that is there, and its key", "tables", "views", "indexes")
+@invariant("views and indexes have columns of an existing table, and its key", "tables", "views", "indexes")
 def derived(state: ClusterState, known: ClusterState) -> Details:
     """Check all views and indexes, since a table may have been dropped."""
     named: list[tuple[str, View | TableIndex, tuple[str, ...]]]
@@ -291,7 +291,7 @@ def derived(state: ClusterState, known: ClusterState) -> Details:
             yield f"{name} lacks a key column of {table.full_name}"
 
 
-@invariant("functions are kept by their signatures, of types and functions that are there", *ROUTINES)
+@invariant("the key of a function is its signature, of existing types and functions", *ROUTINES)
 def routines(state: ClusterState, known: ClusterState) -> Details:
     """Check all functions and aggregates, since a type may have been dropped."""
     for name, function in in_order(state.functions):
@@ -307,7 +307,7 @@ def routines(state: ClusterState, known: ClusterState) -> Details:
             yield f"{name} uses {lost[0]}, which does not exist"
 
 
-@invariant("a pause is kept by its scope and what it is of, since an epoch that was", "pauses")
+@invariant("the key of a pause is its scope and its subject, and it began at a past epoch", "pauses")
 def pauses(state: ClusterState, known: ClusterState) -> Details:
     """Check each pause separately."""
     for name, pause in changed_items(state.pauses, known.pauses):
@@ -338,7 +338,7 @@ INVARIANTS = (
 )
 
 
-@invariant("nodes in a group of the metadata service own tokens, and one at a time is on its way", "service", "nodes")
+@invariant("nodes in a group of the metadata service own tokens, and at most one joins or leaves", "service", "nodes")
 def service(state: ClusterState, known: ClusterState) -> Details:
     """Check the groups: once there is a member, there is always one.
 
@@ -349,7 +349,7 @@ def service(state: ClusterState, known: ClusterState) -> Details:
         if member.node != name or member.stage not in STAGES or not 1 <= member.since <= state.epoch:
             yield f"{name} is {member.node}, {member.stage} since epoch {member.since}"
         if node is None or node.state not in OWNING:
-            yield f"{name} is in a group and {'unknown' if node is None else node.state}"
+            yield f"{name} is in a group, but {'unknown' if node is None else node.state}"
     moving = [name for name, member in sorted(state.service.items()) if member.stage != MEMBER]
     if len(moving) > 1 or len(state.service) > SIZE_MAX + 1:
         yield f"{len(moving)} of {len(state.service)} nodes are joining or leaving"
@@ -357,27 +357,27 @@ def service(state: ClusterState, known: ClusterState) -> Details:
         yield "no member remains"
 
 
-@invariant("the goal of the metadata service is one, within its bounds", "service_goal")
+@invariant("the goal of the metadata service is a size within its bounds, or automatic", "service_goal")
 def service_goal(state: ClusterState, known: ClusterState) -> Details:
     """Check the goal: a number or automatic, and known nodes."""
     goal = state.service_goal
     if not 0 <= goal.size <= SIZE_MAX or (goal.automatic and (goal.size or goal.by_hand)):
         yield f"{goal.size} members are wanted, automatic {goal.automatic}, by hand {goal.by_hand}"
     if list(goal.excluded) != sorted(set(goal.excluded)) or len(goal.excluded) > EXCLUDED_MAX:
-        yield f"{len(goal.excluded)} nodes are excluded, not each once and in order"
+        yield f"the {len(goal.excluded)} excluded nodes are not unique and ordered"
     if unknown := sorted(set(goal.excluded) - set(state.nodes)):
-        yield f"{unknown[0]} is excluded and unknown"
+        yield f"{unknown[0]} is excluded, but not registered"
 
 
-@invariant("a recovery is remembered for ever, and at most one goes on", "recoveries")
+@invariant("a recovery is never removed, and at most one is active", "recoveries")
 def recoveries(state: ClusterState, known: ClusterState) -> Details:
     """Check each recovery separately, and that none is removed or started again."""
     for key, one in changed_items(state.recoveries, known.recoveries):
         ends = state.epoch if one.left is None else one.left
         if key != str(one.entered) or not 1 <= one.entered <= ends <= state.epoch or not one.operator:
-            yield f"{key} is of epoch {one.entered} to {one.left}, by {one.operator!r}"
+            yield f"{key} lasts from epoch {one.entered} to {one.left}, by {one.operator!r}"
         if (one.left is None) != (one.left_by == ""):
-            yield f"{key} is left at {one.left} by {one.left_by!r}"
+            yield f"{key} ended at {one.left} by {one.left_by!r}"
         if any(not one.entered < epoch <= ends for epoch in one.forced):
             yield f"{key} has the forced epochs {one.forced}"
     if len([one for one in state.recoveries.values() if one.left is None]) > 1:

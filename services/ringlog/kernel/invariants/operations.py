@@ -24,7 +24,7 @@ from ringlog.kernel.ring.ranges import in_range, index_at
 from ringlog.kernel.values import NodeId
 
 
-@invariant("an operation has what the row of its kind says, and no other field", "operations")
+@invariant("an operation has exactly the fields that its kind requires", "operations")
 def rows(state: ClusterState, known: ClusterState) -> Details:
     """Check each operation separately."""
     for name, operation in changed_items(state.operations, known.operations):
@@ -47,11 +47,11 @@ def rows(state: ClusterState, known: ClusterState) -> Details:
         if set(operation.tokens).intersection(operation.gone) or list(operation.tokens) != sorted(
             set(operation.tokens)
         ):
-            yield f"the tokens of {name} are not in order, or gone"
+            yield f"the tokens of {name} do not ascend, or some are both added and removed"
 
 
 @invariant(
-    "an operation went through the stages of its kind, one epoch after the other, and may have been cancelled",
+    "an operation entered the stages of its kind in order, at ascending epochs, or was cancelled",
     "operations",
 )
 def stages(state: ClusterState, known: ClusterState) -> Details:
@@ -61,20 +61,20 @@ def stages(state: ClusterState, known: ClusterState) -> Details:
         way = entered[:-1] if entered[-1:] == (CANCELLED,) else entered
         expected = kind_of(operation).stages
         if not entered or way != expected[: len(way)] or (way != entered and not way):
-            yield f"{name} went through {entered}"
+            yield f"{name} entered the stages {entered}"
         elif (operation.stage, operation.stage_epoch) != (entered[-1], operation.marks[-1].epoch):
-            yield f"{name} is in {operation.stage} since epoch {operation.stage_epoch}, its marks say otherwise"
+            yield f"{name} is in {operation.stage} since epoch {operation.stage_epoch}, unlike its last mark"
         epochs = [mark.epoch for mark in operation.marks]
         if any(low >= high for low, high in pairwise(epochs)) or not 1 <= operation.stage_epoch <= state.epoch:
             yield f"{name} entered its stages with the epochs {epochs}"
         if is_ended(operation) and (operation.plan != Plan() or operation.locks):
-            yield f"{name} is {operation.stage} and holds a plan or locks"
+            yield f"{name} is {operation.stage}, but has a plan or locks"
         before = known.operations.get(name)
         if before is not None and operation.marks[: len(before.marks)] != before.marks:
-            yield f"{name} has another past than at epoch {known.epoch}"
+            yield f"the marks of {name} differ from those at epoch {known.epoch}"
 
 
-@invariant("an operation is named after its kind and its first epoch, so no later one has its name", "operations")
+@invariant("the id of an operation is its kind and first epoch, so no later operation has it", "operations")
 def named(state: ClusterState, known: ClusterState) -> Details:
     """Check the names. ``ForceState`` may add operations, and admission requires that a new name is unused."""
     for name, operation in changed_items(state.operations, known.operations):
@@ -82,9 +82,7 @@ def named(state: ClusterState, known: ClusterState) -> Details:
             yield f"{name} began at epoch {operation.marks[0].epoch}"
 
 
-@invariant(
-    "nodes on their way are those of operations in flight, as the rows of their kinds say", "nodes", "operations"
-)
+@invariant("a node is in transition if and only if an operation in flight requires it", "nodes", "operations")
 def standings(state: ClusterState, known: ClusterState) -> Details:
     """Check the changed nodes and the nodes of changed operations."""
     expected: dict[NodeId, str] = {}
@@ -100,23 +98,25 @@ def standings(state: ClusterState, known: ClusterState) -> Details:
         found = state.nodes.get(name)
         standing = "not registered" if found is None else found.state
         if standing not in ((expected[name],) if name in expected else ("none", "normal", "left")):
-            yield f"{name} is {standing}, by operations in flight {expected.get(name, 'at rest')}"
+            yield f"{name} is {standing}, by operations in flight {expected.get(name, 'none')}"
 
 
 @invariant(
-    "operations in flight are about different nodes, are not too many, and one that must be alone is", "operations"
+    "operations in flight have different nodes and are within the limit; an exclusive one is alone", "operations"
 )
 def apart(state: ClusterState, known: ClusterState) -> Details:
     """Check the rules besides locks that separate operations."""
     flying = in_flight(state)
     about = Counter(node for operation in flying for node in (operation.node, operation.replaced) if node)
-    yield from (f"{count} operations are about {node}" for node, count in sorted(about.items()) if count > 1)
+    yield from (
+        f"{count} operations in flight have the node {node}" for node, count in sorted(about.items()) if count > 1
+    )
     if len(flying) > 1 and any(kind_of(operation).is_exclusive for operation in flying):
-        yield f"{', '.join(operation.id for operation in flying)} are in flight, one of them must be alone"
+        yield f"{', '.join(operation.id for operation in flying)} are in flight, but one of them is exclusive"
     ended = len(state.operations) - len(flying)
     for what, count in (("operations_admitted_max", len(flying)), ("operations_kept_max", ended)):
         if count > SETTINGS[what].maximum:
-            yield f"there are {count}, {what} is at most {SETTINGS[what].maximum}"
+            yield f"there are {count}, but {what} is at most {SETTINGS[what].maximum}"
 
 
 @invariant("no range is locked twice", "operations")
@@ -134,7 +134,7 @@ def locks(state: ClusterState, known: ClusterState) -> Details:
         for index in range(len(taken)):
             (other, last), (one, lock) = taken[index - 1], taken[index]
             if len(taken) > 1 and in_range(last.end, lock.start, lock.end):
-                yield f"{one.id} and {other.id} hold ({lock.start}, {lock.end}] under {key}"
+                yield f"{one.id} and {other.id} lock ({lock.start}, {lock.end}] of {key}"
 
 
 @invariant(
@@ -151,7 +151,7 @@ def held(state: ClusterState, known: ClusterState) -> Details:
         for lock in operation.locks:
             placement = state.placements.get(lock.replication)
             if placement is None or not _is_there(placement, lock, exactly=not has_reached(operation, PREPARED)):
-                yield f"{operation.id} holds ({lock.start}, {lock.end}] under {lock.replication}, which is not there"
+                yield f"{operation.id} locks ({lock.start}, {lock.end}] of {lock.replication}, which does not exist"
         before = known.operations.get(operation.id)
         if before is None or before.plan is not operation.plan or before.locks is not operation.locks:
             yield from _unlocked(operation)
@@ -185,16 +185,16 @@ def _unlocked(operation: Operation) -> Iterator[str]:
             lock = own[index_at(ends, where[2])]
             if in_range(where[2], lock.start, lock.end):
                 reached.discard(where)
-    yield from (f"{operation.id} changes {where}, which it has not locked" for where in sorted(reached))
+    yield from (f"{operation.id} changes {where}, but has not locked it" for where in sorted(reached))
 
 
-@invariant("who is ignored by an operation in flight is declared down", "nodes", "operations")
+@invariant("an operation in flight ignores only nodes that are declared down", "nodes", "operations")
 def ignored(state: ClusterState, known: ClusterState) -> Details:
     """Check the ignored nodes: one that is not down could return without being asked."""
     for operation in in_flight(state):
         for name in operation.ignored:
             if name not in state.nodes or not state.nodes[name].down:
-                yield f"{operation.id} continues without {name}, which is not down"
+                yield f"{operation.id} ignores {name}, which is not down"
 
 
 @invariant(
@@ -219,9 +219,9 @@ def served(state: ClusterState, known: ClusterState) -> Details:
             yield f"{operation.id} is in {operation.stage} without a generation"
             continue
         if found.forgotten is None and set(operation.tokens).difference(one.end for one in found.ranges):
-            yield f"{operation.id} is in {operation.stage}, and {name} lacks ranges that end at its tokens"
+            yield f"{operation.id} is in {operation.stage}, but {name} has no ranges that end at its tokens"
         if _is_past(operation, PUBLISH_CDC_GENERATION) and found.published is None:
-            yield f"{operation.id} is in {operation.stage}, and {name} is not published"
+            yield f"{operation.id} is in {operation.stage}, but {name} is not published"
 
 
 def _is_past(operation: Operation, stage: str) -> bool:
@@ -229,7 +229,7 @@ def _is_past(operation: Operation, stage: str) -> bool:
 
 
 @invariant(
-    "a generation is prepared for an operation that waits for it, or for none, and there are tokens to describe",
+    "a prepared generation has tokens, and its operation, if any, waits for it",
     "prepared",
     "operations",
     "token_owners",
@@ -239,7 +239,7 @@ def preparing(state: ClusterState, known: ClusterState) -> Details:
     if state.prepared is None:
         return
     if not target_owners(state):
-        yield f"{state.prepared.id} is prepared, and no token exists or is requested"
+        yield f"{state.prepared.id} is prepared, but no token exists or is requested"
     if state.prepared.operation is not None:
         whose = state.operations.get(state.prepared.operation)
         if whose is None or (whose.stage, whose.generation) != (COMMIT_CDC_GENERATION, state.prepared.id):

@@ -46,7 +46,7 @@ def new_groups(placement: Placement, known: ClusterState) -> Iterator[RangeGroup
 
 
 @invariant(
-    "there is a placement for each setting in use and for each keyspace that changes its own, and no other",
+    "placements exist exactly for each replication in use and each keyspace that changes its own",
     "placements",
     "keyspaces",
     "operations",
@@ -55,8 +55,8 @@ def placed(state: ClusterState, known: ClusterState) -> Details:
     """Check the keys of placements and their keyspaces."""
     wanted = settings_of(state)
     if set(state.placements) != wanted.keys():
-        yield f"{sorted(state.placements)} are placed, in use are {sorted(wanted)}"
-    yield from (f"{found.key} is kept as {key}" for key, found in sorted(state.placements.items()) if found.key != key)
+        yield f"there are placements of {sorted(state.placements)}, required are {sorted(wanted)}"
+    yield from (f"{found.key} has the key {key}" for key, found in sorted(state.placements.items()) if found.key != key)
     altered = {
         operation.keyspace: alteration_key(state.keyspaces[operation.keyspace].replication, operation.replication)
         for operation in in_flight(state)
@@ -64,12 +64,10 @@ def placed(state: ClusterState, known: ClusterState) -> Details:
     }
     for name, keyspace in sorted(state.keyspaces.items()):
         if keyspace.placement != altered.get(name, ""):
-            yield f"{name} has a placement of its own, {keyspace.placement!r}, by operations {altered.get(name)!r}"
+            yield f"{name} has the private placement {keyspace.placement!r}, its operation is {altered.get(name)!r}"
 
 
-@invariant(
-    "ranges tile the ring: each begins where the one before it ends, the first where the last does", "placements"
-)
+@invariant("ranges tile the ring: each begins at the end of the previous one, cyclically", "placements")
 def tiling(state: ClusterState, known: ClusterState) -> Details:
     """Check the ends and starts of every changed placement."""
     for key, placement in sorted(state.placements.items()):
@@ -77,14 +75,14 @@ def tiling(state: ClusterState, known: ClusterState) -> Details:
             continue
         ends = tuple([group.end for group in placement.ranges])
         if placement.ends != ends or any(low >= high for low, high in pairwise(ends)) or not all(map(is_token, ends)):
-            yield f"{key}: the ends {placement.ends} are not those of its ranges, in order"
+            yield f"{key}: the ends {placement.ends} differ from the ordered ends of its ranges"
         for index, group in enumerate(placement.ranges):
             if group.start != ends[index - 1]:
                 yield f"{key}: the range to {group.end} begins at {group.start}, not at {ends[index - 1]}"
 
 
 @invariant(
-    "ranges end where tokens are, and where an operation that is prepared has cut them",
+    "range ends are the tokens, and the tokens at which prepared operations split ranges",
     "placements",
     "token_owners",
     "operations",
@@ -99,15 +97,15 @@ def cuts(state: ClusterState, known: ClusterState) -> Details:
     for key, placement in sorted(state.placements.items()):
         if key == ENTIRE.name:
             if len(placement.ends) != (1 if state.token_owners else 0):
-                yield f"{key} has {len(placement.ends)} ranges"
+                yield f"{key} has {len(placement.ends)} ranges instead of one"
         elif ">" not in key and set(placement.ends) != ends:
-            yield f"{key} has other ends: {sorted(ends.symmetric_difference(placement.ends))[:4]}"
+            yield f"{key}: unexpected or missing range ends: {sorted(ends.symmetric_difference(placement.ends))[:4]}"
     for keyspace in state.keyspaces.values():
         if keyspace.placement:
             new = next(one.replication for one in in_flight(state) if one.keyspace == keyspace.name)
             assert new is not None
             if state.placements[keyspace.placement].ends != alteration_ends(state, keyspace.replication, new):
-                yield f"{keyspace.placement} is not cut wherever either setting cuts"
+                yield f"{keyspace.placement} is not split at the range ends of both replications"
 
 
 @invariant(
@@ -128,10 +126,10 @@ def groups(state: ClusterState, known: ClusterState) -> Details:
                 if not since.get(replica.node, group.changed + 1) <= replica.since <= group.changed:
                     yield f"{where} is read from {replica.node}, which writes since {since.get(replica.node)}"
             if not all(1 <= epoch <= group.changed for epoch in since.values()) or group.changed > state.epoch:
-                yield f"{where} changed with epoch {group.changed}, its members are there since {since}"
+                yield f"{where} changed at epoch {group.changed}, but has members since {since}"
 
 
-@invariant("members of groups are nodes of the cluster that have not left", "placements", "nodes")
+@invariant("members of groups are registered nodes that have not left", "placements", "nodes")
 def members(state: ClusterState, known: ClusterState) -> Details:
     """Check all groups if a node has left, otherwise those of changed ranges."""
     gone = any(node.state in NO_MEMBER for _, node in changed_items(state.nodes, known.nodes)) and known.nodes
@@ -142,7 +140,7 @@ def members(state: ClusterState, known: ClusterState) -> Details:
                 yield f"{key} ({group.start}, {group.end}] has a member that is not a node of the cluster"
 
 
-@invariant("members of a group stand in the order in which a clockwise walk meets them", "placements", "token_owners")
+@invariant("members of a group have the order of a clockwise walk of the ring", "placements", "token_owners")
 def order(state: ClusterState, known: ClusterState) -> Details:
     """Check all groups if token owners changed, otherwise those of changed ranges."""
     walk = walk_order(state)
@@ -151,7 +149,7 @@ def order(state: ClusterState, known: ClusterState) -> Details:
         for group in placement.ranges if moved else new_groups(placement, known):
             for members in (group.read, group.write):
                 if len(members) > 1 and walk.sorted(group.end, members) != members:
-                    yield f"{key} ({group.start}, {group.end}] is in another order"
+                    yield f"the members of {key} ({group.start}, {group.end}] do not have the walk's order"
 
 
 # ------------------------------------------------------------------------------------------ operations in flight
@@ -194,7 +192,7 @@ def views(state: ClusterState, known: ClusterState) -> Details:
             seen = here.get(group.end)
             if seen is None:
                 if len(group.read) != len(group.write):
-                    yield f"{key} ({group.start}, {group.end}] is read and written by different nodes in no operation"
+                    yield f"{key} ({group.start}, {group.end}]: readers and writers differ without an operation"
                 continue
             readers = {replica.node for replica in group.read}
             only_writers = {replica.node for replica in group.write} - readers
@@ -206,13 +204,13 @@ def views(state: ClusterState, known: ClusterState) -> Details:
                     expected |= leaving
                 inside = entering if stage == WRITE_BOTH_READ_NEW else leaving
                 if not inside <= readers:
-                    yield f"{key} ({group.start}, {group.end}] is not read from all that {stage} says"
+                    yield f"{key} ({group.start}, {group.end}] lacks readers that {stage} requires"
             if only_writers != expected:
-                yield f"{key} ({group.start}, {group.end}] has the writers {sorted(only_writers)} that are not read"
+                yield f"{key} ({group.start}, {group.end}] has unexpected pending writers {sorted(only_writers)}"
 
 
 @invariant(
-    "with what operations in flight have changed taken back, each group is what the strategy gives for the token map",
+    "without the changes of operations in flight, each group is that of the strategy for the token map",
     "placements",
     "token_owners",
 )
@@ -231,7 +229,7 @@ def canonical(state: ClusterState, known: ClusterState) -> Details:
             for stage, entering, leaving in here.get(group.end, ()):
                 old = (old - entering) | leaving if stage == WRITE_BOTH_READ_NEW else old
             if old != set(natural(replication, ring, group.end)):
-                yield f"{key} ({group.start}, {group.end}] was {sorted(old)}, the strategy gives others"
+                yield f"{key} ({group.start}, {group.end}] was {sorted(old)}, unlike the strategy's group"
 
 
 INVARIANTS = (placed, tiling, cuts, groups, members, order, views, canonical)

@@ -43,8 +43,8 @@ class BrokenInvariant:
 def invariant(sentence: str, *parts: str) -> Callable[[Callable[[ClusterState, ClusterState], Details]], Invariant]:
     """Return a decorator that makes an invariant of a check; its name is the function's."""
 
-    assert parts, "an invariant of no section is never checked"
-    assert len({*parts}) == len(parts), "a section is named once"
+    assert parts, "an invariant names at least one section"
+    assert len({*parts}) == len(parts), "sections are not repeated"
 
     def made(check: Callable[[ClusterState, ClusterState], Details]) -> Invariant:
         return Invariant(check.__name__, sentence, frozenset(parts), check)

@@ -32,7 +32,7 @@ def _new_tablets(state: ClusterState, known: ClusterState) -> Iterator[tuple[Tab
 
 
 @invariant(
-    "a table of a keyspace in tablets has tablets of its own or shares them, no other has any",
+    "a table has or shares tablets if and only if its keyspace is in tablets",
     "tablets",
     "tables",
     "keyspaces",
@@ -42,14 +42,14 @@ def cut(state: ClusterState, known: ClusterState) -> Details:
     for name, table in sorted(state.tables.items()):
         in_tablets = not strategy_of(state.keyspaces[table.keyspace].replication).in_ring
         if in_tablets != (table.tablets is not None):
-            yield f"{name} has {table.tablets}, its keyspace {'is' if in_tablets else 'is not'} in tablets"
+            yield f"{name} has {table.tablets}, but its keyspace {'is' if in_tablets else 'is not'} in tablets"
         base = "" if table.tablets is None or not table.tablets.base else f"{table.keyspace}.{table.tablets.base}"
         if (name in state.tablets) != (in_tablets and not base) or (base and base not in state.tablets):
-            yield f"{name} shares {base!r}, and {'has' if name in state.tablets else 'has not'} a map"
-    yield from (f"{name} has tablets and is not a table" for name in sorted(state.tablets) if name not in state.tables)
+            yield f"{name} shares {base!r}, and {'has a' if name in state.tablets else 'has no'} map"
+    yield from (f"{name} has tablets, but is not a table" for name in sorted(state.tablets) if name not in state.tables)
 
 
-@invariant("tablets tile the ring up to its last token, packed in full chunks that say where they end", "tablets")
+@invariant("tablets tile the ring up to the last token, in full chunks with correct ends", "tablets")
 def tablet_ends(state: ClusterState, known: ClusterState) -> Details:
     """Check the ends, the chunks and the fields derived from them."""
     for name, tablets in changed_items(state.tablets, known.tablets):
@@ -61,19 +61,17 @@ def tablet_ends(state: ClusterState, known: ClusterState) -> Details:
                 yield f"{name}: {ends[0]} is not a token"
         sizes = [len(chunk.rows) for chunk in tablets.chunks]
         if sum(sizes) != len(ends) or any(size != CHUNK for size in sizes[:-1]) or tablets.table != name:
-            yield f"{name}: chunks of {sizes[:4]} are not its {len(ends)} tablets"
+            yield f"{name}: chunk sizes {sizes[:4]} do not match its {len(ends)} tablets"
         elif [chunk.end for chunk in tablets.chunks] != [
             min(end, len(ends)) for end in range(CHUNK, len(ends) + CHUNK, CHUNK)
         ]:
-            yield f"{name}: chunks do not end where they say"
+            yield f"{name}: the stored ends of chunks are wrong"
     for tablets, tablet in _new_tablets(state, known):
         if tablet.end != tablets.ends[tablet.index]:
-            yield f"{tablets.table}/{tablet.index} ends at {tablet.end} and at {tablets.ends[tablet.index]}"
+            yield f"{tablets.table}/{tablet.index}: tablet end {tablet.end}, map end {tablets.ends[tablet.index]}"
 
 
-@invariant(
-    "each replica of a tablet is on a shard of a node that is a member, and no two are on one node", "tablets", "nodes"
-)
+@invariant("the replicas of a tablet are on existing shards of different member nodes", "tablets", "nodes")
 def tablet_replicas(state: ClusterState, known: ClusterState) -> Details:
     """Check settled and next replicas."""
     seen = known if state.nodes is known.nodes else EMPTY_STATE
@@ -90,7 +88,7 @@ def tablet_replicas(state: ClusterState, known: ClusterState) -> Details:
             yield f"{where} has no replica"
 
 
-@invariant("a map counts the replicas of each of its nodes", "tablets")
+@invariant("a map has the correct number of replicas for each node", "tablets")
 def tablets_held(state: ClusterState, known: ClusterState) -> Details:
     """Compare ``held`` with all replicas, if chunks are new."""
     for name, tablets in changed_items(state.tablets, known.tablets):
@@ -99,11 +97,11 @@ def tablets_held(state: ClusterState, known: ClusterState) -> Details:
             continue
         counted = Counter(tablets.columns().node.tolist())
         if tuple(counted[place] for place in range(len(tablets.nodes))) != tablets.held:
-            yield f"{name} counts {tablets.held}"
+            yield f"{name} has wrong replica counts: {tablets.held}"
 
 
 @invariant(
-    "a transition is in a stage of its kind, exchanges at most one replica, and began before its stage", "tablets"
+    "a transition has a stage of its kind, exchanges at most one replica, and started before its stage", "tablets"
 )
 def tablet_stages(state: ClusterState, known: ClusterState) -> Details:
     """Compare transitions with the stage table."""
@@ -126,19 +124,19 @@ def _wrong(state: ClusterState, tablet: Tablet, transition: Transition) -> Itera
     new = {(one.node, one.shard) for one in transition.next}
     most = len(old) if is_salvage(transition) else 1
     if len(old - new) > most or len(new - old) > 1 or not new:
-        yield f"{sorted(old)} become {sorted(new)} at once"
+        yield f"{sorted(old)} become {sorted(new)} in one transition"
     if kind_of(transition).within_node and {node for node, _ in old} != {node for node, _ in new}:
         yield "a move within a node adds another node"
     if not transition.started <= transition.stage_epoch <= state.epoch or transition.changed > transition.stage_epoch:
-        yield f"began at {transition.started}, its stage at {transition.stage_epoch}, changed at {transition.changed}"
+        yield f"started at {transition.started}, stage at {transition.stage_epoch}, changed at {transition.changed}"
     writes = STAGES[transition.stage].writes
     for one in transition.next:
         came = (one.node, one.shard) not in old and one.node not in {node for node, _ in old}
         if came and (one.since == 0) != (writes is Side.PREV):
-            yield f"{one.node} writes since {one.since} in {transition.stage}"
+            yield f"{one.node} is a writer since {one.since} in {transition.stage}"
 
 
-@invariant("who reads a tablet writes it; nobody has been a member since later than the tablet changed", "tablets")
+@invariant("readers of a tablet are writers, and no member is newer than the tablet's last change", "tablets")
 def tablet_groups(state: ClusterState, known: ClusterState) -> Details:
     """Check the groups that requests use."""
     for tablets, tablet in _new_tablets(state, known):
@@ -156,7 +154,7 @@ def excluded(state: ClusterState, known: ClusterState) -> Details:
     running = [one for one in in_flight(state) if one.stage != REQUESTED]
     for operation in running[:1]:
         for tablets, transition in transitions(state):
-            yield f"{operation.id} is in {operation.stage}, {tablets.table}/{transition.tablet} in {transition.stage}"
+            yield f"{operation.id}: {operation.stage}, {tablets.table}/{transition.tablet}: {transition.stage}"
 
 
 @invariant("a decision to resize has the table's last number", "tablets")
@@ -165,10 +163,10 @@ def resizes(state: ClusterState, known: ClusterState) -> Details:
     for name, tablets in changed_items(state.tablets, known.tablets):
         resize = tablets.resize
         if resize is not None and (resize.sequence != tablets.sequence or resize.decision not in ("split", "merge")):
-            yield f"{name}: {resize}, its last number is {tablets.sequence}"
+            yield f"{name}: {resize}, but its last number is {tablets.sequence}"
         before = known.tablets.get(name)
         if before is not None and before.made == tablets.made and before.sequence > tablets.sequence:
-            yield f"{name}: number {before.sequence} became {tablets.sequence}"
+            yield f"{name}: the last number decreased from {before.sequence} to {tablets.sequence}"
 
 
 INVARIANTS = (

@@ -11,7 +11,7 @@ from ringlog.kernel.values import Micros
 
 
 @invariant(
-    "a settled time sinks by an operator's word only, and is above what writers may have used and what is forgotten",
+    "only an operator lowers the validation watermark; write leases and pruned versions are below it",
     "settled",
     "writers",
 )
@@ -20,19 +20,19 @@ def settled(state: ClusterState, known: ClusterState) -> Details:
     now, before = state.settled, known.settled
     is_lowered = now.lowered > before.lowered
     if (now.until < before.until and not is_lowered) or now.forgotten < before.forgotten:
-        yield f"{now.until} was {before.until}, and {now.forgotten} forgotten was {before.forgotten}"
+        yield f"watermark {before.until} became {now.until}, pruned until {before.forgotten} became {now.forgotten}"
     if now.forgotten > now.until:
-        yield f"versions before {now.forgotten} are pruned, and the validation watermark is {now.until}"
+        yield f"versions before {now.forgotten} are pruned, but the validation watermark is {now.until}"
     for name, writer in changed_items(state.writers, known.writers if now is before else type(state.writers)()):
         if 0 < now.until < writer.horizon:
-            yield f"{name} may validate up to {writer.horizon}, and the validation watermark is {now.until}"
+            yield f"{name} may validate up to {writer.horizon}, but the validation watermark is {now.until}"
     times = [one.until for one in now.leeways]
     if times != sorted(set(times)) or any(not now.forgotten < time <= now.until for time in times):
-        yield f"leeways ended at {times}, settled is {now.until}"
+        yield f"values of the allowed lateness ended at {times}, the validation watermark is {now.until}"
 
 
 @invariant(
-    "versions of tables count one after the other, the last one of a living table is the table",
+    "versions of a table apply one after the other, and the last one of an existing table is the table",
     "table_lives",
     "tables",
     "settled",
@@ -42,7 +42,7 @@ def table_lives(state: ClusterState, known: ClusterState) -> Details:
     for name, lifetimes in changed_items(state.table_lives, known.table_lives):
         times = [time for lifetime in lifetimes for time in _times(lifetime)]
         if times != sorted(times) or (times and times[-1] > state.settled.until):
-            yield f"{name} changed at {times}, settled is {state.settled.until}"
+            yield f"{name} changed at {times}, the validation watermark is {state.settled.until}"
         for lifetime in lifetimes:
             ids = {version.table.id for version in lifetime.versions}
             if (
@@ -50,7 +50,7 @@ def table_lives(state: ClusterState, known: ClusterState) -> Details:
                 or any(one.end is None for one in lifetime.versions[:-1])
                 or lifetime.versions[-1].end is not None
             ):
-                yield f"{name} has a life of {sorted(ids)} whose versions do not follow each other"
+                yield f"{name} has versions of {sorted(ids)} that do not follow each other"
         if any(lifetime.until is None for lifetime in lifetimes[:-1]) or not lifetimes:
             yield f"{name} has two current tables, or no version"
     for name, lifetimes in state.table_lives.items():
@@ -62,7 +62,7 @@ def table_lives(state: ClusterState, known: ClusterState) -> Details:
         ):
             yield f"the newest version of {name} is not the table"
         if lifetimes and lifetimes[-1].until is not None and table is not None:
-            yield f"{name} is dropped, and there is a table"
+            yield f"{name} exists, but its last version is dropped"
 
 
 def _times(lifetime: TableLifetime) -> list[int]:
@@ -73,7 +73,7 @@ def _times(lifetime: TableLifetime) -> list[int]:
 
 
 @invariant(
-    "a version of a table that has counted for validated writes counts for them until they are forgotten",
+    "validated writes keep their table version until it is pruned",
     "table_lives",
     "tables",
     "settled",

@@ -25,7 +25,7 @@ from ringlog.kernel.zones.queue import STEPS_MAX, is_same
 from ringlog.kernel.zones.rebalance import CHAIN_MAX, KEYS
 
 
-@invariant("a zone has its partitions, by their numbers, and counts those that move", "zones", "zone_partitions")
+@invariant("a zone has partitions 0 to n-1 and the number of moving ones", "zones", "zone_partitions")
 def zone_parts(state: ClusterState, known: ClusterState) -> Details:
     """Compare the two sections."""
     counted: Counter[str] = Counter()
@@ -33,18 +33,18 @@ def zone_parts(state: ClusterState, known: ClusterState) -> Details:
     for key, partition in sorted(state.zone_partitions.items()):
         zone = state.zones.get(partition.zone)
         if key != partition_key(partition.zone, partition.number):
-            yield f"{key} says that it is {partition.zone}/{partition.number}"
+            yield f"{key} has the value of {partition.zone}/{partition.number}"
         elif zone is None or not 0 <= partition.number < zone.partitions:
-            yield f"{key} is of no zone"
+            yield f"{key} has no zone"
         counted[partition.zone] += 1
         moving[partition.zone] += bool(partition.pending)
     for name, zone in sorted(state.zones.items()):
         if (counted[name], moving[name]) != (zone.partitions, zone.moving) or zone.name != name:
             found = f"{counted[name]} partitions, {moving[name]} move"
-            yield f"{name} has {found}: it says {zone.partitions} and {zone.moving}"
+            yield f"{name} has {found}: its record has {zone.partitions} and {zone.moving}"
 
 
-@invariant("a zone has sane values, and data nodes of the directory", "zones")
+@invariant("a zone has values within bounds, and registered data nodes", "zones")
 def zone_values(state: ClusterState, known: ClusterState) -> Details:
     """Check bounds and ids of nodes."""
     for name, zone in changed_items(state.zones, known.zones):
@@ -55,12 +55,12 @@ def zone_values(state: ClusterState, known: ClusterState) -> Details:
         if not least <= zone.quorum <= most or zone.mode not in MODES:
             yield f"{name}: a quorum of {zone.quorum} of {zone.replicas}, mode {zone.mode}"
         if not (0 <= zone.cause <= state.epoch and 1 <= zone.changed <= state.epoch):
-            yield f"{name} changed at {zone.changed}, for what was at {zone.cause}"
+            yield f"{name} changed at {zone.changed}, before its cause at {zone.cause}"
         if list(zone.nodes) != sorted(set(zone.nodes)) or any(node not in state.nodes for node in zone.nodes):
-            yield f"{name}: its data nodes are not nodes, each once"
+            yield f"{name}: its data nodes are not unique registered nodes"
 
 
-@invariant("a configuration has a voter; its nodes are registered, each once", "zone_partitions")
+@invariant("a configuration has a voter, and unique registered nodes", "zone_partitions")
 def zone_steps(state: ClusterState, known: ClusterState) -> Details:
     """Check each configuration that a partition names."""
     for key, partition in changed_items(state.zone_partitions, known.zone_partitions):
@@ -81,12 +81,12 @@ def _steps(partition: ZonePartition) -> Iterator[ZoneStep]:
         yield from (partition.cancel.old, partition.cancel.new)
 
 
-@invariant("nothing is planned, and nothing cancelled, where nothing is pending", "zone_partitions")
+@invariant("only a partition with a pending step has a plan or a cancellation", "zone_partitions")
 def zone_plans(state: ClusterState, known: ClusterState) -> Details:
     """Check that plans have a pending move, and that a cancel refers to the pending and the reached configuration."""
     for key, partition in changed_items(state.zone_partitions, known.zone_partitions):
         if partition.planned is not None and not partition.pending:
-            yield f"{key}: a plan with nothing before it"
+            yield f"{key}: a plan without a pending step"
         cancel = partition.cancel
         if cancel is not None and (
             not partition.pending
@@ -94,26 +94,26 @@ def zone_plans(state: ClusterState, known: ClusterState) -> Details:
             or not is_same(cancel.new, partition.pending[0])
             or not is_same(cancel.old, partition.reached)
         ):
-            yield f"{key}: the cancel of {cancel.revision}, pending is {partition.revisions.pending}"
+            yield f"{key}: the cancellation is of {cancel.revision}, the pending step {partition.revisions.pending}"
 
 
 @invariant(
-    "no step changes the role of a node while another votes; no stable configuration is forced", "zone_partitions"
+    "no step changes a node's role while another node votes; a stable configuration is not forced", "zone_partitions"
 )
 def zone_roles(state: ClusterState, known: ClusterState) -> Details:
     """Compare each step with the previous one. Stable configurations must have no marks of a reset."""
     for key, partition in changed_items(state.zone_partitions, known.zone_partitions):
         for one in (partition.stable, partition.reached):
             if one is not None and (one.forced or one.from_reset):
-                yield f"{key}: stable is marked as being reset"
+                yield f"{key}: the stable configuration is marked as reset"
         queue = partition.pending
         for have, to in pairwise((*(() if partition.reached is None else (partition.reached,)), *queue)):
             changed = set(have.peers) & set(to.learners) | set(have.learners) & set(to.peers)
             if changed and set(to.peers) - changed and not (have.forced or to.forced or to.from_reset):
-                yield f"{key}: {sorted(changed)} change their roles at once"
+                yield f"{key}: {sorted(changed)} change their roles in one step"
 
 
-@invariant("no key of a partition has changed, and no change was acted on, after the state's epoch", "zone_partitions")
+@invariant("revisions and handled changes of a partition are not above the state's epoch", "zone_partitions")
 def zone_revisions(state: ClusterState, known: ClusterState) -> Details:
     """Check revisions: each written key has one."""
     for key, partition in changed_items(state.zone_partitions, known.zone_partitions):
@@ -121,11 +121,11 @@ def zone_revisions(state: ClusterState, known: ClusterState) -> Details:
         if any(getattr(of, name) > state.epoch for name in KEYS) or partition.change > state.epoch:
             yield f"{key} at epoch {state.epoch}: {of}, change {partition.change}"
         if any(getattr(partition, name) and not getattr(of, name) for name in KEYS):
-            yield f"{key}: a key that was never written"
+            yield f"{key}: a key has a value but no revision"
 
 
 @invariant(
-    "a keyspace that a zone places names a zone, each map of its tables has a tablet for each partition",
+    "a keyspace placed by a zone names a zone, and its tables have one tablet for each partition",
     "keyspaces",
     "zones",
     "tablets",
@@ -145,7 +145,7 @@ def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:
     for name, tablets in sorted(state.tablets.items()) if placed else ():
         cutter = placed.get(_keyspace_of(name))
         if cutter is not None and (tablets.count != cutter.partitions or tablets.resize is not None):
-            yield f"{name} has {tablets.count} tablets, {cutter.name} has {cutter.partitions} partitions"
+            yield f"{name} has {tablets.count} tablets, but {cutter.name} has {cutter.partitions} partitions"
 
 
 @invariant(
@@ -174,7 +174,7 @@ def zone_tablets(state: ClusterState, known: ClusterState) -> Details:
             have = () if is_salvage(step) else tablet.replicas
             outside = {one.node for one in (*have, *to)} - there
             if outside:
-                yield f"{name}/{number} is on {sorted(outside)}, {key} is not"
+                yield f"{name}/{number} is on {sorted(outside)}, which {key} does not have"
 
 
 def _zones_of(state: ClusterState) -> dict[str, str]:

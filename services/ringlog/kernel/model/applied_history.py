@@ -104,7 +104,7 @@ class History:
         while low <= high:
             middle = (low + high) // 2
             found = self.at(middle)
-            assert found is not None, "it holds all epochs between its first and its last"
+            assert found is not None, "the history has all epochs between its first and its last"
             if found.state_id == state_id:
                 return found
             low, high = (middle + 1, high) if found.state_id < state_id else (low, middle - 1)
@@ -120,7 +120,7 @@ class History:
         if epoch % BLOCK != 1 or not tail:
             recent = self.recent.set(applied.request_id, epoch)
             return _made(oldest, blocks, tail + (applied,), self.old, recent)  # noqa: RUF005 (half the time)
-        assert len(tail) == BLOCK or (not blocks and len(tail) < BLOCK), "only the first block may begin anywhere"
+        assert len(tail) == BLOCK or (not blocks and len(tail) < BLOCK), "only the first block may be incomplete"
         blocks, gone = (*blocks, tail), 0
         with self.old.mutate() as old:
             for one in tail:

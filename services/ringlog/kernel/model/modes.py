@@ -71,8 +71,8 @@ SCOPES: Final = (
 LIMITED: Final = (BALANCING, REPAIRS, SPLITS)
 """Scopes that can be limited to a keyspace or a table."""
 
-assert len({*SCOPES}) == len(SCOPES), "a pause is kept by its scope"
-assert {*LIMITED} < {*SCOPES}, "each is a scope"
+assert len({*SCOPES}) == len(SCOPES), "scopes are unique"
+assert {*LIMITED} < {*SCOPES}, "each name is a scope"
 assert UNPAUSED not in SCOPES, "no pause blocks these commands"
 
 

@@ -34,7 +34,7 @@ class RangeColumn(Generic[S]):
     __slots__ = ("items", "ranges")
 
     def __init__(self, ranges: list[Range], items: Sequence[tuple[S, ...]]) -> None:
-        assert len(ranges) == len(items) > 0, "something is said of each range"
+        assert len(ranges) == len(items) > 0, "columns of a plan are not empty and have the same length"
         self.ranges = ranges
         self.items = items
 

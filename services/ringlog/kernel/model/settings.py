@@ -163,4 +163,4 @@ def broken_setting(values: Mapping[str, int]) -> str | None:
     return None
 
 
-assert broken_setting({name: rule.default for name, rule in SETTINGS.items()}) is None, "the defaults keep the rules"
+assert broken_setting({name: rule.default for name, rule in SETTINGS.items()}) is None, "the defaults satisfy the rules"

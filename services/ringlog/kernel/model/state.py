@@ -77,7 +77,7 @@ STAYS = ("normal", "moving")
 OWNING = (*STAYS, "leaving")
 """States of nodes that own tokens."""
 
-assert {*NO_MEMBER, *OWNING} < {*NODE_STATES}, "each is a state of a node"
+assert {*NO_MEMBER, *OWNING} < {*NODE_STATES}, "each name is a state of a node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,17 +431,17 @@ class ClusterState:
         default_factory=Map,
         metadata=part(
             GlobalRequest,
-            unpublished={WHOLE: "the generation that one waits for is published, with its streams"},
-            most=(20_000, "requests to the cluster, those included that ended"),
+            unpublished={WHOLE: "the generation that a request waits for is published, with its streams"},
+            most=(20_000, "requests to the cluster, including ended ones"),
         ),
     )
     snapshots: Map[str, TakenSnapshot] = field(
         default_factory=Map,
-        metadata=part(TakenSnapshot, unpublished={WHOLE: "what was stored of them is in the topic snapshots"}),
+        metadata=part(TakenSnapshot, unpublished={WHOLE: "the topic snapshots has the stored snapshots"}),
     )
     log_bounds: Map[str, LogBound] = field(
         default_factory=Map,
-        metadata=part(LogBound, unpublished={WHOLE: "says where the log begins to who reads the log"}),
+        metadata=part(LogBound, unpublished={WHOLE: "readers of the log find the bounds in the log"}),
     )
     views: Map[str, View] = field(default_factory=Map, metadata=VIEWS)
     indexes: Map[str, TableIndex] = field(default_factory=Map, metadata=INDEXES)
@@ -456,7 +456,11 @@ class ClusterState:
     recoveries: Map[str, Recovery] = field(
         default_factory=Map,
         metadata=part(
-            Recovery, "service", prefix="recovery/", key="epoch that began it", most=(1_000, "recoveries, ended or not")
+            Recovery,
+            "service",
+            prefix="recovery/",
+            key="epoch that began it",
+            most=(1_000, "recoveries, active or ended"),
         ),
     )
     history: History = EMPTY_HISTORY

@@ -190,9 +190,9 @@ class ReplicaColumns:
 
 def uniform_ends(count: int) -> tuple[Token, ...]:
     """Return the last tokens of ``count`` tablets of equal length. A power of two splits the ring by its top bits."""
-    assert count >= 1, "a table has a tablet"
+    assert count >= 1, "a table has at least one tablet"
     ends = tuple((index + 1) * (2**64 - 1) // count - 2**63 for index in range(count))
-    assert ends[-1] == TOKEN_MAX, "the last tablet ends where the ring does"
+    assert ends[-1] == TOKEN_MAX, "the last tablet ends at the end of the ring"
     return ends
 
 
@@ -230,8 +230,10 @@ def nodes_in(tablets: TabletMap) -> set[NodeId]:
 
 def with_transitions(tablets: TabletMap, changes: Mapping[int, Transition | None]) -> TabletMap:
     """Return the map with these transitions set, or removed if None."""
-    assert all(0 <= index < tablets.count for index in changes), "a transition is that of a tablet"
-    assert all(one is None or one.tablet == index for index, one in changes.items()), "a transition knows its tablet"
+    assert all(0 <= index < tablets.count for index in changes), "a transition belongs to an existing tablet"
+    assert all(one is None or one.tablet == index for index, one in changes.items()), (
+        "a transition has the number of its tablet"
+    )
     transitions = tablets.transitions.mutate()
     for index, transition in changes.items():
         if transition is not None:
@@ -243,7 +245,7 @@ def with_transitions(tablets: TabletMap, changes: Mapping[int, Transition | None
 
 def with_settled(tablets: TabletMap, changes: Mapping[int, tuple[tuple[TabletReplica, ...], Epoch]]) -> TabletMap:
     """Return the map with other settled replicas and ``changed`` of these tablets. Copies their chunks."""
-    assert all(0 <= index < tablets.count for index in changes), "the changed tablet is one of the table"
+    assert all(0 <= index < tablets.count for index in changes), "the changed tablets belong to the table"
     nodes = _with_room(tablets, {replica.node for group, _ in changes.values() for replica in group})
     places = {node: place for place, node in enumerate(nodes)}
     by_chunk: dict[int, list[int]] = {}
@@ -278,8 +280,8 @@ def _with_room(tablets: TabletMap, wanted: set[NodeId]) -> tuple[NodeId, ...]:
 
 def with_resize(tablets: TabletMap, resize: Resize | None, sequence: int) -> TabletMap:
     """Return the map with or without a resize decision; ``sequence`` is its number."""
-    assert sequence > tablets.sequence, "decisions are numbered upwards"
-    assert resize is None or resize.sequence == sequence, "a decision has the number under which it is stored"
+    assert sequence > tablets.sequence, "numbers of decisions ascend"
+    assert resize is None or resize.sequence == sequence, "a decision has the number of its map"
     return _with(tablets, resize=resize, sequence=sequence)
 
 

@@ -59,7 +59,7 @@ def admit(state: ClusterState, operation: Operation, plan: Plan, context: EntryC
     refused = refusal(state, admitted)
     if refused is not None:
         return refused
-    assert not kind_of(operation).is_at_once, "an operation that is done at once is never in flight"
+    assert not kind_of(operation).is_at_once, "an immediate operation is never in flight"
     nodes = nodes_during(state.nodes, admitted, "during")
     return Accepted(advance(state, context.epoch, nodes=nodes, operations=record(state, admitted)))
 

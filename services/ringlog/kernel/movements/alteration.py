@@ -29,12 +29,12 @@ def prepared_alteration(state: ClusterState, operation: Operation) -> dict[str, 
     keyspace = state.keyspaces[operation.keyspace]
     assert operation.replication is not None, "an alteration names the new setting"
     key = alteration_key(keyspace.replication, operation.replication)
-    assert not keyspace.placement, "a keyspace changes its setting once at a time"
-    assert key not in state.placements, "its own placement is new"
+    assert not keyspace.placement, "a keyspace has at most one alteration"
+    assert key not in state.placements, "the private placement does not exist yet"
     shared = state.placements[replication_key(keyspace.replication)]
     ends = alteration_ends(state, keyspace.replication, operation.replication)
     copy = _in_order(state, split(replace(shared, key=key), ends))
-    assert copy.ends == ends, "the copy is cut wherever either setting cuts"
+    assert copy.ends == ends, "the copy is split at the range ends of both replications"
     return {
         "placements": state.placements.set(key, copy),
         "keyspaces": state.keyspaces.set(keyspace.name, replace(keyspace, placement=key)),
@@ -51,7 +51,7 @@ def altered(state: ClusterState, operation: Operation, context: EntryContext) ->
     own = state.placements[keyspace.placement]
     wanted = ends_of(new, tuple(sorted(state.token_owners)))
     own = _in_order(state, replace(merge(own, set(own.ends).difference(wanted)), key=replication_key(new)))
-    assert own.ends == wanted, "the ranges are those of the new setting"
+    assert own.ends == wanted, "the ranges equal those of the new replication"
     there = state.placements.get(own.key)
     placements = state.placements.delete(keyspace.placement)
     placements = placements.set(own.key, own if there is None else _joined(there, own))
@@ -79,7 +79,7 @@ def _in_order(state: ClusterState, own: Placement) -> Placement:
 
 def _joined(there: Placement, own: Placement) -> Placement:
     """Return one placement for all keyspaces of a setting, from two with the same layout."""
-    assert (there.key, there.ends) == (own.key, own.ends), "one setting lays out one ring in one way"
+    assert (there.key, there.ends) == (own.key, own.ends), "equal replications have equal ranges"
     ranges = tuple(
         replace(
             group,

@@ -37,7 +37,7 @@ from ringlog.kernel.tablets.mutual_exclusion import tables_on
 
 def cancel(state: ClusterState, operation: Operation, reason: str, context: EntryContext) -> ClusterState:
     """Return the state without the operation's effects. The operation must not have passed the point of no return."""
-    assert not has_reached(operation, POINT_OF_NO_RETURN), "a replica that may have been read stays"
+    assert not has_reached(operation, POINT_OF_NO_RETURN), "a replica that may have been read is not removed"
     prepared, generation = state.prepared, operation.generation
     if prepared is not None and prepared.operation == operation.id:
         state = requests.ended(state, prepared.id, requests.DROPPED, context)

@@ -90,7 +90,7 @@ def waits_behind(state: ClusterState, operation: Operation) -> tuple[Operation, 
     Operations start by the priority of their kinds, then in the order of admission. An operation that waits for tablets
     blocks no other one.
     """
-    assert operation.stage == REQUESTED, "only an operation that has not started waits for its turn"
+    assert operation.stage == REQUESTED, "only an operation that has not started is queued"
     flying = in_flight(state)
     running = tuple(other for other in flying if other.stage != REQUESTED)
     free = setting(state, "operations_concurrent_max") - len(running)
@@ -160,7 +160,7 @@ def enter(state: ClusterState, operation: Operation, stage: str, context: EntryC
 
 def at_once(state: ClusterState, operation: Operation, context: EntryContext) -> ClusterState:
     """Return the state after all steps of ``operation`` (not recorded yet) in one entry, without gates and streams."""
-    assert kind_of(operation).is_at_once, "a node that is asked must be waited for"
+    assert kind_of(operation).is_at_once, "only an immediate operation waits for no node"
     for deltas in (operation.plan.start, operation.plan.middle):
         state = replaced(state, placements=_with(state, deltas, context))
     ended = replaced(operation, plan=Plan(), locks=())
@@ -210,7 +210,7 @@ def nodes_during(nodes: Map[str, Node], operation: Operation, moment: Moment) ->
     ):
         if its is not None:
             before = its.cancelled if moment == "during" or kind.is_at_once else its.during
-            assert nodes[name].state == before, "a node is where its operation has left it"
+            assert nodes[name].state == before, "the node's state is the one set by its operation"
             node = replaced(nodes[name], state=getattr(its, moment))
             if moment == "finished":
                 node = replaced(node, tokens=tokens)
@@ -237,7 +237,7 @@ def record(state: ClusterState, operation: Operation) -> Map[str, Operation]:
         ended = sorted([(other.stage_epoch, other.id) for other in operations.values() if is_ended(other)])
         for _, forgotten in ended[:surplus]:
             operations = operations.delete(forgotten)
-    assert operation.id in operations, "the newest is pruned last"
+    assert operation.id in operations, "the newest item is not pruned"
     return cached_in_flight(operations, flying)
 
 

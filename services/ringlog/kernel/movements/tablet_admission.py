@@ -162,7 +162,7 @@ def _unwanted(
 ) -> Rejected | None:
     """Reject an additional or removed replica that the replication does not ask for in that place."""
     assert one is not None, "the move adds or removes a replica"
-    assert change in (-1, 1), "one replica at a time"
+    assert change in (-1, 1), "a move changes one replica"
     replication, node = replication_of(state, tablets.table), state.nodes[one.node]
     there = [state.nodes[other] for other in nodes_of(tablet.replicas)]
     factor, racks = replication.factor, frozenset[str]()

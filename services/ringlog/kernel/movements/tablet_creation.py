@@ -111,7 +111,7 @@ def default_count(state: ClusterState, options: TabletOptions, replication: Repl
     most = min(options.max_count or TARGET_BYTES, setting(state, "tablets_per_table_max"))
     count = min(_power_at_least(wanted), _power_at_least(most + 1) // 2)
     assert 1 <= count <= most, "the number is within the hint and the setting"
-    assert count.bit_count() == 1, "a table begins with a power of two"
+    assert count.bit_count() == 1, "the initial number of tablets is a power of two"
     return count
 
 

@@ -104,7 +104,7 @@ class Gate:
 
 def quorum(count: int) -> int:
     """Return the size of a majority of ``count`` members, so that any two quorums share a member."""
-    assert count >= 0, "members are counted"
+    assert count >= 0, "the number of members is not negative"
     return count // 2 + 1
 
 
@@ -184,7 +184,7 @@ def _others(nodes: Map[NodeId, Node], seen: frozenset[NodeId]) -> frozenset[Node
     known = _unseen.get(seen)
     if known is None or known[0] is not nodes:
         found = [node for node in set(nodes) - seen if nodes[node].state not in NO_MEMBER]
-        assert len(found) + len(seen.intersection(nodes)) <= len(nodes), "each is one of them or another"
+        assert len(found) + len(seen.intersection(nodes)) <= len(nodes), "answered and missing nodes are disjoint"
         known = _unseen.put(seen, (nodes, frozenset(found)))
     return known[1]
 

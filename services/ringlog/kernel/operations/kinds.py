@@ -132,30 +132,34 @@ def next_stage(operation: Operation) -> str | None:
 def check_row(kind: OperationKind) -> None:
     """Assert the invariants of a row that the kernel relies on."""
     places = [STAGES.index(stage) for stage in kind.stages]
-    assert places == sorted(set(places)), "stages go forward"
+    assert places == sorted(set(places)), "stages ascend"
     assert kind.stages[-1] == FINISHED, "every operation can finish"
-    assert kind.is_at_once or kind.stages[0] == REQUESTED, "an operation that takes time waits for its turn"
+    assert kind.is_at_once or kind.stages[0] == REQUESTED, "an operation with stages starts in the queue"
     assert kind.is_at_once or (WRITE_BOTH_READ_NEW in kind.stages) == (kind.changes is not Changes.ROWS)
-    assert not kind.makes_generation or PREPARED in kind.stages, "ranges are cut before streams are made for them"
+    assert not kind.makes_generation or PREPARED in kind.stages, "ranges are split before their streams are created"
     assert kind.makes_generation == (PUBLISH_CDC_GENERATION in kind.stages), "a generation is committed, then published"
     assert (STREAMING in kind.stages) == (kind.changes is Changes.ROWS), (
         "other kinds stream while both groups are written"
     )
-    assert kind.is_exclusive or kind.changes is not Changes.SETTING, "no other operation knows the private placement"
+    assert kind.is_exclusive or kind.changes is not Changes.SETTING, (
+        "an operation with a private placement is exclusive"
+    )
     assert kind.replaced in (None, LEAVING), "a replaced node leaves"
     assert bool(kind.shown) == (kind.changes is not Changes.SETTING), "each change of a node has a name"
     assert (kind.node is not None) == (kind.changes is Changes.TOKENS), (
         "a node that owns tokens changes state with them"
     )
     assert not kind.makes_generation or (kind.node is not None and kind.node.finished == "normal")
-    assert kind.replaced is None or (kind.brings_node and not kind.makes_generation), "tokens taken over are not new"
+    assert kind.replaced is None or (kind.brings_node and not kind.makes_generation), (
+        "an operation that takes over tokens creates no generation"
+    )
     assert not kind.brings_node or kind.node_gains, "a node without tokens has no rows"
     assert not kind.must_fit or kind.parts, "only a node that leaves reduces the number of nodes"
     assert not kind.reorders or not (kind.brings_node or kind.parts), "a reordered node is a member before and after"
-    assert not kind.admits_loss or kind.is_at_once, "an operation that waits for others waits until every row is known"
+    assert not kind.admits_loss or kind.is_at_once, "only an immediate operation may lose rows"
     for standing in (kind.node, kind.replaced):
         assert standing is None or standing.during not in (standing.finished, standing.cancelled), (
-            "a node shows that it moves"
+            "the state during an operation differs from the states after it"
         )
         assert standing is None or {standing.during, standing.finished, standing.cancelled} <= set(NODE_STATES)
 

@@ -146,7 +146,7 @@ def _steps(operation: Operation) -> Iterator[tuple[Change, bool]]:
 def _within(ends: tuple[Token, ...], start: Token, end: Token) -> Iterator[int]:
     """Yield the indices of the ranges that make up ``(start, end]``: one, unless it was cut since the plan was made."""
     last = index = bisect_left(ends, end)
-    assert ends[index : index + 1] == (end,), "a range that moves ends where its plan says"
+    assert ends[index : index + 1] == (end,), "a moving range has the end in its plan"
     while True:
         yield index
         index = (index or len(ends)) - 1

@@ -35,13 +35,13 @@ KEPT_AS: Final = {
 GIVES_WAY: Final = "removing"
 """The state of a node whose tokens another node takes over."""
 
-assert set(KEPT_AS.values()) == set(NODE_STATES), "each word of the log has a state"
+assert set(KEPT_AS.values()) == set(NODE_STATES), "each stored state is mapped to a shown state"
 assert KEPT_AS[GIVES_WAY] == LEAVING.during, "a replaced node leaves"
 assert all(
     KEPT_AS[kind.shown] == ("normal" if kind.node is None else kind.node.during)
     for kind in KINDS.values()
     if kind.shown
-), "an operation renames the state of its node, and does not change it"
+), "the shown state is a name of the stored state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _moving(state: ClusterState) -> dict[NodeId, NodeStatus]:
                 operation.source_datacenter,
             )
     for name, status in found.items():
-        assert KEPT_AS[status.state] == state.nodes[name].state, "a state is renamed, and never another one"
+        assert KEPT_AS[status.state] == state.nodes[name].state, "the shown state is a name of the stored state"
     return found
 
 

@@ -78,9 +78,11 @@ class _Moving:
 def plan_movement(state: ClusterState, operation: Operation) -> Plan:
     """Return the plan of an operation that changes the tokens of nodes of one datacenter."""
     before = ring_of(state.token_owners, state.nodes)
-    assert all(before.owners.get(token) == operation.node for token in operation.gone), "it gives its own tokens away"
+    assert all(before.owners.get(token) == operation.node for token in operation.gone), (
+        "removed tokens belong to the node"
+    )
     assert all(before.owners.get(token) in (None, operation.node, operation.replaced) for token in operation.tokens), (
-        "the node takes no tokens, or those of the replaced node"
+        "added tokens are unused, the node's own, or the replaced node's"
     )
     added = tuple(sorted(set(operation.tokens).difference(before.owners)))
     datacenter = state.nodes[operation.node].datacenter
@@ -208,7 +210,9 @@ def _exchanges(
             entering = tuple([node for node in new if node not in old])
             leaving = tuple([node for node in old if node not in new])
             givers = givers_of(entering, leaving, nodes, anywhere)
-            assert len(old) - len(leaving) + len(entering) == len(new), "an exchange leads from one group to the other"
+            assert len(old) - len(leaving) + len(entering) == len(new), (
+                "entering and leaving members explain the new group"
+            )
             assert len(set(entering)) == len(entering), "a node enters a group once"
             assert all(node != giver for node, giver in givers.items()), "a node does not stream from itself"
             simple = len(entering) == len(leaving) == len(givers) and dead.isdisjoint(givers.values())
@@ -261,7 +265,7 @@ def _columns_of(ranges: Sequence[tuple[Range, _Exchange]]) -> tuple[_Columns, bo
     where = [range_ for range_, _ in ranges]
     entering = column_of(where, [exchange.entering for _, exchange in ranges])
     leaving = column_of(where, [exchange.leaving for _, exchange in ranges])
-    assert not ranges or entering or leaving, "ranges that change hands have members that do"
+    assert not ranges or entering or leaving, "changed ranges have entering or leaving members"
     swaps = [exchange.swaps for _, exchange in ranges if exchange.swaps is not None]
     is_simple = len(swaps) == len(ranges)
     return (entering, leaving, column_of(where, swaps) if is_simple else None), is_simple

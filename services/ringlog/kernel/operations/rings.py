@@ -60,9 +60,9 @@ def walk_order(state: ClusterState) -> Order:
 
 def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[Token, NodeId]:
     """Return the token map after the operation, from the one before it."""
-    assert all(owners[token] == operation.node for token in operation.gone), "it gives its own tokens away"
+    assert all(owners[token] == operation.node for token in operation.gone), "removed tokens belong to the node"
     assert all(owners.get(token) in (None, operation.node, operation.replaced) for token in operation.tokens), (
-        "the node takes no tokens, or those of the replaced node"
+        "added tokens are unused, the node's own, or the replaced node's"
     )
     return changed_map(owners, operation.gone, dict.fromkeys(operation.tokens, operation.node))
 

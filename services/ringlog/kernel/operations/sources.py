@@ -46,7 +46,7 @@ def givers_of(
         if giver is not None:
             left.remove(giver)
             givers[node] = giver
-    assert len(set(givers.values())) == len(givers), "a place is taken once"
+    assert len(set(givers.values())) == len(givers), "each leaving member is replaced by one node"
     return givers
 
 
@@ -132,5 +132,5 @@ def quorum_sources(
         if len(local) - len(alive) >= quorum(len(local)):
             return []
         chosen += alive[: quorum(len(local))]
-    assert lost.isdisjoint(chosen), "no row is read from a dead node"
+    assert lost.isdisjoint(chosen), "no source is down"
     return chosen

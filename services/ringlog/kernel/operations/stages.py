@@ -58,7 +58,7 @@ POINT_OF_NO_RETURN = WRITE_BOTH_READ_NEW
 
 
 _ENDED: Final = (FINISHED, CANCELLED)
-assert len(set(STAGES)) == len(STAGES), "a stage has one place in the order"
+assert len(set(STAGES)) == len(STAGES), "stages are unique"
 assert STAGES[-len(_ENDED) :] == _ENDED, "no stage follows an ended one"
 
 _flying: Final = IdentityCache[Map[OperationId, Operation], tuple[Operation, ...]](4)
@@ -97,7 +97,9 @@ def cached_in_flight(
     operations: Map[OperationId, Operation], flying: tuple[Operation, ...]
 ) -> Map[OperationId, Operation]:
     """Return ``operations`` and cache ``flying`` as those in flight, so that no caller searches all of them."""
-    assert all(operations.get(operation.id) is operation for operation in flying), "those in flight are recorded"
+    assert all(operations.get(operation.id) is operation for operation in flying), (
+        "operations in flight are in the state"
+    )
     _flying.put(operations, flying)
     return operations
 

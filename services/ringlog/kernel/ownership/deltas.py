@@ -86,7 +86,7 @@ def _places(ends: tuple[Token, ...], ranges: list[Range]) -> list[int]:
     for start, end in ranges:
         index = bisect_left(ends, end, index)
         there = index < len(ends) and (ends[index - 1], ends[index]) == (start, end)
-        assert there, "a change names a range that exists"
+        assert there, "a changed range exists"
         found.append(index)
     _placed.put(ends, (*known[1 - _PLACED_MAX :], (ranges, found)))
     return found
@@ -205,14 +205,14 @@ class Order:
                 long = len(tokens) - first + last > _WALK_MAX
                 walked = None if long else (*tokens[first:], *tokens[:last])
             met = None if walked is None else set(map(owners.__getitem__, walked))
-            assert met is None or node not in met, "a walk does not meet a node before itself"
+            assert met is None or node not in met, "a node does not precede itself in a walk"
         self._met[asked] = met
         return met
 
     def _stand(self, node: NodeId) -> tuple[tuple[Token, ...], bool]:
         owner = self.standing_by.get(node, node)
         tokens = self.coming.get(owner) or self.nodes[owner].tokens
-        assert tokens, "every replica owns a token, or is to take over one"
+        assert tokens, "every replica owns a token or will own one"
         self._stands[node] = stands = tokens, owner is not node
         return stands
 
@@ -269,7 +269,7 @@ def reordered(placements: Map[str, Placement], node: NodeId, order: Order) -> Ma
             else group
             for group in placement.ranges
         )
-        assert len(ranges) == len(placement.ranges), "an order has no say in ranges"
+        assert len(ranges) == len(placement.ranges), "reordering does not change ranges"
         placements = placements.set(key, replace(placement, ranges=ranges))
     return placements
 
@@ -294,12 +294,12 @@ def _apply(
         None if column is None else _over(column, ranges) for column in columns
     )
     groups = picked(placement.ranges, places)
-    assert list(map(_end_of, groups)) == list(map(by_end, ranges)), "ranges end where the placement says"
-    assert max(map(_changed_of, groups)) <= epoch, "no range has changed with an entry that is still to come"
+    assert list(map(_end_of, groups)) == list(map(by_end, ranges)), "ranges have the ends of the placement"
+    assert max(map(_changed_of, groups)) <= epoch, "no range changed at a future epoch"
     reads, writes = list(map(_read_of, groups)), list(map(_write_of, groups))
     if leave_write is not None:
         if enter_write is not None:
-            assert all(map(_are_apart, enter_write, leave_write)), "a node does not enter and leave in one step"
+            assert all(map(_are_apart, enter_write, leave_write)), "no node both enters and leaves in one step"
         writes = _all_without(writes, leave_write)
     if enter_write is not None:
         writes = _all_with(writes, ranges, enter_write, order, newcomers)

@@ -69,12 +69,12 @@ STRATEGIES: Final[dict[str, Strategy]] = {one.name: one for one in (SIMPLE, NETW
 
 for _one in STRATEGIES.values():
     assert not (_one.in_ring and _one.has_factor and _one.has_datacenters), (
-        "a walk counts nodes anywhere or by datacenter"
+        "a strategy has either one factor or a factor for each datacenter"
     )
-    assert not _one.by_zone or not (_one.has_factor or _one.has_datacenters), "a zone has its own number of replicas"
-    assert _one.is_everywhere == (_one is ENTIRE), (
-        "the key of the placement that is never cut is the name of its strategy"
+    assert not _one.by_zone or not (_one.has_factor or _one.has_datacenters), (
+        "a keyspace in a zone has no replication factor"
     )
+    assert _one.is_everywhere == (_one is ENTIRE), "only the strategy without ranges has its name as the placement key"
 
 
 def strategy_of(replication: Replication) -> Strategy:

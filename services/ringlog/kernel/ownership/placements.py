@@ -78,7 +78,7 @@ def new_placement(
 ) -> Placement:
     """Return the placement of a setting in use since ``epoch``; ``owners``: the token map of the normal nodes."""
     ranges = canonical(replication, owners, nodes, epoch)
-    assert bool(ranges) == bool(owners), "tokens cut the ring, and nothing else does"
+    assert bool(ranges) == bool(owners), "a placement has ranges if and only if there are tokens"
     ends = tuple(group.end for group in ranges)
     tokens = in_order_of(owners)[0]
     return Placement(replication_key(replication), in_blocks(ranges), tokens if ends == tokens else ends)
@@ -137,7 +137,7 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
         parts[-1] = [*parts[-1], *last] if len(old) > 1 else parts[-1]
         parts[0] = [*_parts(first, cut.get(0, ())), *(last if len(old) == 1 else ())]
     ranges = with_more(placement.ranges, places, parts)
-    assert len(ranges) == len(ends) == len(old) + len(new), "each token cuts one range in two"
+    assert len(ranges) == len(ends) == len(old) + len(new), "each new token splits one range"
     return Placement(placement.key, ranges, ends)
 
 
@@ -146,7 +146,7 @@ def _parts(host: RangeGroup, tokens: Iterable[Token]) -> list[RangeGroup]:
     parts = []
     start = host.start
     for end in tokens:
-        assert end != host.end, "a range is not cut at its end"
+        assert end != host.end, "a split token is not the end of its range"
         parts.append(_with_range(host, start, end))
         start = end
     return [*parts, _with_range(host, start, host.end)]
@@ -180,18 +180,18 @@ def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:
         index = bisect_left(old, token)
         dropped.add(index)
         if len(dropped) == len(old):
-            assert not wider.get(index, ranges[index]).write, "a served range has no neighbour to merge with"
+            assert not wider.get(index, ranges[index]).write, "the last range with members is not removed"
             break
         follower = (index + 1) % len(old)
         while follower in dropped:
             follower += 1
-        assert follower < len(old), "the range that follows is there while one is left"
+        assert follower < len(old), "the following range exists"
         group, other = (wider.get(at, ranges[at]) for at in (index, follower))
         read, write = later_since(other.read, group.read), later_since(other.write, group.write)
         wider[follower] = RangeGroup(group.start, other.end, read, write, max(group.changed, other.changed))
     places = sorted(dropped.union(wider))
     kept = with_more(ranges, places, [() if at in dropped else (wider[at],) for at in places])
-    assert len(kept) + len(gone) == len(old), "each token that is gone joins two ranges"
+    assert len(kept) + len(gone) == len(old), "each removed token merges two ranges"
     return Placement(placement.key, kept, tuple(end for at, end in enumerate(old) if at not in dropped))
 
 

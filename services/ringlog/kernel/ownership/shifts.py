@@ -78,7 +78,7 @@ class _Own(dict[Token, bool]):
     def __missing__(self, token: Token) -> bool:
         before, after = self._rings
         owner = before.owners.get(token) or after.owners[token]
-        assert owner, "ranges end where tokens are, before or after"
+        assert owner, "each range end is a token, before or after"
         self[token] = found = not self._datacenter or before.place(owner)[0] == self._datacenter
         return found
 
@@ -96,7 +96,7 @@ def _nested(parts: Iterable[Replication], rings: Iterable[Ring]) -> list[list[Re
             alike.append(part)
         else:
             single.append([part])
-    assert len({part.datacenters[0].datacenter for part in alike}) <= 1, "parts are of one datacenter"
+    assert len({part.datacenters[0].datacenter for part in alike}) <= 1, "parts belong to the same datacenter"
     return [*([sorted(alike, key=lambda part: -part.factor)] if alike else []), *single]
 
 

@@ -64,7 +64,7 @@ def array_of(tokens: Sequence[Token], more: Iterable[Token] = ()) -> NDArray[np.
     if not len(own):
         return known
     both = np.insert(known, np.searchsorted(known, own), own)
-    assert (both[1:] > both[:-1]).all(), "tokens ascend, and the further ones are new"
+    assert (both[1:] > both[:-1]).all(), "tokens ascend, and added tokens are new"
     return both
 
 
@@ -105,7 +105,7 @@ def with_tokens(
         if not counted[owner]:
             del counted[owner]
     assert len(after) == len(held), "every token has one owner"
-    assert sum(counted.values()) == len(held), "every token counts for its owner"
+    assert sum(counted.values()) == len(held), "token counts of owners sum to the number of tokens"
     made = tuple(after), held, counted
     if len(tokens) >= _ARRAY_FROM and not gone:
         _arrays.put(made[0], array_of(tokens, [token for token in come if token not in owners]))

@@ -57,7 +57,7 @@ def as_token(raw: int) -> Token:
 
 def _signed_tail(tail: bytes) -> int:
     """Return up to 8 tail bytes as one little-endian word, each byte sign-extended before it is XORed in."""
-    assert len(tail) <= BLOCK // 2, "a tail fits into one word"
+    assert len(tail) <= BLOCK // 2, "a tail fits into half a block"
     if tail.isascii():  # no byte has its top bit set
         return int.from_bytes(tail, "little")
     word = 0

@@ -62,5 +62,5 @@ def _next_start(token: Token, here: int, shard: int, shards: int, ignore_msb: in
     # The least v with (v << ignore_msb) * shards >> 64 == shard, that is v >= shard * 2**low_bits / shards.
     within = -(-(shard << low_bits) // shards)
     found = (slice_number << low_bits) + within - _HALF
-    assert found > token, "the search goes forward"
+    assert found > token, "the found token is above the given token"
     return found

@@ -87,7 +87,7 @@ def shards_of(tokens: I64, shards: int | NDArray[Any], ignore_msb: int | NDArray
 
 def _hash_chunk(words: U64, offsets: I64, out: I64) -> None:
     """Hash the keys between ``offsets`` into ``out``; ``words[i]`` is the little-endian word that starts at byte i."""
-    assert len(offsets) == len(out) + 1, "a key lies between two offsets"
+    assert len(offsets) == len(out) + 1, "there is one offset more than keys"
     lengths = offsets[1:] - offsets[:-1]
     h1 = np.zeros(len(out), dtype=np.uint64)
     h2 = np.zeros(len(out), dtype=np.uint64)
@@ -121,7 +121,7 @@ def _hash_chunk(words: U64, offsets: I64, out: I64) -> None:
 
 def _mix_blocks(words: U64, starts: I64, blocks: I64, h1: U64, h2: U64) -> None:
     """Mix the whole 16-byte blocks of each key into its two halves: block by block, over the keys that have it."""
-    assert len(starts) == len(blocks) == len(h1) == len(h2), "each key has one of each"
+    assert len(starts) == len(blocks) == len(h1) == len(h2), "columns of keys have the same length"
     for block in range(int(blocks.max())):
         rows = np.flatnonzero(blocks > block)
         at = starts[rows] + block * BLOCK

@@ -53,5 +53,5 @@ def functions_with(state: ClusterState, keyspace: str, type_name: str) -> list[F
 def first_of(dependents: Iterable[str]) -> str:
     """Return the first dependent by name, and the number of others."""
     first, *more = dependents
-    assert first, "a user has a name"
+    assert first, "a dependent has a name"
     return f"{first} and {len(more)} more" if more else first

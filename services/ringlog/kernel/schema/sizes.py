@@ -44,8 +44,8 @@ RECORD, ITEM = 2_048, 16
 LIVING: Final = ("tables", "views", "indexes", "types", "functions", "aggregates")
 """The sections of the state that make up the schema."""
 
-assert {*LIVING} < {*PARTS}, "each is a section"
-assert RECORD_BYTES_MAX < CHANGED_BYTES_MAX < SCHEMA_BYTES_MAX, "a record is a part of a change, and that of the schema"
+assert {*LIVING} < {*PARTS}, "each name is a section"
+assert RECORD_BYTES_MAX < CHANGED_BYTES_MAX < SCHEMA_BYTES_MAX, "limits ascend: a record, a change, the schema"
 
 
 def text(value: str) -> int:
@@ -158,7 +158,7 @@ def _total(section: str, of: Map[str, Any], base: Map[str, Any], command: Any) -
     total = _total(section, base, base, command)
     for name in _changed_names(section, base, of, command):
         total += (weigh(of[name]) if name in of else 0) - (weigh(base[name]) if name in base else 0)
-    assert total >= (RECORD * len(of) if section in LIVING else 0), "each item weighs as much as a record, or more"
+    assert total >= (RECORD * len(of) if section in LIVING else 0), "each item counts at least as a record"
     return totals.put(of, total)
 
 

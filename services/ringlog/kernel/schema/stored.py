@@ -46,7 +46,7 @@ def place_for(name: str, epoch: Epoch, taken: Iterable[str]) -> str:
 
     ``taken``: the stored names of the other columns. A column that the same entry dropped was never written.
     """
-    assert epoch > 0, "an entry adds it"
+    assert epoch > 0, "a lifetime begins with an entry"
     others, first = frozenset(taken), f"{name}@{epoch}"
     return next(one for one in chain((first,), (f"{first}.{number}" for number in count(2))) if one not in others)
 
@@ -57,7 +57,7 @@ def respelled(table: Table, drops: Collection[str], names: Mapping[str, str], ep
     """
     known, key = stored_names(table), {*table.partition_key, *table.clustering_key}
     assert known.keys() >= {*drops, *names}, "dropped and renamed columns exist"
-    assert key.isdisjoint(drops), "the key stays"
+    assert key.isdisjoint(drops), "key columns are not dropped"
     columns = tuple(
         replace(column, name=names.get(column.name, column.name))
         for column in table.columns
@@ -73,7 +73,7 @@ def respelled(table: Table, drops: Collection[str], names: Mapping[str, str], ep
         stored=tuple((name, place) for name, place in pairs if name != place),
         respelled=epoch,
     )
-    assert set(stored_names(made).values()) <= set(known.values()), "cells stay where they are"
+    assert set(stored_names(made).values()) <= set(known.values()), "stored column names do not change"
     return made
 
 
@@ -84,7 +84,7 @@ def with_columns(table: Table, added: tuple[Column, ...], epoch: Epoch) -> Table
     taken, pairs = list(stored_names(table).values()), list(table.stored)
     for column in added:
         taken.append(place_for(column.name, epoch, taken))
-        assert taken[-1] not in taken[:-1], "no two columns have their cells in one place"
+        assert taken[-1] not in taken[:-1], "stored column names are unique"
         pairs.append((column.name, taken[-1]))
     return replace(table, columns=table.columns + added, stored=tuple(pairs))
 

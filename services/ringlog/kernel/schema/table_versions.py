@@ -38,8 +38,8 @@ TableLifetimes = Map[str, tuple[TableLifetime, ...]]
 def changed(state: ClusterState, before: Table | None, after: Table | None) -> TableLifetimes | Rejected:
     """Return the lifetimes after a table is created (``before`` None), altered, or dropped (``after`` None)."""
     table = after or before
-    assert table is not None, "something changes"
-    assert before is None or before.full_name == table.full_name, "another name is another table"
+    assert table is not None, "the change adds or removes a table"
+    assert before is None or before.full_name == table.full_name, "versions of a table have the same name"
     now, name = state.settled.until, table.full_name
     if now == 0:
         return state.table_lives
@@ -63,7 +63,7 @@ def changed(state: ClusterState, before: Table | None, after: Table | None) -> T
 
 
 def _after(lifetime: TableLifetime, after: Table | None, now: Micros) -> tuple[TableLifetime, ...]:
-    assert lifetime.versions, "a table has a version"
+    assert lifetime.versions, "a table has at least one version"
     if after is None:
         # A lifetime that starts and ends at the same time applies to no write.
         return (replace(lifetime, until=now),) if lifetime.versions[0].since < now else ()

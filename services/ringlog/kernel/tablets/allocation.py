@@ -77,7 +77,7 @@ def held_by_shard(maps: Iterable[TabletMap]) -> Counter[tuple[NodeId, int]]:
         for before, after in _exchanged(tablets):
             found.subtract([(one.node, one.shard) for one in before])
             found.update([(one.node, one.shard) for one in after])
-    assert min(found.values(), default=0) >= 0, "a transition replaces replicas that are there"
+    assert min(found.values(), default=0) >= 0, "a transition replaces existing replicas"
     return found
 
 

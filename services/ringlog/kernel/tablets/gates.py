@@ -68,7 +68,7 @@ assert set(_PENDING_MUST) == {
 def gate(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> Gate:
     """Return the gate of the present stage of a tablet in transition."""
     transition = tablet.transition
-    assert transition is not None, "a settled tablet waits for nothing"
+    assert transition is not None, "only a migrating tablet waits"
     if is_salvage(transition):
         return _gate_of_salvage(tablets, tablet, transition, state.nodes)
     where = (f"{tablets.table}/{tablet.index}", tablet.start, tablet.end)
@@ -104,7 +104,7 @@ def meeting(count: int) -> int:
 def _passed_over(state: ClusterState, table: str, tablet: Tablet) -> frozenset[NodeId]:
     """Return the replicas that are not asked: they have left, or an operation ignores them and they are not needed."""
     nodes, transition = state.nodes, tablet.transition
-    assert transition is not None, "only a transition asks"
+    assert transition is not None, "only a migrating tablet has a gate"
     ignored = {node for operation in in_flight(state) for node in operation.ignored}
     readers = nodes_of(members(tablet, STAGES[transition.stage].reads))
     if ignored and not knows_every_row(state, table, readers):
@@ -130,7 +130,7 @@ def awaited(state: ClusterState, tablets: TabletMap, tablet: Tablet, acked: Mapp
     The fast path needs no gate: nearly always all nodes have acknowledged.
     """
     transition = tablet.transition
-    assert transition is not None, "a settled tablet waits for nothing"
+    assert transition is not None, "only a migrating tablet waits"
     epoch = transition.stage_epoch
     if all(acked.get(one.node, 0) >= epoch for one in (*tablet.replicas, *transition.next)):
         return Gate(tablets.table, transition.stage, epoch, (), ())
@@ -143,7 +143,7 @@ def awaited(state: ClusterState, tablets: TabletMap, tablet: Tablet, acked: Mapp
 def blocked_by(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> tuple[NodeId, ...]:
     """Return the dead nodes that keep some stage of a transition from ending; empty if the living are enough."""
     transition = tablet.transition
-    assert transition is not None, "only a transition has stages"
+    assert transition is not None, "only a migrating tablet has stages"
     everybody = {*nodes_of(tablet.replicas), *nodes_of(transition.next)}
     if not any(is_dead(state.nodes[node]) for node in everybody):
         return ()
@@ -157,7 +157,7 @@ def blocked_by(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> tuple
 
 def turns_back_without(state: ClusterState, tablets: TabletMap, tablet: Tablet, silent: Collection[NodeId]) -> bool:
     """Return whether a tablet that is reverted now settles without the ``silent`` and the dead nodes."""
-    assert tablet.transition is not None, "only a transition reverts"
+    assert tablet.transition is not None, "only a migrating tablet reverts"
     back = STAGES[tablet.transition.stage].back
     stages = TURNED_BACK[TURNED_BACK.index(back) :] if back in TURNED_BACK else filter(None, (back,))
     ways = [in_stage(tablet, stage) for stage in stages]
@@ -170,7 +170,7 @@ def turns_back_without(state: ClusterState, tablets: TabletMap, tablet: Tablet, 
 
 def in_stage(tablet: Tablet, stage: str) -> Tablet:
     """Return a tablet in transition as it is in another stage."""
-    assert tablet.transition is not None, "a settled tablet has no stage"
+    assert tablet.transition is not None, "only a migrating tablet has a stage"
     return replace(tablet, transition=replace(tablet.transition, stage=stage))
 
 
@@ -189,7 +189,7 @@ def reporters(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> t
     do it.
     """
     transition = tablet.transition
-    assert transition is not None, "a settled tablet has no work"
+    assert transition is not None, "only a migrating tablet has work"
     match STAGES[transition.stage].work:
         case StageWork.STREAM:
             return tuple(sorted({target for _, target in streams_of(tablet, nodes, anywhere)}))

@@ -107,7 +107,7 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
     itself as source (decision 134).
     """
     transition = tablet.transition
-    assert transition is not None, "rows move in a transition"
+    assert transition is not None, "only rows of a migrating tablet move"
     coming = pending(tablet)
     if kind_of(transition).within_node and coming is not None:
         return ((coming.node, coming.node),)

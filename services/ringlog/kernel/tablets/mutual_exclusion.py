@@ -111,7 +111,7 @@ def undrainable(state: ClusterState, node: NodeId, instead: NodeId = "") -> Reje
 
     ``instead``: the node that replaces it.
     """
-    assert instead != node, "another node replaces it"
+    assert instead != node, "the replacing node is another node"
     left = {name: found for name, found in targets(state).items() if name != node}
     if instead:
         left[instead] = state.nodes[instead]

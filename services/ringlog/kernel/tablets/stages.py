@@ -275,19 +275,21 @@ def _steps() -> Iterator[tuple[Stage, Stage]]:
 def _check() -> None:
     """Assert the invariants of the rows that other code relies on."""
     for kind in KINDS.values():
-        assert not kind.within_node or kind.giver is Giver.LEAVING, "a shard gives to another what it has"
+        assert not kind.within_node or kind.giver is Giver.LEAVING, (
+            "only the leaving shard is a source of a move within a node"
+        )
         assert not kind.admits_loss or kind.giver is Giver.SURVIVORS, (
             "only a rebuild from survivors continues without rows"
         )
-        assert kind.weight >= 1, "each transition counts in the limits"
-        assert len(set(kind.stages)) == len(kind.stages), "a stage is entered once"
+        assert kind.weight >= 1, "each transition has a weight"
+        assert len(set(kind.stages)) == len(kind.stages), "stages of a kind are unique"
         assert set(kind.stages).isdisjoint(TURNED_BACK), "the stage alone says that a transition is being reverted"
         is_salvaging = kind.giver is Giver.SURVIVORS
         assert is_salvaging == (not set(kind.stages).isdisjoint(SALVAGE.stages)), (
             "the stage alone says that it is a salvage"
         )
         rows = [STAGES[name] for name in kind.stages]
-        assert all((row.settles is not None) == (row is rows[-1]) for row in rows), "the last stage settles, no other"
+        assert all((row.settles is not None) == (row is rows[-1]) for row in rows), "only the last stage settles"
         sides, works = [row.reads for row in rows], [row.work for row in rows]
         assert _NEXT not in sides or StageWork.STREAM in works[: sides.index(_NEXT)], (
             "rows are streamed before they are read"
@@ -298,10 +300,10 @@ def _check() -> None:
         for row in rows:
             assert not row.back or STAGES[row.back].reads is _PREV, "a reverting transition reads the old replicas"
     for row in STAGES.values():
-        assert row.reads is not _BOTH, "a read has one group"
+        assert row.reads is not _BOTH, "a read uses one group"
         assert row.writes in (_BOTH, row.reads), "readers are writers"
-        assert row.settles in (None, row.reads), "what settles is read already"
-        assert row.asks is not _BOTH, "a gate asks one group"
+        assert row.settles in (None, row.reads), "a settling group is the read group"
+        assert row.asks is not _BOTH, "a gate uses one group"
         assert row.work is not StageWork.STREAM or row.writes is _BOTH, "new writes reach both groups while rows stream"
         assert row.work is not StageWork.CLEAN_LEAVING or row.writes is _NEXT, (
             "a replica that deletes its rows receives no writes"
@@ -312,7 +314,7 @@ def _check() -> None:
         assert not row.back or row.back in TURNED_BACK or STAGES[row.back].settles, "a revert ends"
     for before, after in _steps():
         if after.reads is not before.reads or (after.writes is _BOTH and before.writes is not _BOTH):
-            assert after.asks is before.reads, "requests of the stage before must not succeed unnoticed"
+            assert after.asks is before.reads, "the gate asks the readers of the previous stage"
     for one, other in ((WRITE_BOTH_READ_OLD, STREAMING), (USE_NEW, CLEANUP), (CLEANUP, END_MIGRATION)):
         assert (STAGES[one].reads, STAGES[one].writes) == (STAGES[other].reads, STAGES[other].writes)
     assert STAGES[TURNED_BACK[-1]].settles is _PREV, "a reverted tablet keeps its replicas"

@@ -38,11 +38,11 @@ def begun(kind: str, tablet: Tablet, wanted: tuple[TabletReplica, ...], epoch: E
 def entered(tablet: Tablet, stage: str, epoch: Epoch, reason: str = "") -> Step:
     """Return the tablet in ``stage`` since ``epoch``, or settled."""
     before = tablet.transition
-    assert before is not None, "a stage is one of a transition"
+    assert before is not None, "only a migrating tablet has a stage"
     assert before.stage_epoch < epoch, "epochs of stages ascend"
     old = STAGES[before.stage]
     if stage == SETTLED:
-        assert old.settles is not None, "only a last stage settles"
+        assert old.settles is not None, "only the last stage settles"
         replicas = before.next if old.settles is Side.NEXT else tablet.replicas
         return SettledTablet(replicas, max(tablet.changed, before.changed))
     new = STAGES[stage]

@@ -87,6 +87,6 @@ def with_partitions(
     for key in removed:
         moving -= bool(after[key].pending)
         after = after.delete(key)
-    assert 0 <= moving <= zone.partitions, "at most each partition moves"
+    assert 0 <= moving <= zone.partitions, "the number of moving partitions is between 0 and all"
     zones = state.zones.set(zone.name, replace(zone, moving=moving))
     return Accepted(advance(state, context.epoch, zones=zones, zone_partitions=after))

@@ -54,7 +54,7 @@ class ZoneGoal:
     forward: bool
 
     def __post_init__(self) -> None:
-        assert self.must <= self.may, "a node that must have the tablets may have them"
+        assert self.must <= self.may, "required nodes are permitted nodes"
 
 
 def goal_of(partition: ZonePartition) -> ZoneGoal:
@@ -221,7 +221,7 @@ def first_replicas(state: ClusterState, zone: Zone, held: dict[NodeId, int], epo
     ready, turn, groups = targets(state), dict(held), []
     for number in range(zone.partitions):
         reached = state.zone_partitions[partition_key(zone.name, number)].reached
-        assert reached is not None, "the zone's partitions have their places"
+        assert reached is not None, "the zone's partitions have configurations"
         group = []
         for node in reached.nodes:
             if node in ready:

@@ -62,7 +62,7 @@ def default_quorum(replicas: int) -> int:
     """Return the quorum for a zone whose command gives none."""
     quorum = min(replicas, 2) if replicas <= 4 else 3
     least, most = quorum_bounds(replicas)
-    assert least <= quorum <= most, "the default is allowed"
+    assert least <= quorum <= most, "the default quorum is within the bounds"
     return quorum
 
 
@@ -87,7 +87,7 @@ def targets(
 
     In a mode that asks the living, a node that is down gets no new partitions and keeps those it has (see ``kept``).
     """
-    assert len(stable) == len(numbers), "each partition comes with what it has"
+    assert len(stable) == len(numbers), "each partition has its stable configuration"
     chosen = _chosen(state, zone, numbers)
     if mode_of(zone).asks_the_living:
         had = [frozenset(() if have is None else have.nodes) for have in stable]
@@ -153,7 +153,7 @@ def _best(zone: Zone, nodes: Sequence[Node], numbers: Sequence[int]) -> list[lis
     nodes are ordered by their rank within their rack, then by score. Equal scores are ordered by index. A key holds
     rank, score and index.
     """
-    assert len(nodes) <= 1 << _PLACE_BITS, "a place fits into a key"
+    assert len(nodes) <= 1 << _PLACE_BITS, "a node index fits into a key"
     assert zone.replicas <= REPLICAS_MAX <= 1 << 63 - _KEY_BITS, "a rank within a rack fits into a key"
     keys = (scores(zone.name, nodes, numbers) + _SCORE_OFFSET << _PLACE_BITS) | np.arange(len(nodes))
     racks: dict[tuple[str, str], list[int]] = {}

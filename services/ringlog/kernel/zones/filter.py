@@ -64,7 +64,7 @@ class _Filter:
             if match is None:
                 raise _Wrong(f"character {at + 1} is not allowed there")
             kind = match.lastgroup
-            assert kind is not None, "a token is of one kind"
+            assert kind is not None, "each token has a kind"
             assert kind == "end" or match.end() > at, "each token but the end has characters"
             self.tokens.append((kind, match[kind], match.start(kind) + 1))
             at = match.end()
@@ -155,7 +155,7 @@ class _Filter:
         kind, text, _ = self.tokens[self.at]
         found = kind == "mark" and text == mark
         self.at += found
-        assert self.at < len(self.tokens), "the end is never skipped"
+        assert self.at < len(self.tokens), "the parser does not skip the end token"
         return found
 
     def need(self, mark: str) -> None:

@@ -51,7 +51,7 @@ def steps_between(have: ZoneStep | None, target: ZoneStep) -> tuple[ZoneStep, ..
         )
     elif promoted or demoted:
         steps = _without_changed(peers - promoted, learners - demoted, target)
-    assert len(steps) <= STEPS_MAX, "a queue is short"
+    assert len(steps) <= STEPS_MAX, "a queue is within the limit"
     assert is_same(steps[-1], target), "a queue ends with its target"
     return steps
 

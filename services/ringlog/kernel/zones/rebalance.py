@@ -71,7 +71,7 @@ KEYS: Final = ("stable", "pending", "planned", "reduce", "append")
 _GIVEN_UP: Final[Mapping[str, Any]] = {"cancel": None, "reduce": (), "append": ()}
 """The fields that an answered cancel, and a reset, clear."""
 
-assert set(KEYS) == {one.name for one in fields(ZoneRevisions)}, "each key has its revision"
+assert set(KEYS) == {one.name for one in fields(ZoneRevisions)}, "each key has a revision"
 
 
 def written(before: ZonePartition, epoch: Epoch, **keys: Any) -> ZonePartition:

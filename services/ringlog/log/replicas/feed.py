@@ -64,7 +64,7 @@ class Feed:
         records.
         """
         subscription = replica.subscribe(self._on_folded, replica.halt_on_defect)
-        assert subscription.state.epoch <= epoch, "the replica has passed that epoch"
+        assert subscription.state.epoch <= epoch, "the replica is not behind the epoch"
         if subscription.state.epoch == epoch:
             self._at = Start(subscription.state, subscription.offset)
         self._unsubscribe = subscription.close
@@ -141,7 +141,7 @@ class Feed:
 
     def _fold_missed(self) -> Iterator[FoldedRecord]:
         """Read and fold the log from the reader's position until the next record is stored, or nothing arrives."""
-        assert self._at is not None, "who is behind has begun"
+        assert self._at is not None, "a subscription that is behind has a position"
         if self._tail is None:
             self._tail = self._log.tail(self._at.position)
         while self._has_missed_records() and (records := self._tail.poll(POLL_S)):
@@ -171,7 +171,7 @@ class Feed:
         Raises:
             LogForked: The records read here and the records folded by the replica belong to two histories.
         """
-        assert self._at is not None, "who takes has begun"
+        assert self._at is not None, "a reading subscription has a position"
         if made.before.state_id != self._at.state.state_id:
             raise LogForked(f"offset {made.offset} does not follow state {self._at.state.state_id}")
         self._at = _new_start(made.after, made.offset + 1)

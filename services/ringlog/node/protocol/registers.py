@@ -170,7 +170,7 @@ class DurableRegisters:
 
     def _page_kept(self, fetch: RegisterFetch, page: Cells, last: Key, done: Done) -> None:
         after = registers.receive_page(self.value, fetch, dict(page.cells))
-        assert after is not None, "no epoch was adopted in between"
+        assert after is not None, "no other epoch was adopted meanwhile"
         self.value = after
         self._marks[fetch.operation, fetch.source, fetch.replication] = last
         done()

@@ -73,7 +73,7 @@ def _refused(why: str) -> Refused:
 def json_of(data: bytes) -> Json:
     """Return the JSON of a value's canonical bytes."""
     value, end = _read(data, 0)
-    assert end == len(data), "a value is its bytes"
+    assert end == len(data), "the value ends at the end of its bytes"
     return value
 
 

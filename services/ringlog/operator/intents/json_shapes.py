@@ -146,7 +146,7 @@ def _stream_id(value: bytes) -> bytes:
 
 
 def _node(given: str, info: Info) -> str:
-    assert isinstance(info.context, ClusterState), "names are read on a state"
+    assert isinstance(info.context, ClusterState), "names are resolved in a state"
     return node_id(info.context, given)
 
 

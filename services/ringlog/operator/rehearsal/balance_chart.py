@@ -70,7 +70,7 @@ class _Panel:
 def draw_chart(history: BalanceHistory, unit: str = SECONDS) -> str:
     """Return a history as an SVG document. It must have a moment. ``unit``: the unit of its times."""
     moments = history.moments
-    assert moments, "there were tablets"
+    assert moments, "the chart has at least one moment"
     axis = _Axis(moments[0].at, history.end, unit)
     panels = [_lines(history, axis, "tablets")]
     if any(moment.sizes.any() for moment in moments):

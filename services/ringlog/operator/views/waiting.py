@@ -282,7 +282,7 @@ def _without(state: ClusterState, found: Operation, node: Node) -> Iterator[str]
 
 def tablet_waiting(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: Mapping[str, NodeAck]) -> WaitingFor:
     """Return the wait of a tablet in transition, given the nodes' last acknowledgements."""
-    assert tablet.transition is not None, "a settled tablet waits for nothing"
+    assert tablet.transition is not None, "only a migrating tablet waits"
     here = tablet_waits(state, tablets, tablet, acks)
     if here.kind == COORDINATING:
         return WaitingFor(COORDINATOR)

@@ -83,7 +83,7 @@ def operation_waits(state: ClusterState, found: Operation, acks: Mapping[str, No
 
 def tablet_waits(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: Mapping[str, NodeAck]) -> Awaited:
     """Return the wait of a tablet in transition, given the acknowledgements that count."""
-    assert tablet.transition is not None, "a settled tablet waits for nothing"
+    assert tablet.transition is not None, "only a migrating tablet waits"
     if nodes := missed(tablet, state.nodes):
         return Awaited(SURVIVORS, nodes)
     acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}

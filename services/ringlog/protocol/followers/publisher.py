@@ -178,7 +178,7 @@ def restoration_of(
             continue
         if there:
             seen += 1
-            assert record.value is not None, "nothing is gone from an empty state"
+            assert record.value is not None, "the first difference removes no records"
             if there == content_digest(encode_change(record.value)):
                 continue
             other += 1

@@ -183,7 +183,7 @@ def decided(state: ClusterState, encoded: EncodedEntry, folding: Folding = folde
             return None
         case OutcomeKind.DUPLICATE:
             found = find_request(state, entry.request_id)
-            assert found is not None, "a new state id is no duplicate"
+            assert found is not None, "an entry with a new state id is not a duplicate"
             if found.digest == entry.digest:
                 return AppliedResult(entry.request_id, found.epoch)
             return RejectedResult(entry.request_id, "request_id_reused", outcome.detail, state.epoch)

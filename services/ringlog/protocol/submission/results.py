@@ -46,7 +46,7 @@ class EntryChain:
 
     def __post_init__(self) -> None:
         for before, after in zip(self.entries, self.entries[1:], strict=False):
-            assert after.entry.prev_state_id == before.entry.state_id, "a chain's entries follow one another"
+            assert after.entry.prev_state_id == before.entry.state_id, "entries of a chain are consecutive"
 
 
 def commit_outcomes(state: ClusterState, chain: EntryChain) -> tuple[CommitOutcome, ...]:

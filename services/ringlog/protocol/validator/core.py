@@ -124,7 +124,7 @@ def begin_batch(
             DecideAfterBarrier.
         part: the number of entries of the first part.
     """
-    assert validator.batch is None, "a batch begins when the fates of the one before are final"
+    assert validator.batch is None, "a batch begins after the outcomes of the previous batch are final"
     term = state.terms.get(ROLE)
     if term is not None and term.term > validator.term:
         return NextStep(validator, (StopInstance(f"term {term.term} was taken by instance {term.instance}"),))
@@ -141,7 +141,7 @@ def extend_batch(validator: Validator, now: Micros, draw: Draw, folding: Folding
     """
     batch = validator.batch
     assert batch is not None, "a batch is under way"
-    assert batch.chain.entries, "what was handed over"
+    assert batch.chain.entries, "the published chain has entries"
     step = _decide(validator, batch, now, draw, folding, max(part, len(batch.chain.entries)))
     assert step is not None, "entries in flight are not decided again"
     return step
@@ -220,7 +220,7 @@ def settle_batch(validator: Validator, commit_outcomes: Sequence[CommitOutcome])
     """
     batch = validator.batch
     assert batch is not None, "a batch is under way"
-    assert CommitOutcome.OPEN not in commit_outcomes, "fates are final"
+    assert CommitOutcome.OPEN not in commit_outcomes, "commit outcomes are final"
     applied = next(
         (count for count, outcome in enumerate(commit_outcomes) if outcome is not CommitOutcome.APPLIED),
         len(commit_outcomes),

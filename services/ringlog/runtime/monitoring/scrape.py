@@ -127,7 +127,7 @@ def _families(samples: Iterable[Sample], labels: Mapping[str, str]) -> Iterator[
         if figure.kind == "histogram":
             histogram = HistogramMetricFamily(name, figure.meaning, labels=label_names)
             for one in all_of_it:
-                assert isinstance(one.value, Durations), "the value of a histogram"
+                assert isinstance(one.value, Durations), "a histogram has durations"
                 histogram.add_metric((*values, *one.labels), one.value.buckets(), one.value.total_s)
             yield histogram
             continue
@@ -135,6 +135,6 @@ def _families(samples: Iterable[Sample], labels: Mapping[str, str]) -> Iterator[
             name, figure.meaning, labels=label_names
         )
         for one in all_of_it:
-            assert not isinstance(one.value, Durations), "a number"
+            assert not isinstance(one.value, Durations), "the value is a number"
             family.add_metric((*values, *one.labels), one.value)
         yield family

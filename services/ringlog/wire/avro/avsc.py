@@ -84,7 +84,7 @@ def _json(value: Any) -> Any:
 def _type(kind: Any, more: tuple[Any, ...], known: set[str]) -> Any:
     if get_origin(kind) in (Union, types.UnionType):
         inner, none = get_args(kind)
-        assert none is types.NoneType, f"{kind}: either a value or None"
+        assert none is types.NoneType, f"{kind}: a union has a value or None"
         return ["null", _type(inner, more, known)]
     if get_origin(kind) is tuple:
         inner, *_ = get_args(kind)

@@ -53,7 +53,7 @@ class SimStore(ImageStore):
 
     def _open(self, _: Path) -> None:
         disk = self._disk
-        assert self.partition not in disk.open_stores, "a process that opens it has waited for it"
+        assert self.partition not in disk.open_stores, "the previous process has closed the store"
         disk.open_stores[self.partition] = self
         if self.partition not in disk.bases:
             disk.bases[self.partition] = _memory()

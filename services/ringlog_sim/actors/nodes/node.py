@@ -299,7 +299,7 @@ class SimNode:
     def _perform(self, steps: Steps[None]) -> Step:
         """Perform steps of the node to their end."""
         sim, replica, peers = self.sim, self._replica, self.peers
-        assert peers is not None, "a life has begun"
+        assert peers is not None, "the node is running"
         at_once: dict[type, Callable[[Any], Any]] = {
             **replica.at_once,
             **peers.at_once,
@@ -366,7 +366,9 @@ class SimNode:
             return
         self._counted_at = sim.world.now
         if sim.broker.answers(self.host):
-            assert not sim.shared["mutations_begin"].get(known), "the topic lets go of what every node has read"
+            assert not sim.shared["mutations_begin"].get(known), (
+                "the topic deletes only records that every node has read"
+            )
             self._tails.append(sim.broker.tail(self.host, MUTATIONS, known, 0, self._taker(known), self._lag))
             self._inbox.append(TailItem(known, 0, None))
             sim.did["partitions", "found by a node"] += 1

@@ -72,7 +72,7 @@ class SimTopics:
 
     def records(self, suffix: str, since: Mapping[int, int] | None = None) -> Iterator[AuditedRecord]:
         """Yield every visible record. The audit of a run requests no others."""
-        assert since is None, "no node is asked"
+        assert since is None, "the audit without nodes has no start"
         if suffix in PUBLISHED:
             for (topic, key), value in project(self._sim.log.states[-1]).items():
                 if topic == suffix:

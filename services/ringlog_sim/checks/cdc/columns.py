@@ -90,7 +90,7 @@ class Columns(Check):
         newest: dict[tuple[object, int], tuple[int, bytes]] = {}
         for write in writes:
             for cell in write.cells:
-                assert cell.value is not None, "nothing is deleted"
+                assert cell.value is not None, "the profile deletes no cells"
                 place = write.clustering_key, self._number(cell.value)
                 newest[place] = max((write.timestamp, cell.value), newest.get(place, (0, b"")))
         names = self._names(table)

@@ -442,5 +442,5 @@ class TabletsCheck(Check):
         """Apply an entry to the model."""
         if self._model is None:
             self._model = TabletModel(lambda detail: self.sim.broken("tablets", detail))
-        assert isinstance(item.command, Command), "what is applied was read"
+        assert isinstance(item.command, Command), "an applied record is decoded"
         self._model.take(item.command, before, after)

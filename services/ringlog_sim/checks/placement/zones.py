@@ -274,7 +274,7 @@ class ZonesCheck(Check):
             self._applies(key, before)
             return
         old, noted = before.zone_partitions[key].reached, self._cancels[key]
-        assert old is not None, "there is a way back"
+        assert old is not None, "the partition has a configuration to return to"
         self._data(key, before, {node for node in old.nodes if _is_alive(before.nodes[node])}, set(old.nodes))
         if (key, command.pending_revision) in self._applied:
             self.sim.broken("zone_cancel", f"{key} had applied the step of {command.pending_revision}")
@@ -296,7 +296,7 @@ class ZonesCheck(Check):
         """Check that enough voters are up without the restarting replicas."""
         key = f"{command.zone}/{command.partition}"
         one, zone = before.zone_partitions[key], before.zones[command.zone]
-        assert one.stable is not None, "somebody has it"
+        assert one.stable is not None, "the partition has a stable configuration"
         nodes = frozenset(command.nodes)
         left = [node for node in one.stable.peers if node not in nodes and _is_alive(before.nodes[node])]
         needed = 1 if zone.mode == HIGH_AVAILABILITY else min(zone.quorum, len(one.stable.peers))

@@ -153,7 +153,7 @@ class Movements:
 
     def of(self, log: AppliedLog) -> Movements:
         """Return a copy for the log of another run. Nothing may be in flight. Ended movements no longer change."""
-        assert not self.flying, "a movement in flight belongs to one run"
+        assert not self.flying, "no movement is in flight when a run starts"
         copied = Movements(log)
         copied.epoch, copied.refreshed = self.epoch, self.refreshed
         copied.forfeited, copied.gate_prepared = self.forfeited, self.gate_prepared

@@ -277,7 +277,7 @@ def _plain(shape: FoldedShape, column: str, data: bytes) -> Any:
         raise TypeMismatch("unknown", "the table has no such column outside its key", column)
     value = deserialize(shape.types.columns[column], data)
     if shape.column_types[column].startswith("list"):
-        assert isinstance(value, tuple), "the log has a list as pairs"
+        assert isinstance(value, tuple), "the decoded list consists of pairs"
         value = tuple(item for _, item in value)
     return _cell(value)
 

@@ -78,7 +78,7 @@ CODES: Final = {
 PARTS_MAX = 4_096
 STREAMS_PER_PART = 16_384
 """Streams in one PutCdcGenerationData: about 300 KB, well below the size limit of a record."""
-assert SHARDS_MAX <= STREAMS_PER_PART, "a part holds any range"
+assert SHARDS_MAX <= STREAMS_PER_PART, "the largest range fits into one part"
 
 COMMITTED = "committed"
 PUBLISHED = "published"
@@ -127,7 +127,7 @@ def decide_request_cdc_generation(
             return Rejected("generation_exists", f"the id {name} of this epoch is in use, try again")
         begun = PreparedGeneration(name, None, command.seed, 0, ())
         state = advance(state, context.epoch, prepared=begun)
-    assert state.prepared is not None, "one is begun, or was"
+    assert state.prepared is not None, "a generation is prepared"
     return Accepted(requests.asked(state, command.requester, state.prepared.id, context))
 
 
@@ -181,7 +181,7 @@ def parts_of(
             streams = 0
         parts[-1].append(described)
         streams += len(described.streams)
-    assert parts[0], "a generation has ranges"
+    assert parts[0], "a generation has at least one range"
     assert sum(map(len, parts)) == len(ranges), "each range is in one part"
     return tuple(
         PutCdcGenerationData(generation, part, len(parts), tuple(content)) for part, content in enumerate(parts)

@@ -121,7 +121,7 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
             source=source,
             decided=known.decided if source == known.source else (),
         )
-    assert writer.incarnation not in writer.ended, "an incarnation begins once"
+    assert writer.incarnation not in writer.ended, "an incarnation is used once"
     return Accepted(_promised(state, writer, context))
 
 

@@ -122,7 +122,7 @@ def decide_remove_service_member(state: ClusterState, command: RemoveServiceMemb
         text = f"node: without {node.name}, at least half of the members are down: remove {names} first"
         return Rejected("no_live_majority", text)
     service = entered(state, ServiceStep(node.id, LEAVING), context.epoch)
-    assert node.id not in read_group(state) or len(read_group(state)) > 1, "the last reader stays"
+    assert node.id not in read_group(state) or len(read_group(state)) > 1, "the last read replica remains"
     goal = _by_hand(state.service_goal, len(service) - 1)
     return Accepted(advance(state, context.epoch, service=service, service_goal=goal))
 

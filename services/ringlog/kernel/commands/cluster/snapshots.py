@@ -47,7 +47,7 @@ def decide_take_snapshot(state: ClusterState, _command: TakeSnapshot, context: E
     for epoch in sorted(one.epoch for one in taken.values() if one.epoch not in kept):
         taken = taken.delete(str(epoch))
     assert len(taken) <= SNAPSHOTS_KEPT_MAX + STORED_MAX + 1, "the number of marks is bounded"
-    assert all(str(epoch) in taken for epoch in kept), "a mark that readers depend on stays"
+    assert all(str(epoch) in taken for epoch in kept), "marks that readers need are kept"
     return Accepted(advance(state, context.epoch, snapshots=taken))
 
 

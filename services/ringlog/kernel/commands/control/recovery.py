@@ -56,7 +56,7 @@ UNFORCEABLE: Final = ("log_bounds", "recoveries", "settled", "snapshots")
 These are the record of recoveries itself, facts of the log and its archive, and the validation watermark, which has its
 own commands (``SettleVerdicts``, ``LowerSettledTime``).
 """
-assert {*UNFORCEABLE} < {*PARTS}, "each is a part of the state"
+assert {*UNFORCEABLE} < {*PARTS}, "each name is a section of the state"
 FORCEABLE: Final = tuple(name for name in PARTS if name not in UNFORCEABLE)
 """The parts that may be replaced."""
 
@@ -105,7 +105,7 @@ def decide_leave_recovery(state: ClusterState, command: LeaveRecovery, context: 
     running = _running(state)
     if isinstance(running, Rejected):
         return running
-    assert running.entered < context.epoch, "a recovery ends after it has begun"
+    assert running.entered < context.epoch, "a recovery ends after its beginning"
     ended = replace(running, left=context.epoch, left_by=command.operator)
     recoveries = state.recoveries.set(str(ended.entered), ended)
     return Accepted(advance(state, context.epoch, recoveries=recoveries))
@@ -149,7 +149,7 @@ def decide_force_state(state: ClusterState, command: ForceState, context: EntryC
         parts = {one.name: decode_part(one.name, one.data) for one in command.state}
     except StateUndecodable as error:
         return Rejected("state_undecodable", f"state: {error}")
-    assert not parts.keys() & set(UNFORCEABLE), "facts of the log cannot be replaced"
+    assert not parts.keys() & set(UNFORCEABLE), "sections that record the log are not replaced"
     forced = replace(running, forced=(*running.forced, context.epoch)[-FORCED_KEPT_MAX:])
     recoveries = state.recoveries.set(str(forced.entered), forced)
     after = advance(state, context.epoch, **_replaced(state, parts), recoveries=recoveries)

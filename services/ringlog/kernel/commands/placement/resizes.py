@@ -109,7 +109,7 @@ def decide_finish_resize(state: ClusterState, command: FinishResize, context: En
     if (refused := _not_ready(state, tablets, resize, command)) is not None:
         return refused
     made = (split if resize.decision == SPLIT else merge)(tablets, context.epoch)
-    assert made.resize is None, "the decision is carried out"
+    assert made.resize is None, "the decision has been executed"
     assert made.sequence == tablets.sequence, "the next decision has the number after this one"
     return Accepted(advance(state, context.epoch, tablets=state.tablets.set(command.table, made)))
 

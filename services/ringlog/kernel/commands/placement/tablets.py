@@ -295,7 +295,7 @@ def _unreported(
 ) -> Rejected | None:
     """Reject reports of a stage's work that are late or malformed, and missing reports."""
     transition = tablet.transition
-    assert transition is not None, "only a transition has work"
+    assert transition is not None, "only a migrating tablet has work"
     open_now = session(tablets.table, tablet.index, transition)
     wanted = reporters(tablet, state.nodes, is_anywhere(state, tablets.table)) if open_now else ()
     for report in reports:

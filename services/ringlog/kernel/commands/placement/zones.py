@@ -119,7 +119,7 @@ _ALTERED: Final = ("partitions", "replicas", "quorum", "filter", "profiles", "sc
 _MOVES: Final = ("partitions", "replicas", "quorum", "mode", "nodes")
 """The fields that placements depend on."""
 assert {one.name for one in fields(AlterZone)} == {"zone", "nodes", *_ALTERED}, "no field of the command is ignored"
-assert {*_MOVES} < {one.name for one in fields(Zone)}, "each is a field of a zone"
+assert {*_MOVES} < {one.name for one in fields(Zone)}, "each name is a field of a zone"
 
 
 def decide_alter_zone(state: ClusterState, command: AlterZone, context: EntryContext) -> Decision:

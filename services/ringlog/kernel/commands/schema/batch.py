@@ -117,7 +117,7 @@ assert NEEDLESS.keys() == {kind for kind in PLACES if not kind.__name__.startswi
 )
 assert {*NEEDLESS.values()} <= {
     code for family in (keyspaces, schema, user_types, views, functions) for code in family.CODES
-}, "each is a code of these rules"
+}, "each name is a code of these rules"
 
 
 def statement_of(command: Command, if_needed: bool = False) -> SchemaStatement:

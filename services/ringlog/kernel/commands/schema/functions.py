@@ -82,8 +82,8 @@ def decide_create_function(state: ClusterState, command: CreateFunction, context
     types = {"arguments": tuple(map(normalised, command.arguments)), "returns": normalised(command.returns)}
     function = part_of(Function, command, context, **types)
     assert all((*function.arguments, function.returns)), "a type has a spelling"
-    assert function.signature not in state.functions, "signatures are of normalised types, too"
-    assert function.signature not in state.aggregates, "a call means a function or an aggregate"
+    assert function.signature not in state.functions, "signatures contain normalised types"
+    assert function.signature not in state.aggregates, "a signature is either a function or an aggregate"
     return with_schema(state, context, functions=state.functions.set(function.signature, function))
 
 
@@ -151,8 +151,8 @@ def decide_create_aggregate(state: ClusterState, command: CreateAggregate, conte
     if thawed(returned) != thawed(aggregate.state_type):
         text = f"{aggregate.functions[0]} returns {returned}, the state is {aggregate.state_type}"
         return Rejected("function_mismatch", f"state_function: {text}")
-    assert aggregate.signature not in state.aggregates, "signatures are of normalised types, too"
-    assert aggregate.signature not in state.functions, "a call means a function or an aggregate"
+    assert aggregate.signature not in state.aggregates, "signatures contain normalised types"
+    assert aggregate.signature not in state.functions, "a signature is either a function or an aggregate"
     return with_schema(state, context, aggregates=state.aggregates.set(aggregate.signature, aggregate))
 
 

@@ -78,6 +78,6 @@ def utc(seconds: int) -> str:
         month % 12 + 3 - 12 * (month % 12 + 3 > 12),
         day - (153 * month + 2) // 5 + 1,
     )
-    assert 1 <= date[1] <= 12, "it is a month"
-    assert 1 <= date[2] <= 31, "it is a day of a month"
+    assert 1 <= date[1] <= 12, "the month is from 1 to 12"
+    assert 1 <= date[2] <= 31, "the day is from 1 to 31"
     return f"{date[0]:04}-{date[1]:02}-{date[2]:02}T{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}Z"

@@ -199,7 +199,7 @@ def _with_changed_columns(state: ClusterState, table: Table, command: AlterTable
     if not drops and not renames:
         return table
     changed_table = respelled(table, drops, _new_names(table, command), epoch)
-    assert {column.name for column in changed_table.columns} == names, "the names are those that were checked"
+    assert {column.name for column in changed_table.columns} == names, "the changed columns have the checked names"
     return changed_table
 
 
@@ -209,7 +209,7 @@ def _new_names(table: Table, command: AlterTable) -> dict[str, str]:
     """
     old_names = {column.name: column.name for column in table.columns if column.name not in command.drop_columns}
     for one in command.rename_columns:
-        assert one.to not in old_names, "the name is free"
+        assert one.to not in old_names, "the new name is unused"
         old_names[one.to] = old_names.pop(one.from_)
     return {old: new for new, old in old_names.items() if old != new}
 

@@ -85,7 +85,7 @@ def _columns(table: Table, named: tuple[str, ...], key: tuple[str, ...]) -> tupl
         return Rejected("bad_field", f"columns: {static[0]} is static, so its value does not belong to a single row")
     wanted = {*named, *key} if named else {column.name for column in table.columns if not column.static}
     columns = tuple(column.name for column in table.columns if column.name in wanted)
-    assert {*key, *named} <= set(columns), "nothing that was asked for is left out"
+    assert {*key, *named} <= set(columns), "the view has all requested columns"
     return columns
 
 

@@ -205,7 +205,7 @@ def decide_replace(state: ClusterState, command: Replace, context: EntryContext)
     old = _normal(state, command.replaced, "replaced")
     if isinstance(old, Rejected):
         return old
-    assert node.id != old.id, "a node that owns nothing replaces one that owns tokens"
+    assert node.id != old.id, "a node without tokens replaces a node with tokens"
     if (node.datacenter, node.rack) != (old.datacenter, old.rack):
         there = f"{old.name} is in {old.datacenter}/{old.rack}, {node.name} in {node.datacenter}/{node.rack}"
         return Rejected("different_rack", f"replaced: {there}")

@@ -40,7 +40,7 @@ CAPACITY_MAX = 2**62
 
 UPDATED = ("address", "release", "features", "capacity", "shards")
 """The fields that UpdateNode changes."""
-assert {*UPDATED} < {one.name for one in fields(Node)}, "each is a field of a node"
+assert {*UPDATED} < {one.name for one in fields(Node)}, "each name is a field of a node"
 _given = attrgetter(*UPDATED)
 
 _SHARDS_RULE = f"must be between 1 and {SHARDS_MAX}"
