@@ -63,7 +63,7 @@ def test_an_action_has_one_meaning() -> None:
 
 def test_an_unknown_action_fails_and_is_not_counted() -> None:
     run = Run(draw_script(1, PROFILES["small"]))
-    with pytest.raises(ValueError, match="nobody performs dance"):
+    with pytest.raises(ValueError, match="no actor performs dance"):
         perform(run, Action(1, 0, "dance", ()))
     with pytest.raises(TypeError):
         perform(run, Action(1, 0, "burst", (1, 2)))

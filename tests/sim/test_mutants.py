@@ -122,15 +122,15 @@ def test_the_code_is_found_in_any_layout() -> None:
 @pytest.mark.parametrize(
     ("old", "target", "times"),
     [
-        ("f('a', 'b')", "m:Room.within", "has the code 2 times"),
-        ("return f('a', 'b')", "m:Room.within", "has the code 2 times"),
-        ("f(2)", "m:Room.within_too", "has the code 2 times"),
-        ("f(3)", "m:Room.within", "has the code 0 times"),
-        ("x", "m:Room.within_too.inner", "has the code 0 times"),
-        ("", "m:Room.within", "has the code 0 times"),
-        ("# f(3)", "m:Room.within_too", "has the code 0 times"),
-        ("f(3)", "m:Room.without", "is there 0 times"),
-        ("f(3)", "m:inner", "is there 0 times"),
+        ("f('a', 'b')", "m:Room.within", "contains the code 2 times"),
+        ("return f('a', 'b')", "m:Room.within", "contains the code 2 times"),
+        ("f(2)", "m:Room.within_too", "contains the code 2 times"),
+        ("f(3)", "m:Room.within", "contains the code 0 times"),
+        ("x", "m:Room.within_too.inner", "contains the code 0 times"),
+        ("", "m:Room.within", "contains the code 0 times"),
+        ("# f(3)", "m:Room.within_too", "contains the code 0 times"),
+        ("f(3)", "m:Room.without", "0 functions are named"),
+        ("f(3)", "m:inner", "0 functions are named"),
         ("f(3", "m:Room.within_too", "neither an expression nor statements"),
     ],
 )
@@ -146,18 +146,18 @@ def test_a_bug_without_a_change_is_refused() -> None:
 
 
 CLOSURES = """
-def made(number):
-    def told():
+def returned(number):
+    def inner():
         return 1 + number
-    return told
+    return inner
 
-def asked():
-    def told():
+def called():
+    def inner():
         return 1
-    return told()
+    return inner()
 
 class Kept:
-    told = [made(3)]
+    one = [returned(3)]
 """
 
 
@@ -170,21 +170,21 @@ def _closures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 def test_a_bug_in_a_returned_closure_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = _closures(monkeypatch, tmp_path)
-    with pytest.raises(DoesNotApply, match=r"made\.<locals>\.told was made by a call that is over"):
-        planted(Mutant("b", "with_closures:made.told", "1 + number", "2 + number", "", 1)).__enter__()
-    with planted(Mutant("b", "with_closures:asked.told", "1", "2", "", 1)):
-        assert module.asked() == 2
-    assert module.asked() == 1
+    with pytest.raises(DoesNotApply, match=r"returned\.<locals>\.inner was created by an earlier call"):
+        planted(Mutant("b", "with_closures:returned.inner", "1 + number", "2 + number", "", 1)).__enter__()
+    with planted(Mutant("b", "with_closures:called.inner", "1", "2", "", 1)):
+        assert module.called() == 2
+    assert module.called() == 1
 
 
 def test_a_failed_plant_is_reverted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = _closures(monkeypatch, tmp_path)
-    before = module.asked.__code__
-    halves = [(module.asked, module.made.__code__), (module.asked, module.Kept.told[0].__code__)]
+    before = module.called.__code__
+    halves = [(module.called, module.returned.__code__), (module.called, module.Kept.one[0].__code__)]
     monkeypatch.setattr("ringlog_sim.mutants.plant._changes", lambda *_: halves)
-    with pytest.raises(ValueError, match="free"), planted(Mutant("b", "with_closures:asked", "1", "2", "", 1)):
+    with pytest.raises(ValueError, match="free"), planted(Mutant("b", "with_closures:called", "1", "2", "", 1)):
         pass
-    assert module.asked.__code__ is before
+    assert module.called.__code__ is before
 
 
 def _sample() -> list[Mutant]:

@@ -102,7 +102,10 @@ class ValidatorWorker(Worker):
             assert isinstance(entry, Entry)
             offset, place = self._places.get(entry.request_id, (-1, 0))
             if place < last.get(offset, 0):
-                self.sim.broken("answers", f"{entry.request_id} overtook others of its record at offset {offset}")
+                self.sim.broken(
+                    "answers",
+                    f"{entry.request_id} was applied before earlier requests of its record at offset {offset}",
+                )
             last[offset] = place
         return effect
 
@@ -111,20 +114,22 @@ class ValidatorWorker(Worker):
         for offset in [offset for offset in self._owed if offset <= effect.offset]:
             for request in self._owed.pop(offset):
                 if request not in self._answered:
-                    self.sim.broken("answers", f"offset {offset} is acknowledged, {request} in it has no answer")
+                    self.sim.broken(
+                        "answers", f"offset {offset} is acknowledged, but its request {request} has no answer"
+                    )
         self.acknowledge(effect.offset)
 
     def _note_applied(self, effect: NoteApplied) -> None:
         """Check against the log the requests that the validator considers applied. It publishes no result for them."""
         if self.sim.shared[ANSWER_APPLIED]:
-            self.sim.broken("answers", f"{effect.results[0].request_id} asked for a result and gets none")
+            self.sim.broken("answers", f"{effect.results[0].request_id} requested a result, but gets none")
         self._answered.update(result.request_id for result in effect.results)
         for result in effect.results:
             found = find_request(self.replica.state, result.request_id)
             if found is not None and (found.epoch, found.digest) != (result.epoch, result.digest):
-                self.sim.broken("answers", f"{result.request_id} is held to have made epoch {result.epoch}")
+                self.sim.broken("answers", f"{result.request_id} did not make epoch {result.epoch}")
             if found is None and result.epoch >= self.replica.state.history.oldest:
-                self.sim.broken("answers", f"{result.request_id} is held to be applied, and is not")
+                self.sim.broken("answers", f"{result.request_id} is reported as applied, but is not applied")
 
     def _values(self, effect: Publish) -> list[tuple[str, bytes]]:
         self._answered.update(result.request_id for result in effect.results)

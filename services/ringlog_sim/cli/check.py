@@ -78,7 +78,7 @@ def check(
     else:
         _print(history, (report, opinion), missing)
     if apart:
-        fail("checkers_disagree", f"on {', '.join(apart)}: one of the two is wrong, please report the file", DISAGREE)
+        fail("checkers_disagree", f"on {', '.join(apart)}: one of the checkers is wrong; report the file", DISAGREE)
     raise typer.Exit(_status(_verdict(report, opinion)))
 
 
@@ -157,9 +157,9 @@ def _counterexample(found: ShortestCounterexample) -> dict[str, Any]:
 def _print(history: OperationHistory, asked: Asked, missing: str) -> None:
     report, opinion = asked
     if missing:
-        errors.print(f"porcupine was not asked: {missing}; our own checker was", markup=False)
+        errors.print(f"porcupine did not run: {missing}; the result is from the checker `ours`", markup=False)
     if history.is_torn:
-        errors.print("the last line was cut in the middle and left out", markup=False)
+        errors.print("the last line is incomplete and was ignored", markup=False)
     verdict = _verdict(report, opinion)
     colour = {0: "green", 1: "red", 2: "yellow"}[_status(verdict)]
     shown = f"{history.operations} operations on {len(history.keys)} keys"
@@ -178,7 +178,7 @@ def _print_counterexample(found: ShortestCounterexample) -> None:
 
     out.print(f"\nUp to line {found.line}, key {found.key!r} cannot be explained: {found.why}.", markup=False)
     out.print(
-        "The least that shows it:" if found.is_least else "What shows it, perhaps more than needed:", markup=False
+        "Smallest counterexample:" if found.is_least else "Counterexample, perhaps not the smallest:", markup=False
     )
     table = Table("lines", "process", "asked", "answered")
     if len(found.operations) > ROWS_MAX:

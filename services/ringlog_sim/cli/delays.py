@@ -125,7 +125,7 @@ def show_rules(delays: Folder = None, as_json: Json = False) -> None:
         shown = {"rules": [json.loads(rule_to_json(rule)) for rule in rules], "held": [asdict(each) for each in held]}
         typer.echo(json.dumps(shown | {"problems": list(problems)}))
         return
-    table = Table("rule", "does", "for", "to entries with", "holds now", box=None, padding=(0, 2))
+    table = Table("rule", "does", "for", "to entries with", "currently held", box=None, padding=(0, 2))
     for rule in rules:
         # Several readers of one participant (a node's replica, its copy of the log) share one line.
         waiting = "\n".join(dict.fromkeys(_waiting(each) for each in held if each.rule == rule.name))
@@ -167,7 +167,7 @@ def _put(
 
 def _control(delays: Path | None) -> FolderDelays:
     if delays is None:
-        fail("no_delays", "give --delays FOLDER, or set RINGLOG_DELAYS as for the stack's processes", 2)
+        fail("no_delays", "pass --delays FOLDER, or set RINGLOG_DELAYS as for the stack's processes", 2)
     return FolderDelays(delays)
 
 

@@ -61,7 +61,7 @@ def mutants(
     known = {mutant.name: mutant for mutant in MUTANTS}
     unknown = [name for name in names or () if name not in known]
     if unknown:
-        fail("unknown_mutant", f"{', '.join(unknown)}: there are {', '.join(known)}", status=2)
+        fail("unknown_mutant", f"{', '.join(unknown)}: use one of {', '.join(known)}", status=2)
     chosen: list[Mutant] = [known[name] for name in names] if names else list(MUTANTS)
     if most is not None:
         chosen = [replace(mutant, seeds=min(mutant.seeds, most)) for mutant in chosen]
@@ -125,7 +125,7 @@ def _page(rows: Mapping[str, str], known: Sequence[str], most: int | None) -> st
             "",
             "## Not found",
             "",
-            "Within the seeds named. A bug may be rare, or a second guard may make up for it.",
+            "Not found within these seeds. A bug may be rare, or a second guard may prevent its effect.",
             "",
             "| bug | what it does | profile | not within |",
             "|---|---|---|---|",

@@ -113,7 +113,7 @@ def rules_of(given: list[str]) -> QuorumRules:
         else:
             known_kinds = [f"{rule}={'|'.join(choices)}" for rule, choices in CHOICES.items()]
             known_kinds += [f"gate:{gated}=off" for gated in GATED_STAGES]
-            fail("bad_rule", f"{text}: there are {', '.join(known_kinds)}", 2)
+            fail("bad_rule", f"{text}: use one of {', '.join(known_kinds)}", 2)
     return QuorumRules(**chosen, gates_off=tuple(dict.fromkeys(gates_off)))
 
 
@@ -126,7 +126,7 @@ def _kinds(operations: str | None) -> tuple[str, ...]:
     names = () if operations is None else tuple(dict.fromkeys(operations.split(",")))
     unknown = [name for name in names if name not in known_kinds]
     if unknown:
-        fail("unknown_operation", f"{unknown[0]!r}: plans are made of {', '.join(known_kinds)}", 2)
+        fail("unknown_operation", f"{unknown[0]!r}: use one of {', '.join(known_kinds)}", 2)
     return names
 
 
@@ -145,7 +145,7 @@ def _explored(
 
     file, source, numbers = given
     if sum((file is not None, source is not None, bool(numbers))) > 1:
-        fail("bad_usage", "give a FILE, or --from, or numbers like --nodes: each describes a whole cluster", 2)
+        fail("bad_usage", "pass only one of FILE, --from, and numbers like --nodes: each describes a cluster", 2)
     if source is not None:
         state = state_from(source)
     elif file is None:

@@ -131,7 +131,7 @@ def seeds_of(text: str) -> range:
     """Return the seeds in ``A..B`` or ``A``. End the command with usage status for other text."""
     match = re.fullmatch(r"([0-9]{1,15})(?:\.\.([0-9]{1,15}))?", text)
     if match is None or int(match[2] or match[1]) < int(match[1]):
-        fail("bad_seeds", f"--seed {text[:60]}: expected one seed, or A..B with A not above B", status=2)
+        fail("bad_seeds", f"--seed {text[:60]}: pass one seed, or A..B with A at most B", status=2)
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
@@ -140,7 +140,7 @@ def _check_profile(profile: str) -> None:
     from ringlog_sim.runner.script import ALL, PROFILES
 
     if profile not in (*PROFILES, ALL):
-        fail("unknown_profile", f"--profile {profile}: there are {', '.join(PROFILES)}; and {ALL}", status=2)
+        fail("unknown_profile", f"--profile {profile}: use one of {', '.join(PROFILES)}, {ALL}", status=2)
 
 
 def _search(
@@ -226,7 +226,7 @@ def _show(
     for report, path, actions in saved:
         where = f"seed {report.seed} of {report.profile}"
         out.print(Text.assemble((where, "red"), f": {report.rule}: {report.detail}"), soft_wrap=True)
-        out.print(f"  {actions} actions left; again with: ringlog sim replay {path} --trace", soft_wrap=True)
+        out.print(f"  {actions} actions left; replay: ringlog sim replay {path} --trace", soft_wrap=True)
         again = f"ringlog sim run --seed {report.seed} --profile {report.profile} --trace"
         out.print(f"  without that file: {again}", soft_wrap=True)
 

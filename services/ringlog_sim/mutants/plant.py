@@ -99,7 +99,7 @@ def changed_tree(mutant: Mutant, source: str) -> ast.Module:
     old, new = _parsed(mutant, mutant.old), _parsed(mutant, mutant.new)
     places = list(_places(_function(mutant, tree), old, new))
     if len(places) != 1:
-        raise DoesNotApply(f"{mutant.name}: {mutant.target} has the code {len(places)} times: {mutant.old!r}")
+        raise DoesNotApply(f"{mutant.name}: {mutant.target} contains the code {len(places)} times: {mutant.old!r}")
     places[0]()
     return tree
 
@@ -116,7 +116,7 @@ def _function(mutant: Mutant, tree: ast.Module) -> ast.AST:
     for name in mutant.target.partition(":")[2].split("."):
         named = [one for one in _inner(found) if one.name == name]
         if len(named) != 1:
-            raise DoesNotApply(f"{mutant.name}: {mutant.target} is there {len(named)} times")
+            raise DoesNotApply(f"{mutant.name}: {len(named)} functions are named {mutant.target}")
         found = named[0]
     return found
 
@@ -190,10 +190,10 @@ def _changes(mutant: Mutant, module: ModuleType) -> list[tuple[FunctionType, Cod
         if where in changed and not _same(function.__code__, changed[where].__code__)
     ]
     if not changes:
-        raise DoesNotApply(f"{mutant.name}: no function of {mutant.module} changes")
+        raise DoesNotApply(f"{mutant.name}: the bug changes no function of {mutant.module}")
     left = _left_behind(changes)
     if left:
-        raise DoesNotApply(f"{mutant.name}: {left} was made by a call that is over, and would not change")
+        raise DoesNotApply(f"{mutant.name}: {left} was created by an earlier call, so the bug would not change it")
     return changes
 
 

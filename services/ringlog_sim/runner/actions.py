@@ -89,7 +89,7 @@ def perform(run: Acted, action: Action) -> None:
     Raises ValueError for an unknown name, and TypeError for wrong arguments.
     """
     if action.what not in PERFORMED:
-        raise ValueError(f"nobody performs {action.what} {action.arguments}")
+        raise ValueError(f"no actor performs {action.what} {action.arguments}")
     PERFORMED[action.what](run, action.number, *action.arguments)
     run.sim.did["action", action.what] += 1
 
@@ -99,7 +99,7 @@ def merged(*tables: Mapping[str, Perform]) -> Mapping[str, Perform]:
     merged_actions: dict[str, Perform] = {}
     for table in tables:
         if twice := merged_actions.keys() & table.keys():
-            raise ValueError(f"{', '.join(sorted(twice))}: two tables mean something by it")
+            raise ValueError(f"{', '.join(sorted(twice))}: two tables define this action")
         merged_actions.update(table)
     return merged_actions
 

@@ -54,12 +54,12 @@ def tables(did: Did) -> tuple[CoverageTable, ...]:
             "entries of the log, by command and outcome", commands, outcomes, lambda r, c: did.get(("entry", r, c), 0)
         ),
         _table(
-            "what operators asked for, by answer",
+            "operators' requests, by answer",
             operators,
             ["applied", "rejected", "expired", "timed out", "nothing to ask"],
             lambda row, column: asked[row, column],
         ),
-        _table("entries while a fault was at work", commands, FAULTS, lambda r, c: did.get(("during", c, r), 0)),
+        _table("entries during a fault", commands, FAULTS, lambda r, c: did.get(("during", c, r), 0)),
         CoverageTable(
             "faults in each stage of an operation",
             FAULTS,
@@ -68,7 +68,7 @@ def tables(did: Did) -> tuple[CoverageTable, ...]:
                 for kind, stage in stages
             ),
         ),
-        _table("what scripts made happen", sorted(PERFORMED), ["times"], lambda r, _: did.get(("action", r), 0)),
+        _table("actions of scripts", sorted(PERFORMED), ["times"], lambda r, _: did.get(("action", r), 0)),
         _others(did),
     )
 

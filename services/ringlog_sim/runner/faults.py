@@ -128,7 +128,7 @@ class Faults:
             case "torn", (name,):
                 self.world.host(name).tears = True
             case _:
-                raise AssertionError(f"{what} {arguments} is no fault")
+                raise AssertionError(f"{what} {arguments} is not a fault")
 
     # ------------------------------------------------------------------------------------------- internals
 

@@ -245,7 +245,7 @@ class Run:
             check.quiet()
         entries = len(self.sim.log.states) - before
         if entries < entries_min:
-            raise BrokenPromise("too_little", f"{entries} entries were applied, a run that counts has {entries_min}")
+            raise BrokenPromise("too_little", f"{entries} entries were applied, a valid run has at least {entries_min}")
 
     def _happen(self, number: int, kind: str, arguments: tuple[Any, ...]) -> None:
         perform(self, Action(number, self.world.now, kind, arguments))
@@ -302,7 +302,7 @@ def _to_rebalance(run: Run) -> list[str]:
     expired = new_data_nodes(updated_timers(Timers(), state), state, EPOCH_START + run.world.now + REST_US)
     answers = session_reports(state, acks.newest(state))
     wanted = propose(RebalancerView(state, answers, expired))
-    asked = [f"the rebalancer would still ask for {type(one.command).__name__}" for one in wanted]
+    asked = [f"the rebalancer would still request {type(one.command).__name__}" for one in wanted]
     return asked + unended_zones(state, answers, run.by_id)
 
 
@@ -312,7 +312,7 @@ def unfinished_work(run: Run) -> list[str]:
     state = sim.log.state
     undone = []
     if state.epoch == 0:
-        undone.append("nobody founded the cluster")
+        undone.append("the cluster was not created")
     for replica in sim.replicas:
         if replica.is_alive() and replica.state.epoch != state.epoch:
             undone.append(f"{replica.name} is at epoch {replica.state.epoch}, the log at {state.epoch}")
@@ -324,17 +324,17 @@ def unfinished_work(run: Run) -> list[str]:
             undone.append(f"{operation.id} is in {operation.stage}")
     undone += unended_tablets(state, run.by_id) + unended_service(state, run.by_id)
     if sim.shared["balances"] and (wanted := _to_balance(run)):
-        undone.append(f"the balancer would still ask for {wanted}")
+        undone.append(f"the balancer would still request {wanted}")
     undone += _to_rebalance(run) + unended_snapshots(sim) + unarchived(sim)
     if run.operator.unfinished:
-        undone.append(f"{run.operator.unfinished} questions of the operator have no answer")
+        undone.append(f"{run.operator.unfinished} requests of the operator have no answer")
     undone += run.job.unfinished() + run.job.open_generations() + run.consumer.unfinished()
     if run.producer.unfinished:
         undone.append(f"{run.producer.unfinished} bursts are not written")
     last = next((record for record in reversed(sim.broker.partition(CHANGES).records) if record.key == "epochs"), None)
     published = last and cached_change(last.value)
     if not isinstance(published, EpochChange) or published.epoch != state.epoch:
-        undone.append(f"{published and published} is published last, the log is at epoch {state.epoch}")
+        undone.append(f"the last published epoch is {published and published}, the log is at epoch {state.epoch}")
     confirmed = sim.cache.confirmed()
     cached = confirmed[0].epoch if confirmed else 0
     if cached != state.epoch:
@@ -343,13 +343,13 @@ def unfinished_work(run: Run) -> list[str]:
     for node in run.nodes.values():
         read = node.row_replica.positions
         if node.starts and any(read.get(partition, 0) < end for partition, end in ends.items()):
-            undone.append(f"{node.name} has validated the mutations up to {read}, they end at {ends}")
+            undone.append(f"{node.name} has validated the mutations up to {read} of {ends}")
         if node.starts and node.row_replica.state.epoch != state.epoch:
             undone.append(f"{node.name} serves epoch {node.row_replica.state.epoch}, the log is at {state.epoch}")
         if node.starts and node.side.acknowledgeable() != state.epoch:
-            undone.append(f"{node.name} has writes below {state.epoch} in hand, or does not serve or keep it yet")
+            undone.append(f"{node.name} has open writes below {state.epoch}, or does not serve or store it yet")
         if node.starts and node.peers is not None and node.peers.claims.newest_epoch:
-            undone.append(f"{node.name} knows an epoch from a peer alone")
+            undone.append(f"{node.name} knows an epoch only from a peer")
     return undone
 
 

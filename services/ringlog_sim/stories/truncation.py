@@ -137,7 +137,7 @@ def unended_snapshots(sim: Simulation) -> list[str]:
     state, ends = sim.log.state, sim.log_ends
     epoch, size = last_snapshot(state), setting(state, "snapshot_bytes")
     if ends.looked_after and 0 < size <= ends.unmarked_bytes and state.epoch - epoch > OWN_ENTRIES_MAX:
-        return [f"{ends.unmarked_bytes} bytes of entries were applied since epoch {epoch}, {size} are a snapshot's"]
+        return [f"{ends.unmarked_bytes} bytes of entries were applied since epoch {epoch}, the limit is {size}"]
     if not ends.looked_after or not epoch or epoch in ends.given_up:
         return []
     partition, wanted = sim.broker.partition(SNAPSHOTS), sim.log.states[epoch].state_id
@@ -148,8 +148,8 @@ def unended_snapshots(sim: Simulation) -> list[str]:
         chunks = [there.get(f"{head.id}/{number}") for number in range(len(head.chunks))]
         if all(chunk is not None and chunk.value and chunk.offset >= head.first for chunk in chunks):
             return []
-        return [f"the snapshot of epoch {epoch} is stored, and not all of it is there"]
-    return [f"a snapshot of epoch {epoch} was asked for, and nobody stored it"]
+        return [f"the snapshot of epoch {epoch} is stored, but incomplete"]
+    return [f"a snapshot of epoch {epoch} was requested, but not stored"]
 
 
 def unarchived(sim: Simulation) -> list[str]:
@@ -160,7 +160,7 @@ def unarchived(sim: Simulation) -> list[str]:
     bound = state.log_bounds.get(ARCHIVED)
     epoch = 0 if bound is None else bound.epoch
     newest = confirmed[-1].epoch
-    return [f"the archive goes to epoch {epoch}, a snapshot of {newest} is confirmed"] if epoch < newest else []
+    return [f"the archive ends at epoch {epoch}, but a snapshot of {newest} is confirmed"] if epoch < newest else []
 
 
 def _dissent(sim: Simulation) -> None:

@@ -399,7 +399,7 @@ def _turned_back(until: tuple[ClusterState, ...], tablets: TabletMap, tablet: Ta
     fault = _stuck(states[-1])
     after = states[-1].tablets[tablets.table].replicas(tablet.index)
     if fault is None and [(one.node, one.shard) for one in after] != [(one.node, one.shard) for one in tablet.replicas]:
-        fault = Fault("cancel", stage.name, "leaves traces in the replicas")
+        fault = Fault("cancel", stage.name, "leaves changes in the replicas")
     return TabletWalk(states, fault, turned=True)
 
 

@@ -157,7 +157,7 @@ def drive(world: WalkWorld, request: Command) -> tuple[tuple[WalkStep, ...], Fau
             stopped = False
             if outcome.kind is not OutcomeKind.APPLIED:
                 detail = f"{outcome.code}: {outcome.detail}"
-                return tuple(steps), Fault("goes on", steps[-1].stage, detail, outcome.code)
+                return tuple(steps), Fault("advances", steps[-1].stage, detail, outcome.code)
             steps.append(WalkStep(world.state, world.state.operations[begun[0]]))
         if stopped and not _drained(world, steps, begun[0]):
             break
@@ -222,7 +222,7 @@ def cancels(steps: Sequence[WalkStep]) -> Iterator[Fault | None]:
         else:
             parts = ("placements", "token_owners", "nodes", "keyspaces", "schema_version")
             left = [part for part in parts if getattr(after, part) != getattr(before, part)]
-            yield Fault("cancel", step.stage, f"leaves traces in {', '.join(left)}") if left else None
+            yield Fault("cancel", step.stage, f"leaves changes in {', '.join(left)}") if left else None
 
 
 def _wrong_groups(step: WalkStep, steps: Sequence[WalkStep]) -> Iterator[Fault]:
@@ -271,10 +271,10 @@ def _not_canonical(step: WalkStep) -> Iterator[Fault]:
         return
     settings = replications_in_use(state)
     if set(state.placements) != {key for key, _ in settings}:
-        yield Fault("canonical when quiet", step.stage, f"there are placements {', '.join(sorted(state.placements))}")
+        yield Fault("canonical without operations", step.stage, f"there are placements {', '.join(sorted(state.placements))}")
     for key, replication in settings:
         if _shape(state.placements[key]) != _shape_of_canonical(state, replication):
-            yield Fault("canonical when quiet", step.stage, f"{key}: the live placement differs")
+            yield Fault("canonical without operations", step.stage, f"{key}: the live placement differs")
 
 
 def _shape(placement: Placement) -> list[tuple[object, ...]]:

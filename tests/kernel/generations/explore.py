@@ -69,7 +69,7 @@ SCENARIOS = (
 
 OFF = (
     (_switch("one writer"), "above every horizon", "a generation may start below a promise"),
-    (_switch("one writer"), "frozen while prepared", "a horizon rises while a generation is prepared"),
+    (_switch("one writer"), "frozen while prepared", "a write lease rises while a generation is prepared"),
     (_switch("one writer"), "floor", "a new incarnation lowers the horizon that it found"),
     (_switch("one writer", horizon=2), "current incarnation only", "an incarnation that has ended promises"),
     (_switch("a fence", fences=1), "horizons of fenced writers", "a promise is forgotten with the fence"),

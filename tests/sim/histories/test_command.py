@@ -110,7 +110,7 @@ def test_without_go_only_ours_runs(path: Path, checker: str, monkeypatch: pytest
     monkeypatch.setattr(porcupine, "GO_HOME", tmp_path / "go")
     result = run(path, text_of(events_of(STALE)), "--checker", checker)
     assert result.exit_code == 1
-    assert "porcupine was not asked: no_go" in result.stderr
+    assert "porcupine did not run: no_go" in result.stderr
     assert "ours: not linearizable" in result.stdout
 
 

@@ -167,4 +167,4 @@ def test_an_alteration_that_leaves_its_own_placement(monkeypatch: pytest.MonkeyP
         walk, "replications_in_use", lambda found: real(found)[:0] if found is not state else real(found)
     )
     steps, _ = drive(WalkWorld(state), AlterKeyspace("k0", Replication("simple", 3)))
-    assert [one.rule for one in walk.faults(steps)] == ["canonical when quiet"]
+    assert [one.rule for one in walk.faults(steps)] == ["canonical without operations"]

@@ -154,7 +154,7 @@ def test_a_cancel_without_merging_the_ranges(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_finish_with_the_old_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet(Numbers(nodes=4))
     planning(monkeypatch, lambda plan: replace(plan, finish=Deltas()))
-    assert {one.fault.rule for one in explored(Numbers(nodes=4)).broken} == {"canonical when quiet"}
+    assert {one.fault.rule for one in explored(Numbers(nodes=4)).broken} == {"canonical without operations"}
 
 
 def test_a_reader_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

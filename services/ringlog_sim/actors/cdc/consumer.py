@@ -89,7 +89,7 @@ class SimConsumer:
         generations = self.sim.log.state.generations
         wanted = next((generation.timestamp for generation in generations if generation.closed is None), -1)
         if stored.entered != wanted and (wanted, stored.entered) != (-1, -1):
-            undone.append(f"the consumer is in the generation of {stored.entered}, not in that of {wanted}")
+            undone.append(f"the consumer reads generation {stored.entered}, expected {wanted}")
         return undone
 
     def _run(self) -> Step:

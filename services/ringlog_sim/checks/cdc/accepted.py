@@ -105,7 +105,7 @@ class AcceptedWrites:
         if written.counts not in (None, counts):
             place = f"{written.partition}/{written.offset}"
             self._sim.broken(
-                "verdict", f"{place} counted: {written.counts}, and by epoch {self._state.epoch}: {counts}"
+                "verdict", f"{place}: version {written.counts} applied, but epoch {self._state.epoch} has {counts}"
             )
         written.counts = counts
 
@@ -144,18 +144,18 @@ def faults_of(stored: StoredRows, rows: Mapping[Name, CdcRow], complete: Set[Pla
     # Repetitions of an incomplete write come before it is delivered.
     late = [row for row in stored.late if name_of(row) not in stored.names]
     if late:
-        yield f"a row of {late[0].generation} was taken for a repetition: {late[0]}"
+        yield f"the consumer dropped a row of {late[0].generation} as a repetition: {late[0]}"
     delivered = [(row.mutation_id, row.timestamp, row.batch_seq_no) for row in stored.delivered]
     got = {row.mutation_id for row in stored.delivered}
     # A permanently rejected write that a job has begun stays incomplete. No consumer delivers a part of it.
     whole = (row for name, row in rows.items() if name[:2] in complete)
     wanted = {row.mutation_id for row in whole if row.generation <= stored.entered}
     if len(set(delivered)) != len(delivered) or got != wanted:
-        yield f"the consumer has {len(delivered)} rows of {len(got)} writes, wanted {len(wanted)}"
+        yield f"the consumer has {len(delivered)} rows of {len(got)} writes, expected {len(wanted)}"
     # If the source has copies of a write, the consumer delivers all rows of exactly one copy.
     places = {(row.source_partition, row.source_offset) for row in stored.delivered}
     if len(delivered) != sum(name[:2] in places for name in rows):
-        yield "the consumer has a part of a write"
+        yield "the consumer has only some rows of a write"
     # After partitions are added, writes of one key are in two of them, and only timestamps order them.
     last: dict[tuple[bytes, tuple[bytes, ...], int], Place] = {}
     generation = -1

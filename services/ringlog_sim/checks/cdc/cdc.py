@@ -113,27 +113,33 @@ class Cdc(Check):
                 self._floor[writer] = self._horizon[writer]
             case FenceCdcWriter(writer, incarnation):
                 if self._incarnations.get(writer) != incarnation or writer in self._fenced:
-                    self.sim.broken("cdc_fence", f"{incarnation} of {writer} is fenced, and has ended already")
+                    self.sim.broken("cdc_fence", f"{incarnation} of {writer} is fenced, but has already ended")
                 self._fenced.add(writer)
             case LowerCdcWriter(writer, incarnation, horizon):
                 if self._incarnations.get(writer) != incarnation or writer not in self._fenced:
-                    self.sim.broken("cdc_fence", f"the horizon of {writer} is lowered, which may still route writes")
+                    self.sim.broken(
+                        "cdc_fence", f"the write lease of {writer} is lowered, although it may still route writes"
+                    )
                 if self._used and horizon <= self._used:
-                    self.sim.broken("cdc_horizon", f"a horizon is lowered to {horizon}, {self._used} was routed")
+                    self.sim.broken(
+                        "cdc_horizon", f"a write lease is lowered to {horizon}, but {self._used} was routed"
+                    )
                 self._horizon[writer] = horizon
             case WithdrawCdcGeneration(generation):
                 start = before.generations[-1].timestamp
                 if before.generations[-1].id != generation or self._used >= start:
-                    self.sim.broken("cdc_switch", f"{generation} is withdrawn, and {self._used} was routed")
+                    self.sim.broken("cdc_switch", f"{generation} is withdrawn, but {self._used} was routed")
             case AdvanceCdcWriter() as command:
                 self._advance(before, command)
             case CommitCdcGeneration(_, timestamp, _):
                 if before.generations and timestamp <= before.generations[-1].timestamp:
-                    self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, not after the one before it")
+                    self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, not after the previous one")
                 if timestamp <= self._used:
-                    self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, {self._used} was routed before")
+                    self.sim.broken(
+                        "cdc_switch", f"a generation starts at {timestamp}, but {self._used} was routed before"
+                    )
                 if timestamp < before.settled.until:
-                    text = f"a generation starts at {timestamp}, verdicts are settled up to {before.settled.until}"
+                    text = f"a generation starts at {timestamp}, the validation watermark is {before.settled.until}"
                     self.sim.broken("cdc_settled", text)
                 behind = [name for name, horizon in sorted(self._horizon.items()) if timestamp <= horizon]
                 if behind:
@@ -157,7 +163,7 @@ class Cdc(Check):
                 wanted[table.id] = tuple(tablet.end for tablet in cut)
         found = {described.table: described.ends for described in after.generations[-1].tables}
         if found != wanted:
-            self.sim.broken("cdc_tablets", f"a generation describes {found}, the tables are cut as {wanted}")
+            self.sim.broken("cdc_tablets", f"a generation contains the tablets {found}, the tables have {wanted}")
 
     def _register(self, before: ClusterState, writer: str) -> None:
         """Update the model after a fence: the writer has finished exactly the closed generations. Its lease does not
@@ -169,15 +175,21 @@ class Cdc(Check):
 
     def _advance(self, before: ClusterState, command: AdvanceCdcWriter) -> None:
         if self._incarnations.get(command.writer) != command.incarnation or command.writer in self._fenced:
-            self.sim.broken("cdc_incarnation", f"{command.incarnation} of {command.writer} has ended and promises")
+            self.sim.broken(
+                "cdc_incarnation", f"{command.incarnation} of {command.writer} has ended, but moves its write lease"
+            )
         if self._decided and command.horizon <= self._used:
-            self.sim.broken("cdc_horizon", f"the horizon sinks to {command.horizon}, {self._used} was routed")
+            self.sim.broken("cdc_horizon", f"the write lease falls to {command.horizon}, but {self._used} was routed")
         if command.horizon < self._floor[command.writer]:
-            self.sim.broken("cdc_horizon", f"the horizon sinks to {command.horizon}, below the one found")
+            self.sim.broken(
+                "cdc_horizon", f"the write lease falls to {command.horizon}, below the lease at registration"
+            )
         if before.prepared is not None and command.horizon > self._horizon[command.writer]:
-            self.sim.broken("cdc_horizon", "a horizon rises while a generation is prepared")
+            self.sim.broken("cdc_horizon", "a write lease rises while a generation is prepared")
         if command.low_watermark < self._low[command.writer] or command.low_watermark > command.horizon:
-            self.sim.broken("cdc_low_watermark", f"{command.low_watermark} went back, or is above the horizon")
+            self.sim.broken(
+                "cdc_low_watermark", f"low-watermark {command.low_watermark} decreased, or is above the write lease"
+            )
         self._horizon[command.writer] = command.horizon
         if command.low_watermark > self._low[command.writer]:
             self._low[command.writer] = command.low_watermark
@@ -186,11 +198,13 @@ class Cdc(Check):
     def _is_durable(self, state: ClusterState, command: AdvanceCdcWriter) -> None:
         """Check that all mutations below the low watermark are in the CDC log, below the positions."""
         if not any(closing.low_watermark == command.low_watermark for closing in self._closings):
-            self.sim.broken("cdc_low_watermark", f"{command.low_watermark} was claimed without a closing")
+            self.sim.broken(
+                "cdc_low_watermark", f"low-watermark {command.low_watermark} was reported without a closed generation"
+            )
         positions = {position.partition: position.offset for position in command.positions}
         for name, (where, row) in sorted(self._rows.items()):
             if row.timestamp < command.low_watermark and where[1] >= positions.get(where[0], 0):
-                self.sim.broken("cdc_low_watermark", f"the row of {name[:2]} is not below the positions claimed")
+                self.sim.broken("cdc_low_watermark", f"the row of {name[:2]} is not below the reported positions")
         for place, decision in sorted(self._decided.items()):
             verdict = self._expected(place, decision, state.generations)
             below = self._mutation(place)[1]
@@ -199,24 +213,27 @@ class Cdc(Check):
             if verdict == "" and below is not None and below.timestamp < command.low_watermark:
                 letter = self._letters.get(place)
                 if place not in self._complete and (letter is None or letter.reason != "generation_closed"):
-                    self.sim.broken("cdc_low_watermark", f"{place} lies below {command.low_watermark}: not durable")
+                    self.sim.broken(
+                        "cdc_low_watermark",
+                        f"{place} is below the low-watermark {command.low_watermark}, but not durable",
+                    )
 
     def _close(self, before: ClusterState, after: ClusterState, name: str) -> None:
         index = next(number for number, found in enumerate(before.generations) if found.id == name)
         if index + 1 >= len(before.generations):
-            self.sim.broken("cdc_close", f"{name} closes and nothing follows")
+            self.sim.broken("cdc_close", f"{name} closes without a following generation")
         following, closed = before.generations[index + 1], after.generations[index]
         behind = [writer for writer, low in sorted(self._low.items()) if low < following.timestamp]
         if not self._fenced.issuperset(behind):
-            self.sim.broken("cdc_close", f"{name} closes, {behind} are not done with it")
+            self.sim.broken("cdc_close", f"{name} closes, but {behind} have not finished it")
         if behind:
             self._without.add(closed.timestamp)
         if not self._low and any(table.cdc.enabled for table in before.tables.values()):
-            self.sim.broken("cdc_close", f"{name} closes, and no writer is there to be done with it")
+            self.sim.broken("cdc_close", f"{name} closes without any writer")
         positions = {position.partition: position.offset for position in closed.positions}
         for (number, offset), row in self._rows.values():
             if row.generation == closed.timestamp and offset >= positions.get(number, 0):
-                self.sim.broken("cdc_close", f"a row at {number}/{offset} is behind the positions of {name}")
+                self.sim.broken("cdc_close", f"a row at {number}/{offset} is after the end positions of {name}")
 
     def _expire(self, before: ClusterState, name: str, expired_at: Micros) -> None:
         """Check that the rows have outlived every TTL that a table had at any epoch since the commit."""
@@ -225,16 +242,18 @@ class Cdc(Check):
         ttls = {table.cdc.ttl for state in states for table in state.tables.values() if table.cdc.enabled}
         begin = max(found.closed_at, before.generations[index + 1].timestamp)
         if found.closed is None or 0 in ttls or expired_at < begin + max(ttls, default=0) * SECOND:
-            self.sim.broken("cdc_expiry", f"{name} expires at {expired_at}, its rows were to live {sorted(ttls)} s")
+            self.sim.broken(
+                "cdc_expiry", f"{name} expires at {expired_at}, but its rows have the TTLs {sorted(ttls)} s"
+            )
 
     def _forget(self, before: ClusterState, after: ClusterState, name: str) -> None:
         """Check that only streams are deleted, and only those of expired generations."""
         index, found = self._generation(before, name)
         if found.expired is None:
-            self.sim.broken("cdc_expiry", f"the streams of {name} are gone, and it has not expired")
+            self.sim.broken("cdc_expiry", f"the streams of {name} are deleted, but it has not expired")
         rest = replace(after.generations[index], ranges=found.ranges, tables=found.tables, forgotten=None)
         if rest != found or [g.id for g in after.generations] != [g.id for g in before.generations]:
-            self.sim.broken("cdc_expiry", f"more of {name} is gone than its streams")
+            self.sim.broken("cdc_expiry", f"more of {name} is deleted than its streams")
         self._forgotten[name] = found
 
     def _generation(self, state: ClusterState, name: str) -> tuple[int, Generation]:
@@ -249,7 +268,7 @@ class Cdc(Check):
     def claimed(self) -> None:
         """Model a checkpoint that replaces a lost one: all is decided again, and no process writes for the old one."""
         if self._incarnations.keys() - self._fenced:
-            self.sim.broken("cdc_fence", "a checkpoint begins, and the writer that had another one was not fenced")
+            self.sim.broken("cdc_fence", "a new checkpoint starts, but the writer of the earlier one is not fenced")
         state = self.sim.log.state
         settled = {place.partition: place.offset for _, found in in_order(state.writers) for place in found.decided}
         for place, decision in self._decided.items():
@@ -263,7 +282,7 @@ class Cdc(Check):
 
         def appended(host: SimHost, incarnation: int) -> None:
             if incarnation < incarnations.get(host.name, 0):
-                self.sim.broken("cdc_fence", f"rows from {host.name} come after another checkpoint has begun")
+                self.sim.broken("cdc_fence", f"rows from {host.name} arrive after another checkpoint has started")
 
         self.sim.broker.appended = appended
 
@@ -274,7 +293,7 @@ class Cdc(Check):
         known = self.sim.log.states[epoch]
         writer = next((w for _, w in sorted(known.writers.items()) if w.incarnation == incarnation), None)
         if writer is None:
-            self.sim.broken("cdc_incarnation", f"{incarnation} routes under epoch {epoch}, which has ended it")
+            self.sim.broken("cdc_incarnation", f"{incarnation} routes at epoch {epoch}, which ended it")
             return
         for partition, record in records:
             place = (partition, record.offset)
@@ -283,11 +302,15 @@ class Cdc(Check):
             if mutation is not None and mutation.timestamp <= record.time + window_of(known):
                 use = max(use, mutation.timestamp)
             if use >= known.settled.until:
-                self.sim.broken("cdc_settled", f"{place} uses {use}, settled is {known.settled.until} ({epoch})")
+                self.sim.broken(
+                    "cdc_settled", f"{place} uses {use}, the validation watermark is {known.settled.until} ({epoch})"
+                )
             if use >= min(writer.horizon, self._horizon[writer.name]):
-                self.sim.broken("cdc_horizon", f"{place} uses {use}, not below horizon {writer.horizon} ({epoch})")
+                self.sim.broken(
+                    "cdc_horizon", f"{place} uses {use}, not below the write lease {writer.horizon} ({epoch})"
+                )
             if place in self._decided:
-                self.sim.broken("cdc_twice", f"{place} was decided before")
+                self.sim.broken("cdc_twice", f"{place} was decided twice")
             self._decided[place] = DecidedMutation(epoch, use)
             self._used = max(self._used, use)
 
@@ -305,7 +328,7 @@ class Cdc(Check):
                 if record.time < limit and record.offset < ends.get(partition.number, 0) and place not in self._decided:
                     mutation = self._mutation(place)[1]
                     if mutation is not None and mutation.timestamp < low_watermark:
-                        self.sim.broken("cdc_low_watermark", f"{place} is closed out: it was not decided")
+                        self.sim.broken("cdc_low_watermark", f"{place} was not decided before the watermark passed it")
         self._closings.append(Closing(low_watermark, ends, read is not None))
 
     # ----------------------------------------------------------------------------------------------- topics
@@ -319,11 +342,9 @@ class Cdc(Check):
             if name in self._rows:
                 (number, offset), first = self._rows[name]
                 if offset < self._found.get(number, 0) <= record.offset:
-                    self.sim.broken(
-                        "cdc_once", f"the row {name} was there before this checkpoint, and is written again"
-                    )
+                    self.sim.broken("cdc_once", f"the row {name} existed before this checkpoint, but was written again")
                 if (first, number) != (row, partition.number):
-                    self.sim.broken("cdc_rows", f"the row {name} was written again as another one: {first}, {row}")
+                    self.sim.broken("cdc_rows", f"the row {name} was written again with other content: {first}, {row}")
                 continue
             self._rows[name] = (partition.number, record.offset), row
             self._begun.add(name[:2])
@@ -343,13 +364,13 @@ class Cdc(Check):
 
     def _new_row(self, place: Place, row: CdcRow, partition: int) -> None:
         if place not in self._decided:
-            self.sim.broken("cdc_rows", f"{place} has a row, and no plan said so")
+            self.sim.broken("cdc_rows", f"{place} has a row without a plan")
         elif not self._is_readable(place, row, self._decided[place].epoch):
             # A reader finds the table by name and epoch, also after the name was reused.
             decided = self._decided[place].epoch
-            self.sim.broken("cdc_rows", f"the row of {place} was decided by epoch {decided}, and says {row.epoch}")
+            self.sim.broken("cdc_rows", f"the row of {place} was decided at epoch {decided}, but has epoch {row.epoch}")
         if place in self._letters:
-            self.sim.broken("cdc_rows", f"{place} has a row and a dead letter")
+            self.sim.broken("cdc_rows", f"{place} has both a row and a dead letter")
         generation = next((g for g in self.sim.log.state.generations if g.timestamp == row.generation), None)
         if generation is None or generation.closed is not None:
             self.sim.broken("cdc_close", f"{place} got a row of generation {row.generation}, closed or unknown")
@@ -357,7 +378,7 @@ class Cdc(Check):
             self.sim.broken("cdc_rows", f"stream {row.stream_id.hex()} is in partition {partition}")
         key = (row.stream_id, f"{row.keyspace}.{row.table}", row.partition_key, place[0])
         if place < self._last.get(key, (-1, -1)):
-            self.sim.broken("cdc_order", f"the row of {place} comes after that of {self._last[key]}")
+            self.sim.broken("cdc_order", f"the row of {place} arrives after that of {self._last[key]}")
         self._last[key] = place
         self._compare(place, row, self.sim.log.state.generations)
 
@@ -369,7 +390,7 @@ class Cdc(Check):
             row.timestamp,
             row.partition_key,
         ):
-            self.sim.broken("cdc_rows", f"the row of {place} is not that of its mutation")
+            self.sim.broken("cdc_rows", f"the row of {place} does not match its mutation")
             return
         token = token_of(b"".join(row.partition_key))
         table = self.sim.log.states[row.epoch].tables.get(f"{row.keyspace}.{row.table}")
@@ -380,7 +401,7 @@ class Cdc(Check):
             self.sim.broken(
                 "cdc_generation",
                 f"{place} at {row.timestamp} (token {token}) is in generation {row.generation}, stream "
-                f"{row.stream_id.hex()}; by the log {operating}, {stream.hex()}",
+                f"{row.stream_id.hex()}; the log has {operating}, {stream.hex()}",
             )
 
     def letters(self, partition: Partition) -> None:
@@ -391,12 +412,12 @@ class Cdc(Check):
             first = self._letters.setdefault(place, letter)
             if self._letters_at.setdefault(place, record.offset) < self._letters_found <= record.offset:
                 self.sim.broken(
-                    "cdc_once", f"the letter of {place} was there before this checkpoint, and is sent again"
+                    "cdc_once", f"the dead letter of {place} existed before this checkpoint, but was sent again"
                 )
             if first.reason != letter.reason:
-                self.sim.broken("cdc_letters", f"{place} is refused as {first.reason} and as {letter.reason}")
+                self.sim.broken("cdc_letters", f"{place} is rejected as {first.reason} and as {letter.reason}")
             if place in self._complete or place not in self._decided:
-                self.sim.broken("cdc_letters", f"{place} has a dead letter, and all of its rows or no plan")
+                self.sim.broken("cdc_letters", f"{place} has a dead letter, but also all rows, or no plan")
         self._letters_read = partition.visible
 
     # ----------------------------------------------------------------------------------------------- at rest
@@ -405,7 +426,7 @@ class Cdc(Check):
         """Check that every decided mutation has its row or its dead letter, as the final log determines."""
         generations = self.sim.log.state.generations
         if not self._earlier.keys() <= self._decided.keys() and not self.sim.shared["job"].refused:
-            self.sim.broken("cdc_rows", "what a lost checkpoint had planned is not planned again")
+            self.sim.broken("cdc_rows", "writes planned by a lost checkpoint are not planned again")
         for place, decision in sorted(self._decided.items()):
             expected = self._expected(place, decision, generations)
             letter = self._letters.get(place)
@@ -417,7 +438,7 @@ class Cdc(Check):
             elif place not in self._begun and letter is None and self._before(place, "skipped", generations):
                 expected = "skipped"
             if place in self._silent and (place in self._begun or letter is not None):
-                self.sim.broken("cdc_settled", f"{place} was to have no row, and the log said that it is decided")
+                self.sim.broken("cdc_settled", f"{place} must have no row, but is below the decided positions")
             if expected == "" and reason == "generation_closed":
                 self._was_late(place)
             elif expected == "":
@@ -425,9 +446,9 @@ class Cdc(Check):
                     self._missing(place, reason)
             elif expected == "skipped":
                 if letter is not None or place in self._begun:
-                    self.sim.broken("cdc_rows", f"{place} is to have no row and was written")
+                    self.sim.broken("cdc_rows", f"{place} must have no row, but was written")
             elif place in self._begun or (reason != expected and not self.sim.shared["job"].refused):
-                self.sim.broken("cdc_letters", f"{place} should be refused as {expected}, not {reason!r}")
+                self.sim.broken("cdc_letters", f"{place} must be rejected as {expected}, not {reason!r}")
         for name, (_, row) in sorted(self._rows.items()):
             self._compare(name[:2], row, generations)
         seen = {name: row for name, (_, row) in self._rows.items()}
@@ -436,7 +457,7 @@ class Cdc(Check):
 
     def _missing(self, place: Place, reason: str) -> None:
         if reason or not self.sim.shared["job"].refused:
-            self.sim.broken("cdc_rows", f"{place} was accepted and has no row, but {reason or 'nothing'}")
+            self.sim.broken("cdc_rows", f"{place} was accepted, but has {reason or 'nothing'} instead of a row")
 
     def _was_late(self, place: Place) -> None:
         """Check a mutation that was rejected because its generation was closed.
@@ -449,9 +470,11 @@ class Cdc(Check):
             return
         closings = [closing for closing in self._closings if timestamp < closing.low_watermark]
         if not any(place[1] >= closing.ends.get(place[0], 0) for closing in closings):
-            self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation, and was there before")
+            self.sim.broken(
+                "cdc_letters", f"{place} was rejected as generation_closed, but was written before the close"
+            )
         if not any(closing.skewed for closing in closings):
-            self.sim.broken("cdc_letters", f"{place} was refused as of a closed generation by a right clock")
+            self.sim.broken("cdc_letters", f"{place} was rejected as generation_closed, although the clock was right")
 
     def _expected(self, place: Place, decision: DecidedMutation, generations: Sequence[Generation]) -> str:
         record, mutation = self._mutation(place)

@@ -83,7 +83,7 @@ class Columns(Check):
             seen = {(row.clustering_key, cell.column): cell.value for row in live.rows for cell in row.cells}
             wanted = self._wanted(writes, table)
             if seen != wanted:
-                self.sim.broken("columns", f"{node.name} has {key!r} as {seen}, not {wanted}")
+                self.sim.broken("columns", f"{node.name} has {seen} for {key!r}, not {wanted}")
             self.sim.did["columns", "seen on a node"] += len(seen)
 
     def _wanted(self, writes: Iterable[Mutation], table: Table) -> Cells:
@@ -101,7 +101,7 @@ class Columns(Check):
         """Check a row of the log with the table at the row's epoch and with the newest version."""
         then = self.sim.log.states[row.epoch].tables.get(NAME)
         if then is None:
-            self.sim.broken("columns", f"a row is of epoch {row.epoch}, which has no table {NAME}")
+            self.sim.broken("columns", f"a row has epoch {row.epoch}, which has no table {NAME}")
             return
         now = self.sim.log.state.tables.get(NAME)
         for table in (then, now):

@@ -131,16 +131,18 @@ class RegistersCheck(Check):
         """Check that a replica serves states of the log, and none below an acknowledged one, also after a restart."""
         epoch = state.epoch
         if not self._is_of_the_log(state):
-            self.sim.broken("another_log", f"{node} serves under a state of epoch {epoch} that the log never had")
+            self.sim.broken("another_log", f"{node} serves a state of epoch {epoch} that the log never had")
         if epoch < self._acked.get(node, 0):
-            self.sim.broken("served_below_ack", f"{node} serves under {epoch}, acknowledged {self._acked[node]}")
+            self.sim.broken(
+                "served_below_ack", f"{node} serves epoch {epoch}, but has acknowledged {self._acked[node]}"
+            )
         if self._reused:
             self._check_reused(node, state)
 
     def admitted(self, node: str, number: int, epoch: int, is_write: bool, planned: ClusterState) -> None:
         """Record an admitted request. Check that it was planned on a state of the log."""
         if not self._is_of_the_log(planned):
-            self.sim.broken("other_history", f"{node} takes a request of epoch {planned.epoch} of another history")
+            self.sim.broken("other_history", f"{node} accepts a request of epoch {planned.epoch} of another history")
         if is_write:
             self._admitted[node][number] = epoch
 
@@ -163,7 +165,9 @@ class RegistersCheck(Check):
         if isinstance(found, Behind):
             mattered = max(planned.changed.get(part, 0) for part in PLACED_BY)
             if max(mattered, planned.history.first) <= state.epoch:
-                self.sim.broken("waits_in_vain", f"{node} at {state.epoch} waits for {found.epoch}, of {mattered}")
+                self.sim.broken(
+                    "waits_in_vain", f"{node} at {state.epoch} waits for {found.epoch}, but only {mattered} is needed"
+                )
         elif isinstance(found, int) or found.refused != NOT_READY:
             here, there = _serves(state, key, is_write), _serves(planned, key, is_write)
             if here == there == NOBODY:
@@ -172,13 +176,15 @@ class RegistersCheck(Check):
             stays = all(made == there[0] and node in group for made, group in between)
             if not stays or not (is_write or here == there):
                 at = f"{node} at {state.epoch}, planned at {planned.epoch}"
-                self.sim.broken("asked_in_vain", f"{at}: {found} by {here}, not by {there}")
+                self.sim.broken("asked_in_vain", f"{at}: {found} with {here}, but not with {there}")
 
     def replied(self, node: str, reply: Reply) -> None:
         """Check an answer. Its epoch must not be older than that of the admission."""
         taken = self._admitted[node].pop(reply.number, 0)
         if reply.epoch < taken:
-            self.sim.broken("answered_as_of", f"{node} took a write at epoch {taken}, and answers as of {reply.epoch}")
+            self.sim.broken(
+                "answered_as_of", f"{node} accepted a write at epoch {taken}, but answers with epoch {reply.epoch}"
+            )
 
     def acked(self, ack: NodeAck) -> None:
         """Check that a replica that has drained an epoch has no open write from below it."""
@@ -199,7 +205,7 @@ class RegistersCheck(Check):
     def found(self, key: Key, timestamp: int | None, level: Level, epoch: Epoch) -> None:
         """Check that a successful read returned a value that was written, at any level."""
         if timestamp is not None and timestamp > self._begun.get(key, 0):
-            self.sim.broken("out_of_thin_air", f"{key.name.decode()} = {timestamp} was read and never written")
+            self.sim.broken("out_of_thin_air", f"{key.name.decode()} = {timestamp} was read, but never written")
         if level is not Level.ONE:
             self._promise(key, timestamp or 0, epoch)
 
@@ -228,7 +234,7 @@ class RegistersCheck(Check):
             for chosen in combinations(values, len(readers) // 2 + 1):
                 if all(values[node] < promised for node in chosen):
                     self.sim.broken(
-                        "write_lost", f"{key.name.decode()} = {promised} was promised, readers hold {values}"
+                        "write_lost", f"{key.name.decode()} = {promised} was acknowledged, but readers have {values}"
                     )
 
     # ------------------------------------------------------------------------------------------------ resets
@@ -248,7 +254,7 @@ class RegistersCheck(Check):
                 group = [replica.node for replica in tablets.replicas(number)]
                 alive = {node for node in group if not is_dead(before.nodes[node])}
                 if not alive and command.mode == "automatic":
-                    self.sim.broken("salvage", f"{where} is reset by itself, and nobody alive has {name}")
+                    self.sim.broken("salvage", f"{where} is reset automatically, but no live node has {name}")
                 keys = [key for key in self._begun if self._tablet(key) == (name, number)]
                 held = {
                     node: {key: self._holds(node, key) for key in keys}
@@ -273,7 +279,7 @@ class RegistersCheck(Check):
                 for key, timestamp in salvage.held[node].items():
                     if self._holds(survivor, key) < timestamp:
                         detail = f"{key.name.decode()} = {timestamp}, {survivor} is the survivor"
-                        self.sim.broken("salvage", f"{one.table}/{one.tablet}: {node} had {detail} and lacks it")
+                        self.sim.broken("salvage", f"{one.table}/{one.tablet}: {node} lost {detail}")
             self.sim.did["zone data", "salvaged"] += len(salvage.held) > 1
             if salvage.is_admitted and 2 * len(salvage.alive) <= len(salvage.group):
                 self._lossy[where] = salvage.epoch
@@ -298,7 +304,7 @@ class RegistersCheck(Check):
             cell = self.sim.shared["nodes"][node].registers.value.durable.cells.get(key)
             self.sim.did["register", "in a keyspace created again"] += cell is not None
             if cell is not None and keyspace is not None and keyspace.made not in self._reused[key]:
-                at = f"at {state.epoch}, whose keyspace is of {keyspace.made}"
+                at = f"at {state.epoch}, whose keyspace was created at {keyspace.made}"
                 self.sim.broken("namesake", f"{node} has {key.name.decode()} {at}")
 
     def _is_of_the_log(self, state: ClusterState) -> bool:

@@ -37,17 +37,17 @@ class RowReadsCheck(Check):
         same_key = [written for written in accepted.records if written.key == found.partition_key and written.counts]
         writes = frozenset(found.writes)
         if not writes <= {written.value for written in same_key}:
-            self._broken(found, "gives rows that nobody wrote or all refused")
+            self._broken(found, "returns rows that no client wrote or that were rejected")
         below = _below(same_key, found.positions)
-        self._lacks(found, lost_writes(_below(same_key, at), writes), f"is at {dict(at)}")
-        self._lacks(found, lost_writes(below, writes), f"says that it is at {dict(found.positions)}")
+        self._lacks(found, lost_writes(_below(same_key, at), writes), f"is read at {dict(at)}")
+        self._lacks(found, lost_writes(below, writes), f"reports the positions {dict(found.positions)}")
         if found.lacking:
-            self._lacks(found, below, f"says that {found.lacking} lost something")
+            self._lacks(found, below, f"reports losses in {found.lacking}")
         if found.plan.request.level is Level.QUORUM:
             before = frozenset[bytes]().union(
                 *(seen for ended, seen in self._seen.get(found.partition_key, ()) if ended < begun)
             )
-            self._lacks(found, lost_writes(before, writes), "follows one that had it")
+            self._lacks(found, lost_writes(before, writes), "an earlier read returned it")
             self._seen.setdefault(found.partition_key, []).append((self.sim.world.now, writes & below))
         self._check_answers(found)
 
@@ -56,7 +56,7 @@ class RowReadsCheck(Check):
         for answer in found.answers:
             for epoch in range(answer.epoch, found.epoch + 1):
                 if answer.node not in self._readers(epoch, token):
-                    self._broken(found, f"counts {answer}, which is no read replica at epoch {epoch}")
+                    self._broken(found, f"counts {answer}, which is not a read replica at epoch {epoch}")
         readers = self._readers(found.epoch, token)
         counted = {answer.node for answer in found.answers} & set(readers)
         needed = len(readers) // 2 + 1 if found.plan.request.level is Level.QUORUM else 1

@@ -123,11 +123,11 @@ class RowsCheck(Check):
         state = self.node(node).row_replica.state
         group = _group(_groups(state), token_of(key))
         if group is None or node not in [replica.node for replica in group.read]:
-            self._broken(node, f"answered {key!r} at {epoch}, which others are to be asked for")
+            self._broken(node, f"answered {key!r} at {epoch}, but is not a read replica")
         positions = self.node(node).row_replica.positions
         writes = [written for written in self._writes.records if written.key == key]
         if not found <= {written.value for written in writes if written.counts}:
-            self._broken(node, f"answered {key!r} with writes that nobody sent or all refused")
+            self._broken(node, f"answered {key!r} with writes that no client sent or that were rejected")
         needed = {w.value: w for w in writes if w.counts and w.offset < positions.get(w.partition, 0)}
         for value in lost_writes(needed, found):
             self._lacks(node, f"{needed[value].write} in its answer of {key!r} at {epoch}")
@@ -139,7 +139,7 @@ class RowsCheck(Check):
         self._writes.observe()
         for version in versions:
             if not any(holds(start, end, version.token) for start, end in fetch.ranges):
-                self._broken(node, f"was sent {version.partition_key!r} of another range for {fetch.operation}")
+                self._broken(node, f"received {version.partition_key!r} of another range for {fetch.operation}")
         sent, positions = {version.value for version in versions}, dict(fetch.positions)
         placement = _placement(self.node(node).row_replica.state)
         if placement is not None and placement.key == fetch.replication:
@@ -172,7 +172,7 @@ class RowsCheck(Check):
                     wanted.append((sum(map(len, some)), _digest(some)))
             if (report.rows, report.checksum) not in wanted:
                 rows, digest = wanted[0]
-                self._broken(ack.node, f"reports {report}, it was sent {rows} rows with checksum {digest}")
+                self._broken(ack.node, f"reports {report}, but received {rows} rows with checksum {digest}")
 
     def quiet(self) -> None:
         """Check that every running node has everything."""
@@ -207,10 +207,12 @@ class RowsCheck(Check):
         for version in stored:
             group = _group(groups, version.token)
             if group is None or me not in [replica.node for replica in group.write]:
-                self._broken(me, f"holds {version.partition_key!r} at epoch {state.epoch}, which it does not write")
+                self._broken(
+                    me, f"stores {version.partition_key!r} at epoch {state.epoch}, but is not a write replica of it"
+                )
         values = {version.value for version in stored}
         if not values <= self._writes.must():
-            self._broken(me, "holds rows that nobody wrote or all refused")
+            self._broken(me, "stores rows that no client wrote or that were rejected")
         positions = row_replica.positions
         needed = {
             one.value: one

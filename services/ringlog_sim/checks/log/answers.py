@@ -137,7 +137,7 @@ class Answers(Check):
             epoch,
             digest == NOOP_DIGEST,
         ):
-            self.sim.broken("answers", f"{client} withdrew {key.request_id} and heard of {ended}: it is {epoch}")
+            self.sim.broken("answers", f"{client} withdrew {key.request_id} and got {ended}: it is {epoch}")
         if isinstance(ended, ExpiredResult) or digest != key.digest:
             self._ended[key.request_id, key.digest] = "withdrawn"
 
@@ -147,7 +147,7 @@ class Answers(Check):
         if isinstance(answer, AppliedResult):
             if applied != (answer.epoch, key.digest):
                 self.sim.broken(
-                    "answers", f"{client} got the answer that {key.request_id} made {answer.epoch}: it is {applied}"
+                    "answers", f"{client} got epoch {answer.epoch} for {key.request_id}, which made {applied}"
                 )
         elif isinstance(answer, RejectedResult):
             if applied is not None and applied[1] == key.digest:

@@ -39,17 +39,17 @@ class ChainCheck(Check):
         """Check one more record of the true log."""
         if outcome.kind is not OutcomeKind.APPLIED:
             if after is not before:
-                self.sim.broken("chain", f"offset {offset} was {outcome.kind.value} and changed the state")
+                self.sim.broken("chain", f"offset {offset} was {outcome.kind.value}, but changed the state")
             return
         if not isinstance(item, Entry):
-            self.sim.broken("chain", f"offset {offset} is no entry and was applied")
+            self.sim.broken("chain", f"offset {offset} is not an entry, but was applied")
             return
         last = self._last
         expected = None if last is None else last.state_id
         if item.prev_state_id != expected:
             self.sim.broken("chain", f"offset {offset} follows {item.prev_state_id}, the last applied is {expected}")
         if item.cluster_id != self.sim.log.states[1].cluster_id:
-            self.sim.broken("chain", f"offset {offset} is of another cluster")
+            self.sim.broken("chain", f"offset {offset} belongs to another cluster")
         if item.request_id in self._requests:
             self.sim.broken(
                 "exactly_once",
@@ -61,7 +61,7 @@ class ChainCheck(Check):
         if (after.epoch, after.state_id) != (self._epoch, item.state_id):
             self.sim.broken("chain", f"offset {offset} made epoch {after.epoch}, expected {self._epoch}")
         if after.time < before.time:
-            self.sim.broken("chain", f"state time went back at epoch {after.epoch}")
+            self.sim.broken("chain", f"the state time decreased at epoch {after.epoch}")
         self._requests[item.request_id] = after.epoch
         self._state_ids.add(item.state_id)
         self._last = item

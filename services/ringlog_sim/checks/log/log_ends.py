@@ -40,7 +40,7 @@ class Beginnings(Check):
                 size_then = self._unmarked.get(item.since_epoch, size)  # the size at the time of the request
                 entries = setting(before, "snapshot_entries")
                 if size_then < size and not 0 < entries <= before.epoch - last_snapshot(before):
-                    self.sim.broken("log_ends", f"a snapshot after {size_then} bytes, {size} are one's")
+                    self.sim.broken("log_ends", f"a snapshot after {size_then} bytes, the limit is {size}")
                 self.sim.did["snapshots", "by size"] += 1
             ends.unmarked_bytes = 0
         self._unmarked[after.epoch] = ends.unmarked_bytes
@@ -49,10 +49,10 @@ class Beginnings(Check):
         """Check the state with which a reader begins."""
         epoch, states = start.state.epoch, self.sim.log.states
         if start.position == 0 and self._begin:
-            self.sim.broken("log_ends", f"{reader} finds nothing to begin with, the log begins at {self._begin}")
+            self.sim.broken("log_ends", f"{reader} finds no start point, the log begins at {self._begin}")
         is_true = self._behind.get(start.position) == epoch and start.state == states[epoch]
         if start.position and not is_true:
-            self.sim.broken("log_ends", f"{reader} begins with another state of epoch {epoch} at {start.position}")
+            self.sim.broken("log_ends", f"{reader} starts with a different state of epoch {epoch} at {start.position}")
 
     def let_go(self, begin: int) -> None:
         """Check a truncation of the log."""
@@ -60,12 +60,12 @@ class Beginnings(Check):
         sim.did["snapshots", "truncated"] += 1
         bound = sim.log.state.log_bounds.get("truncated")
         if first is None or bound is None or first > bound.epoch:
-            sim.broken("log_ends", f"the log begins at {begin}, with epoch {first}, and nobody ordered that")
+            sim.broken("log_ends", f"the log begins at {begin}, with epoch {first}, but no entry allowed that")
             return
         self._begin = begin
         self._covered()
         if (published := self._published()) <= first:
-            sim.broken("log_ends", f"the log begins with epoch {first}, published is {published}")
+            sim.broken("log_ends", f"the log begins with epoch {first}, but only {published} is published")
         if sim.log_ends.files is not None:
             self._archived(sim.log_ends.files)
 
@@ -77,7 +77,7 @@ class Beginnings(Check):
     def quiet(self) -> None:
         """Check that a reader absent until now can begin."""
         if self._begin:
-            self.sim.begin("who comes last", self._published() - 1)
+            self.sim.begin("the slowest reader", self._published() - 1)
 
     def _covered(self) -> None:
         """Check that the snapshot at the start of the log exists, complete and confirmed."""
@@ -91,7 +91,7 @@ class Beginnings(Check):
         others = [one for one in records if isinstance(one, SnapshotConfirmation) and one.state_id == wanted]
         is_whole = bool(heads) and all(f"{heads[0].id}/{number}" in there for number in range(len(heads[0].chunks)))
         if not is_whole or not others:
-            sim.broken("log_ends", f"the log begins with epoch {epoch}, and nobody can begin with its snapshot")
+            sim.broken("log_ends", f"the log begins with epoch {epoch}, but its snapshot is incomplete")
 
     def _published(self) -> Epoch:
         partition = self.sim.broker.partition(CHANGES)
@@ -107,5 +107,5 @@ class Beginnings(Check):
                 return
             at = held.find(record.value, at)
             if at < 0:
-                self.sim.broken("log_ends", f"offset {record.offset} went, and is not in the archive")
+                self.sim.broken("log_ends", f"offset {record.offset} was deleted, but is not in the archive")
             at += len(record.value)

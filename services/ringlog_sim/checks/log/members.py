@@ -54,15 +54,15 @@ class Members(Check):
             return
         for operation in in_flight(after):
             if operation.stage != REQUESTED and parting(operation) in after.service:
-                self._broken(after, f"{operation.id} went on before its node has handed over")
+                self._broken(after, f"{operation.id} advanced before its node left the metadata service")
         if isinstance(item.command, ForceState) or after.service is before.service:
             return
         readers = [name for name, one in after.service.items() if one.stage == "member"]
         if not readers and any(one.stage == "member" for one in before.service.values()):
-            self._broken(after, "nobody is left who has the log")
+            self._broken(after, "no read replica of the log is left")
         changed = {name for name in {*before.service, *after.service} if _stage(before, name) != _stage(after, name)}
         if len(changed) != 1:
-            self._broken(after, f"{len(changed)} nodes change at once")
+            self._broken(after, f"{len(changed)} nodes change in one entry")
         (name,) = changed
         path = _stage(before, name), _stage(after, name)
         self.sim.did["members", f"{path[0] or 'none'} to {path[1] or 'none'}"] += 1
@@ -73,29 +73,29 @@ class Members(Check):
         if isinstance(item.command, AdvanceService) and path == ("member", "leaving"):
             fit = {node.id for node in _fit(before)}
             if len(fit & set(readers)) < min(_wanted(before), len(fit)):
-                self._broken(after, f"{name} leaves, and {len(readers)} are left")
+                self._broken(after, f"{name} leaves, but only {len(readers)} read replicas are left")
 
     def _held_by_recovery(self, before: ClusterState, after: ClusterState) -> None:
         begun = {one.id for one in in_flight(after)} - set(before.operations)
         if begun and any(one.left is None for one in before.recoveries.values()):
-            self._broken(after, f"{min(begun)} begins, and a recovery goes on")
+            self._broken(after, f"{min(begun)} begins during a recovery")
 
     def _stepped(self, before: ClusterState, after: ClusterState, name: NodeId, path: tuple[str, str]) -> None:
         if path not in PATHS:
             self._broken(after, f"{name} goes from {path[0]!r} to {path[1]!r}")
         if sum(one.stage != "member" for one in after.service.values()) > 1:
-            self._broken(after, "two are on their way")
+            self._broken(after, "two nodes are joining or leaving")
         if path[0] not in ("joining", "leaving") or path[1] == "leaving":
             return
         since = before.service[name].since
         informed = {node for node in after.service if self._acknowledged.get(node, 0) >= since}
         recovers = any(one.left is None for one in before.recoveries.values())
         if after.service and 2 * len(informed) <= len(after.service) and not recovers:
-            self._broken(after, f"{name} goes on, {len(informed)} of {len(after.service)} know epoch {since}")
+            self._broken(after, f"{name} advances, but {len(informed)} of {len(after.service)} know epoch {since}")
         if path[1] == "member":
             self._has(after, name, since)
             if all(node.id != name for node in _fit(before)):
-                self._broken(after, f"{name} becomes a member, and is not to be one")
+                self._broken(after, f"{name} becomes a member, but must not be one")
 
     def _spread(self, state: ClusterState, name: NodeId) -> None:
         """Check that an added node is where the fewest members are."""
@@ -105,7 +105,7 @@ class Members(Check):
             return
         costs = {node.id: _unevenness([*members, node]) for node in fit if node.id not in state.service}
         if costs[name] > min(costs.values()):
-            self._broken(state, f"{name} comes where others are already")
+            self._broken(state, f"{name} joins a rack that already has members")
 
     def acked(self, ack: NodeAck) -> None:
         """Check the node's log copy before it acknowledges an epoch."""
@@ -125,12 +125,12 @@ class Members(Check):
         members, fit = [state.nodes[name] for name in sorted(state.service)], _fit(state)
         able = [node for node in members if node in fit]
         if len(able) < min(_wanted(state), len(fit)) or len(able) > max(_wanted(state), 1):
-            self._broken(state, f"{_wanted(state)} are wanted of {len(fit)}, {len(able)} are there")
+            self._broken(state, f"{_wanted(state)} of {len(fit)} suitable nodes must be members, {len(able)} are")
         others = [node for node in fit if node not in members]
         if fit and not state.service_goal.by_hand and _spreads_better(members, others):
-            self._broken(state, "an exchange of one node would spread them better")
+            self._broken(state, "replacing one member would spread the members better")
         if fit and any(node not in fit and not node.down for node in members):
-            self._broken(state, "somebody is a member who is not to be one")
+            self._broken(state, "an excluded or unsuitable node is a member")
 
     def _check_newest_epoch_is_held(self, state: ClusterState) -> None:
         """Check that every live member has the newest epoch, so that a recovery would begin with it."""
@@ -146,7 +146,7 @@ class Members(Check):
             return
         kept: KeptLog | None = node.host.disk.get(DISK)
         if kept is None:
-            self._broken(state, f"{name} is to have epoch {epoch}, and keeps no log")
+            self._broken(state, f"{name} must have epoch {epoch}, but has no copy of the log")
             return
         if kept.base.state.epoch > epoch:
             return
@@ -154,7 +154,7 @@ class Members(Check):
         log = [one for one in sim.broker.partition(METADATA).records if begin <= one.offset <= end]
         held = [one for one in kept.records if begin <= one.offset <= end]
         if [(one.offset, one.value) for one in log] != [(one.offset, one.data) for one in held]:
-            self._broken(state, f"{name} is to have epoch {epoch}, and has {len(held)} of {len(log)} records")
+            self._broken(state, f"{name} must have epoch {epoch}, but has {len(held)} of {len(log)} records")
 
     def _broken(self, state: ClusterState, violation: str) -> None:
         self.sim.broken("members", f"epoch {state.epoch}: {violation}")

@@ -37,7 +37,7 @@ class PeersCheck(Check):
         for epoch, data in enumerate(reply.entries, request.epoch + 1):
             item, logged = decode_entry(data), entries[epoch] if epoch < len(entries) else None
             if not isinstance(item, Entry) or logged is None or item.state_id != logged.state_id:
-                self.sim.broken("gap_unsaid", f"{node} gives another entry as that of epoch {epoch}")
+                self.sim.broken("gap_unsaid", f"{node} returns a different entry for epoch {epoch}")
 
     def peer_answer(self, node: str, answer: PeerAnswered) -> None:
         """Check an answer that a node accepted."""
@@ -51,7 +51,7 @@ class PeersCheck(Check):
             if epoch >= len(entries) or entries[epoch] != item:
                 self._false[node].add(epoch)
             if not isinstance(item, Entry) or (item.prev_state_id, item.cluster_id) != (before, self._cluster()):
-                self.sim.broken("peer_believed", f"{node} takes an entry of {reply.node} that does not follow")
+                self.sim.broken("peer_believed", f"{node} accepts an entry of {reply.node} that does not follow")
                 return
             before = item.state_id
 
@@ -72,11 +72,11 @@ class PeersCheck(Check):
         for node, epochs in sorted(self._false.items()):
             peers = self.sim.shared["nodes"][node].peers
             if not peers.claims.refuted and any(peers.entry_at(epoch) is not None for epoch in epochs):
-                self.sim.broken("lie_believed", f"{node} was given false entries of {sorted(epochs)}, refuted nobody")
+                self.sim.broken("lie_believed", f"{node} got false entries of {sorted(epochs)}, but rejected no peer")
 
     def _shown_by_the_log(self, node: str, epoch: Epoch, does: str) -> None:
         if self.sim.shared["asks"] and epoch > (own := self.sim.shared["nodes"][node].own_epoch):
-            self.sim.broken("peers_word", f"{node} {does} epoch {epoch}, its own log has shown it {own}")
+            self.sim.broken("peers_word", f"{node} {does} epoch {epoch}, but has only read {own} from the log")
 
     def _cluster(self) -> str:
         return self.sim.log.state.cluster_id

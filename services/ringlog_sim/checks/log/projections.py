@@ -92,7 +92,7 @@ class CacheIsAState(Check):
         stored = self.sim.cache.read()
         if stored is None or stored.stamp.epoch != self.sim.log.state.epoch:
             self.sim.broken(
-                "cache", f"at rest the cache has {stored and stored.stamp}, the log {self.sim.log.state.epoch}"
+                "cache", f"at the end the cache has {stored and stored.stamp}, the log {self.sim.log.state.epoch}"
             )
         self._compare(self.sim.log.state.epoch)
 

@@ -27,11 +27,11 @@ class Replicas(Check):
             self.sim.broken("epochs", f"{replica.name} went from epoch {before.epoch} to {epoch}")
         states = self.sim.log.states
         if epoch >= len(states):
-            self.sim.broken("epochs", f"{replica.name} is at epoch {epoch}, the log is not")
+            self.sim.broken("epochs", f"{replica.name} is at epoch {epoch}, which the log does not have")
         if after is states[epoch]:
             return
         if not replica.is_independent or after != states[epoch]:
-            self.sim.broken("determinism", f"{replica.name} has another state at epoch {epoch}")
+            self.sim.broken("determinism", f"{replica.name} has a different state at epoch {epoch}")
         if epoch % DIGEST_EVERY == 0:
             self._compare(replica)
 
@@ -46,7 +46,7 @@ class Replicas(Check):
     def _compare(self, replica: FoldingReplica) -> None:
         epoch = replica.state.epoch
         if digest(replica.state) != digest(self.sim.log.states[epoch]):
-            self.sim.broken("determinism", f"{replica.name} has another digest at epoch {epoch}")
+            self.sim.broken("determinism", f"{replica.name} has a different digest at epoch {epoch}")
 
 
 _looked_at: dict[int, ClusterState] = {}

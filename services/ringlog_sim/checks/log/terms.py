@@ -45,7 +45,7 @@ class Terms(Check):
         if isinstance(item.command, TakeOver):
             command = item.command
             if command.term <= self._terms.get(command.role, 0):
-                self.sim.broken("terms", f"{command.role} was taken over with term {command.term} again")
+                self.sim.broken("terms", f"{command.role} was taken over twice with term {command.term}")
             self._terms[command.role] = command.term
             if command.role == "validator":
                 self._holders[command.term] = command.instance
@@ -61,13 +61,13 @@ class Terms(Check):
             if result.outcome != REJECTED:
                 continue
             if self._holders.get(result.term) != result.instance:
-                self.sim.broken("fence", f"{result.instance} published in term {result.term}, which is not its own")
+                self.sim.broken("fence", f"{result.instance} published in term {result.term} of another instance")
             if is_floor_mark(result):
                 self._floor = max(self._floor, result.since_epoch)
                 continue
             forgotten = result.code == FORGOTTEN
             if forgotten and result.since_epoch >= self._floor:
-                self.sim.broken("answers", f"{result.request_id} was refused as forgotten, and no mark says so")
+                self.sim.broken("answers", f"{result.request_id} was rejected as forgotten without a mark")
             key = (result.request_id, result.digest)
             first = self._rejected.setdefault(key, result)
             # A client that withdrew a request used its id for a Noop, so the id belongs to another command from then

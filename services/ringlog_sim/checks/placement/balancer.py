@@ -178,7 +178,7 @@ class BalancerCheck(Check):
             self.sim.broken("stale_plan", f"{item.submitter} began {command}, {before.terms[ROLE].instance} acts")
         for move in command.migrations:
             if before.keyspaces[move.table.partition(".")[0]].replication.zone:
-                self.sim.broken("unjustified", f"{move.table}/{move.tablet} is of a zone, and {move}")
+                self.sim.broken("unjustified", f"{move.table}/{move.tablet} belongs to a zone, but has {move}")
         self._planned(self.sim.log.states[item.since_epoch], command)
         self._keeps_siblings(self.sim.log.states[item.since_epoch], before, command)
         if item.since_epoch >= self._chapter:
@@ -214,7 +214,7 @@ class BalancerCheck(Check):
         replicas = self._left.setdefault((move.table, move.tablet), {})
         left = replicas.pop(source, frozenset())
         if target in left:
-            self.sim.broken("to_and_fro", f"{move.table}/{move.tablet} comes back to {target}, by {source}")
+            self.sim.broken("to_and_fro", f"{move.table}/{move.tablet} returns to {target}, from {source}")
         is_premature = self._is_late(state, state.nodes[source[0]].datacenter)
         replicas[target] = left if is_premature else left | {source}
 
@@ -244,7 +244,7 @@ class BalancerCheck(Check):
         for move in command.migrations:
             where = f"{move.table}/{move.tablet}"
             if any(pause.scope == "balancing" and _is_of(pause.of, move.table) for pause in state.pauses.values()):
-                self.sim.broken("unjustified", f"{where} moves, and balancing it is paused")
+                self.sim.broken("unjustified", f"{where} moves, although balancing it is paused")
             if state.tablets[move.table].tablet(move.tablet).transition is not None:
                 self.sim.broken("unjustified", f"{where} moves twice")
             if move.from_ is None or move.to is None:
@@ -274,7 +274,7 @@ class BalancerCheck(Check):
         there = len(views[0].places[move.table, move.tablet])
         wanted = state.keyspaces[move.table.partition(".")[0]].replication.factor
         if there >= wanted if move.from_ is None else there <= wanted:
-            self.sim.broken("unjustified", f"{where} has {there} replicas of {wanted}, and {move}")
+            self.sim.broken("unjustified", f"{where} has {there} replicas, needs {wanted}, and gets {move}")
         for view in views:
             view.copy(move)
 
@@ -289,7 +289,7 @@ class BalancerCheck(Check):
             goes = parting(operation)
             has = any(goes in _nodes_of(tablet) for tablets in before.tablets.values() for tablet in tablets)
             if operation.stage != "requested" or not goes or not has:
-                self.sim.broken("exclusion", f"{operation.id} is in {operation.stage}, and {command} begins")
+                self.sim.broken("exclusion", f"{command} begins while {operation.id} is in {operation.stage}")
         view = ModelledPlacement(before, "count")
         for move in command.migrations:
             if before.keyspaces[move.table.partition(".")[0]].replication.zone:
@@ -349,7 +349,7 @@ class BalancerCheck(Check):
             away = [one for one in holders if _is_dead(state.nodes[one]) and state.nodes[one].state != "left"]
             knows = len(living) > len(holders) // 2 or not _is_dead(node) or not away
             if goes in holders and knows and any(one.id not in holders for one in others):
-                self.sim.broken("drain", f"{node.name} leaves, and {table}/{number} stays on it")
+                self.sim.broken("drain", f"{node.name} leaves, but still has {table}/{number}")
 
     def _sizes_known(self, state: ClusterState) -> dict[str, set[tuple[str, int]]]:
         """Return node to the tablets in its last valid report."""

@@ -216,7 +216,7 @@ class TabletModel:
     def _advance(self, step: TabletAdvance, witnesses: Iterable[Witness], before: ClusterState, epoch: int) -> None:
         tablet, where = self.tables[step.table][step.tablet], f"{step.table}/{step.tablet}"
         if not tablet.stage or step.to != (tablet.following() or "settled"):
-            self.broken(f"{where} was in {tablet.stage!r} and went to {step.to}")
+            self.broken(f"{where} went from {tablet.stage!r} to {step.to}")
             return
         seen = {one.node for one in witnesses if min(one.applied, one.drained) >= tablet.entered}
         for lacking in self._lacking(step.table, tablet, before, seen):
@@ -225,10 +225,10 @@ class TabletModel:
         alive = [node for node, _ in tablet.old if not _dead(before, node)]
         may_return = any(before.nodes[node].state != "left" for node, _ in tablet.old if node not in alive)
         if (tablet.kind, tablet.stage) == ("salvage", "salvage") and may_return and 2 * len(alive) <= len(tablet.old):
-            self.broken(f"{where} left {tablet.stage} with {alive} alive of {tablet.old}, and nobody admits the loss")
+            self.broken(f"{where} left {tablet.stage} with only {alive} alive of {tablet.old}, and no admitted loss")
         for worker in self._workers(tablet, before):
             if worker not in reporters:
-                self.broken(f"{where} left {tablet.stage}, and {worker} had not reported")
+                self.broken(f"{where} left {tablet.stage} before {worker} reported")
         tablet.enter(tablet.following(), epoch)
 
     def _revert(self, where: str, tablet: ModelledTablet, before: ClusterState, epoch: int) -> None:
@@ -236,7 +236,7 @@ class TabletModel:
         if tablet.kind == "repair" and tablet.stage == "repair":
             tablet.enter("end_repair", epoch)
         elif tablet.stage in BACK or groups.startswith("reads new, writes new") or not groups:
-            self.broken(f"{where} was in {tablet.stage!r} and turned back")
+            self.broken(f"{where} reverted from {tablet.stage!r}")
         elif groups.startswith("reads new"):
             groups_of_nodes = [[node for node, _ in group] for group in (tablet.old, tablet.new)]
             dead = [sum(_dead(before, node) for node in group) for group in groups_of_nodes]
@@ -244,7 +244,7 @@ class TabletModel:
             old_knows, new_knows = [_living_know_all(before, group, bool(named)) for group in groups_of_nodes]
             is_worse = dead[1] > dead[0] or (old_knows and not new_knows)
             if not is_worse or tablet.kind == "intranode_migration":
-                self.broken(f"{where} turned back from {tablet.stage}, with {dead} dead")
+                self.broken(f"{where} reverted from {tablet.stage}, with {dead} dead")
             tablet.enter(BACK[0], epoch)
         else:
             tablet.enter(BACK[2] if tablet.stage == "allow_write_both_read_old" else BACK[1], epoch)
@@ -262,7 +262,7 @@ class TabletModel:
             for name in tables:
                 tablet, found = self.tables[name][number], after.tablets[name].tablet(number).transition
                 if found is None or [one.node for one in found.next] != list(now.pending[0].peers):
-                    self.broken(f"{name}/{number} was to be salvaged to {now.pending[0]}: {found}")
+                    self.broken(f"{name}/{number} must be salvaged to {now.pending[0]}: {found}")
                     return
                 if tablet.stage:
                     groups, both = (
@@ -280,7 +280,7 @@ class TabletModel:
     def _resize(self, name: str, before: ClusterState, after: ClusterState) -> None:
         resize = before.tablets[name].resize
         if resize is None or any(tablet.stage for tablet in self.tables[name]):
-            self.broken(f"{name} was cut with {resize}")
+            self.broken(f"{name} was resized with the decision {resize}")
             return
         modelled = self.tables[name]
         if resize.decision == "split":
@@ -294,7 +294,7 @@ class TabletModel:
             one, *others = modelled[even : even + 2]
             for other in others:
                 if set(one.old) != set(other.old):
-                    self.broken(f"{name}/{even} and its sibling were apart")
+                    self.broken(f"{name}/{even} and its sibling have different replicas")
                 one.since = {node: max(at, other.since[node]) for node, at in one.since.items()}
                 one.changed = max(one.changed, other.changed)
             merged.append(one)
@@ -323,7 +323,7 @@ class TabletModel:
             if _quorum_of([node for node in local if node not in seen.union(excused)], local):
                 yield f"a node of each majority of {local}"
         if tablet.stage in FORTH[:4] and tablet.kind != "repair":
-            yield from (f"{node}, which comes" for node in comes - seen)
+            yield from (f"{node}, which joins" for node in comes - seen)
         if tablet.stage == "use_new":
             yield from (f"{node}, which leaves" for node in goes - seen if not _dead(state, node))
 

@@ -63,7 +63,7 @@ class ZoneDecisions(Check):
                 if not isinstance(command, TriggerRebalance):
                     acted = max(acted, was.reset_cause)
                 if acted >= command.cause:
-                    self.sim.broken("zone_cause", f"{key} had acted on {acted}: {command}")
+                    self.sim.broken("zone_cause", f"{key} had already handled {acted}: {command}")
             case SwitchStable():
                 if command.revisions.pending != was.revisions.pending:
                     self.sim.broken("zone_revision", f"{key} has {was.revisions}: {command}")
@@ -74,7 +74,7 @@ class ZoneDecisions(Check):
     def _third(self, key: str, was: ZonePartition, now: ZonePartition) -> None:
         step = was.pending[0]
         if now.reached is None or (now.reached.peers, now.reached.learners) != (step.peers, step.learners):
-            self.sim.broken("zone_third", f"{key} had applied {step}, and is at {now.reached}")
+            self.sim.broken("zone_third", f"{key} had applied {step}, but is at {now.reached}")
 
     def _roles(self, key: str, was: ZonePartition, now: ZonePartition) -> None:
         """Check the next step, if it is a new one."""
@@ -89,7 +89,7 @@ class ZoneDecisions(Check):
         were, are = (_moving(state.zone_partitions.values()) for state in (before, after))
         most = setting(before, "zone_moves_max")
         if are > max(were, most):
-            self.sim.broken("zone_limit", f"{are} partitions are on their way, {were} were, {most} may be")
+            self.sim.broken("zone_limit", f"{are} partitions move, {were} moved before, the limit is {most}")
 
     def _high(self, key: str, was: ZonePartition, now: ZonePartition, state: ClusterState) -> None:
         goal = now.planned or (now.pending[-1] if now.pending else None)
@@ -100,7 +100,7 @@ class ZoneDecisions(Check):
             have &= {*was.reached.nodes} & {*was.pending[-1].nodes}
         dead = [node for node in goal.nodes if node not in have and _is_dead(state, node)]
         if dead:
-            self.sim.broken("zone_high", f"{key} is to go to {dead}, which are down")
+            self.sim.broken("zone_high", f"{key} is moved to {dead}, which are down")
 
     def _healthy(self, key: str, was: ZonePartition, before: ClusterState) -> None:
         survivors = was.pending[0].nodes if was.pending and was.pending[0].forced else ()
@@ -118,7 +118,7 @@ class ZoneDecisions(Check):
             for group in ({one.node for one in tablet.replicas}, {one.node for one in coming}):
                 if group and 2 * len([node for node in group if not _is_dead(before, node)]) <= len(group):
                     return
-        self.sim.broken("zone_healthy", f"{key} is reset, and {alive} of {peers} are alive")
+        self.sim.broken("zone_healthy", f"{key} is reset, but {alive} of {peers} are alive")
 
 
 def _moving(partitions: Iterable[ZonePartition]) -> int:

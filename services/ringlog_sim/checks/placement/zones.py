@@ -148,14 +148,14 @@ class ZonesCheck(Check):
             steps = ((key, one) for key, one in node.row_replica.state.zone_partitions.items() if one.pending)
             wanted = {f"zone/{key}@{one.revisions.pending}/failed" for key, one in steps if _comes(ack.node, one)}
             if reported != wanted:
-                self.sim.broken("zone_failed", f"the disk of {ack.node} fails, and it says {reported}, not {wanted}")
+                self.sim.broken("zone_failed", f"the disk of {ack.node} fails, but it reports {reported}, not {wanted}")
 
     def _follows(self, node: str, key: str, revision: int, length: int) -> None:
         """Check that a reported replica is on the node's disk."""
         rows, begun = self.node(node).rows, self._begins[revision]
         there = [rows.safe.positions.get(number, 0) for number in range(len(begun))]
         if any(has < end for has, end in zip(there, begun, strict=True)) or length > sum(there):
-            detail = f"{node} follows the step of {revision} and has {length}: {there} of what was {begun}"
+            detail = f"{node} applies step {revision}, but has {length}: {there} instead of {begun}"
             self.sim.broken("zone_follows", f"{key}: {detail}")
         self._has.add((node, key, revision))
 
@@ -240,7 +240,7 @@ class ZonesCheck(Check):
             return
         del self._wishes[key]
         if now.stable is None or now.stable.nodes != wish:
-            self.sim.broken("lost_trigger", f"{key} was to have {wish} and rests on {now.stable}")
+            self.sim.broken("lost_trigger", f"{key} must get {wish}, but stays at {now.stable}")
 
     def _applies(self, key: str, before: ClusterState) -> None:
         """Check that a recorded step is applied."""
@@ -254,7 +254,7 @@ class ZonesCheck(Check):
         self._data(key, before, set(step.nodes), set(step.nodes).union(behind))
         for node in set(step.nodes) - set(() if old is None else old.nodes):
             if (node, key, revision) not in self._has:
-                self.sim.broken("zone_gate", f"{key} went to {step}, and {node} has no replica")
+                self.sim.broken("zone_gate", f"{key} went to {step}, but {node} has no replica")
         for peers in (() if old is None else old.peers), step.peers:
             having = [node for node in peers if self._kept.get(node, 0) >= revision]
             if peers and 2 * len(having) <= len(peers):
@@ -280,10 +280,10 @@ class ZonesCheck(Check):
             self.sim.broken("zone_cancel", f"{key} had applied the step of {command.pending_revision}")
         seen = [node for node in old.peers if self._seen.get(node, 0) >= noted]
         if 2 * len(seen) <= len(old.peers):
-            self.sim.broken("zone_cancel", f"{key} turned back at {noted}, which only {seen} of {old.peers} have seen")
+            self.sim.broken("zone_cancel", f"{key} reverted at {noted}, which only {seen} of {old.peers} have seen")
         now = after.zone_partitions[key]
         if now.stable is None or now.stable.nodes != old.nodes:
-            self.sim.broken("zone_cancel", f"{key} turned back to {now.stable}, not to {old}")
+            self.sim.broken("zone_cancel", f"{key} reverted to {now.stable}, not to {old}")
         self._elsewhere.add(key)
         self._excused[key] = after.epoch
         self._restarts.pop(key, None)
@@ -301,7 +301,7 @@ class ZonesCheck(Check):
         left = [node for node in one.stable.peers if node not in nodes and _is_alive(before.nodes[node])]
         needed = 1 if zone.mode == HIGH_AVAILABILITY else min(zone.quorum, len(one.stable.peers))
         if len(left) < needed:
-            self.sim.broken("zone_restart", f"{key} is restarted on {sorted(nodes)}, and only {left} are left")
+            self.sim.broken("zone_restart", f"{key} is restarted on {sorted(nodes)}, but only {left} are left")
         unmoved = key not in self._elsewhere and one.change >= max(zone.changed, before.changed.get("nodes", 0))
         all_alive = all(_is_alive(before.nodes[node]) for node in one.stable.nodes)
         self._restarts[key] = Restart(epoch, nodes, one.stable.nodes if unmoved and all_alive else None)
@@ -321,13 +321,13 @@ class ZonesCheck(Check):
         self.sim.did["zone restart", "over"] += 1
         back = found.nodes.intersection(now.stable.nodes)
         if now.reduce or now.append or (found.was is not None and now.stable.nodes != found.was):
-            self.sim.broken("zone_restart", f"{key} rests after its restart of {found}: {now}")
+            self.sim.broken("zone_restart", f"{key} stops after its restart of {found}: {now}")
         begun = {node for node, of, revision in self._has if of == key and revision > found.epoch}
         for name, tablets in in_order(state.tablets):
             if state.keyspaces[name.partition(".")[0]].replication.zone == now.zone:
                 begun -= {one.node for one in tablets.replicas(now.number) if one.since <= found.epoch}
         if not back <= begun & found.out:
-            self.sim.broken("zone_restart", f"{key} has {sorted(back)} back, and of these anew only {sorted(begun)}")
+            self.sim.broken("zone_restart", f"{key} got {sorted(back)} back, but only {sorted(begun)} were restarted")
 
     # ------------------------------------------------------------------------------------------------ data
 
@@ -340,9 +340,9 @@ class ZonesCheck(Check):
         way = [step.nodes for step in (one.pending[:1] if one.cancel is None else ())]
         goes = set(way[0] if way else () if one.reached is None else one.reached.nodes)
         if move.to is not None and move.to.node not in goes:
-            self.sim.broken("zone_data", f"{move} brings a tablet of {zone}/{move.tablet} outside of {sorted(goes)}")
+            self.sim.broken("zone_data", f"{move} moves a tablet of {zone}/{move.tablet} outside of {sorted(goes)}")
         if move.from_ is not None and move.from_.node in goes:
-            self.sim.broken("zone_data", f"{move} takes a tablet of {zone}/{move.tablet} from one of {sorted(goes)}")
+            self.sim.broken("zone_data", f"{move} removes a tablet of {zone}/{move.tablet} from one of {sorted(goes)}")
 
     def _data(self, key: str, state: ClusterState, least: set[str], most: set[str]) -> None:
         """Check that a partition's tablets are settled on at least and at most these nodes."""
@@ -353,7 +353,7 @@ class ZonesCheck(Check):
                 there = {replica.node for replica in tablet.replicas}
                 self.sim.did["zone data", "steps"] += 1
                 if tablet.transition is not None or not least <= there <= most:
-                    self.sim.broken("zone_data", f"{key} goes on, and {name}/{number} is on {sorted(there)}: {tablet}")
+                    self.sim.broken("zone_data", f"{key} advances, but {name}/{number} is on {sorted(there)}: {tablet}")
 
     def found(self, key: Key, timestamp: int | None, level: Level, epoch: Epoch) -> None:
         """Count reads of registers in a zone's table that found a value."""
@@ -389,7 +389,7 @@ class ZonesCheck(Check):
             rests = not one.pending and all(_is_alive(state.nodes[node]) for node in have)
             excused = self._excused.get(key, 0) > max(zone.changed, zone.liveness)
             if rests and not excused and len(have) < wanted:
-                self.sim.broken("zone_short", f"{key} rests on {have}, {zone.name} asks for {wanted} of {zone.nodes}")
+                self.sim.broken("zone_short", f"{key} stays on {have}, but {zone.name} needs {wanted} of {zone.nodes}")
 
 
 def _comes(node: str, one: ZonePartition) -> bool:
@@ -408,10 +408,10 @@ def _data_nodes(state: ClusterState) -> Iterator[str]:
         have = set(zone.nodes)
         for node, found in in_order(state.nodes):
             if found.state in ("left", "none") and node in have:
-                yield f"{node} is {found.state}, and is a data node of {name}"
+                yield f"{node} is {found.state}, but is a data node of {name}"
             elif found.state not in ("normal", "moving"):
                 continue  # the end of the script checks its waiting conditions
             elif _is_alive(found) and node not in have and zone.scale_up != NEVER:
-                yield f"{node} is alive, and no data node of {name}"
+                yield f"{node} is alive, but not a data node of {name}"
             elif not _is_alive(found) and node in have and zone.scale_down != NEVER:
-                yield f"{node} is down, and a data node of {name}"
+                yield f"{node} is down, but a data node of {name}"

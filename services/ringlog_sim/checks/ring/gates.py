@@ -61,13 +61,13 @@ class Acknowledgements(Check):
         """Check an acknowledgement before it is published: adopted, on disk, caught up, and not decreasing."""
         node, name = ack.node, self._name(ack.node)
         if ack.applied > self._adopted[node] or ack.drained > self._adopted[node]:
-            self.sim.broken("ack", f"{name} acknowledges {ack.applied}/{ack.drained}, it serves {self._adopted[node]}")
+            self.sim.broken("ack", f"{name} acknowledges {ack.applied}/{ack.drained}, but serves {self._adopted[node]}")
         if self.node(node).host.disk.get("acknowledged", 0) < ack.applied:
-            self.sim.broken("ack", f"{name} acknowledges {ack.applied} before its disk has it")
+            self.sim.broken("ack", f"{name} acknowledges {ack.applied} before it is durable")
         if ack.applied < self._acknowledged[node]:
             self.sim.broken("ack", f"{name} acknowledges {ack.applied} after {self._acknowledged[node]}")
         if not self.caught_up(node):
-            self.sim.broken("ack", f"{name} acknowledges {ack.applied} before it has read again what it held")
+            self.sim.broken("ack", f"{name} acknowledges {ack.applied} before it has caught up")
         self._acknowledged[node] = ack.applied
         self.acknowledged[node] = max(self.acknowledged.get(node, 0), min(ack.applied, ack.drained))
         for report in ack.reports:
@@ -77,9 +77,9 @@ class Acknowledgements(Check):
         """Check an answer: its epoch is current and not below the acknowledged one, and the node has caught up."""
         if epoch != self._adopted[node] or epoch < self.acknowledged.get(node, 0):
             acknowledged = self.acknowledged.get(node, 0)
-            self.sim.broken("serving", f"{self._name(node)} answered at {epoch}, its word is {acknowledged}")
+            self.sim.broken("serving", f"{self._name(node)} answered at {epoch}, but has acknowledged {acknowledged}")
         if not self.caught_up(node):
-            self.sim.broken("serving", f"{self._name(node)} answered before it has read again what it held")
+            self.sim.broken("serving", f"{self._name(node)} answered before it has caught up")
 
     def caught_up(self, node: str) -> bool:
         """Return True if the node has passed the ends that the mutations had when it started."""
@@ -102,7 +102,7 @@ class Gates(Check):
         command, record = item.command, movements(self.sim).upto(after.epoch)
         move = record.flying.get(command.operation) or record.ended.get(command.operation)
         if move is None or len(move.marks) < 2:
-            self.sim.broken("gate", f"epoch {after.epoch}: {command.operation} is no operation that could go on")
+            self.sim.broken("gate", f"epoch {after.epoch}: {command.operation} is not an operation that can advance")
             return
         stage, since = move.marks[-2]
         if stage not in GATED and stage not in REPORTED:
@@ -129,16 +129,16 @@ class Gates(Check):
         move = record.flying.get(command.operation)
         if move is None or not command.ignore_nodes:
             return
-        where = f"epoch {after.epoch}: {move.id} goes on without {sorted(command.ignore_nodes)}"
+        where = f"epoch {after.epoch}: {move.id} continues without {sorted(command.ignore_nodes)}"
         if not record.down.issuperset(command.ignore_nodes) or not move.reached("write_both_read_new"):
-            self.sim.broken("gate", f"{where}, which nobody may leave out")
+            self.sim.broken("gate", f"{where}, which may not be ignored")
         excused = _excused(move, record)
         for exchange in move.exchanges if not command.admits_loss else ():
             for group in (exchange.old, exchange.new):
                 for datacenter in {record.places[node][0] for node in group}:
                     local = [node for node in group if record.places[node][0] == datacenter]
                     if sum(node in excused for node in local) >= len(local) // 2 + 1:
-                        self.sim.broken("gate", f"{where}: a quorum of {local} would know nothing of it")
+                        self.sim.broken("gate", f"{where}: a quorum of {local} has not acknowledged it")
 
     def _reports(self, where: str, move: SeenMovement, command: AdvanceOperation, truth: Acknowledgements) -> None:
         """Check that every gaining node has reported its rows, with the same content."""
@@ -148,7 +148,7 @@ class Gates(Check):
                 self.sim.broken("gate", f"{where} without a report of the rows of {node}")
             for report in given:
                 if report not in truth.reported.get((node, move.id), set()):
-                    self.sim.broken("gate", f"{where} with {report}, which its node has not given")
+                    self.sim.broken("gate", f"{where} with {report}, which its node did not send")
 
 
 def _excused(move: SeenMovement, record: Movements) -> frozenset[str]:

@@ -47,14 +47,14 @@ class Stages(Check):
                 name for name in sorted(after.operations) if self._moved(before, after, after.operations[name], item)
             ]
             if len(moved) > 1:
-                self._broken(after, f"{', '.join(moved)} moved with one entry")
+                self._broken(after, f"{', '.join(moved)} advanced with one entry")
             self._forgotten(before, after)
         stages = {name: op.stage for name, op in after.operations.items() if op.stage not in ENDED}
         if stages != {name: move.stage for name, move in record.flying.items()}:
-            self._broken(after, f"in flight are {stages}, by the entries {sorted(record.flying)}")
+            self._broken(after, f"operations in flight are {stages}, expected {sorted(record.flying)}")
         standing = {node.id: node.state for node in after.nodes.values()}
         if after.nodes is not before.nodes and standing != record.standing:
-            self._broken(after, f"nodes are {standing}, by the entries {record.standing}")
+            self._broken(after, f"nodes are {standing}, expected {record.standing}")
 
     def _broken(self, state: ClusterState, detail: str) -> None:
         self.sim.broken("stages", f"epoch {state.epoch}: {detail}")
@@ -75,12 +75,12 @@ class Stages(Check):
         record = movements(self.sim)
         move = record.flying.get(op.id) or record.ended.get(op.id)
         if move is None:
-            self._broken(after, f"{op.id} is there, but no entry asked for it")
+            self._broken(after, f"{op.id} exists, but no entry requested it")
             return False
         if tuple((mark.stage, mark.epoch) for mark in op.marks) != tuple(move.marks):
-            self._broken(after, f"{op.id} has the marks {op.marks}, by the entries {move.marks}")
+            self._broken(after, f"{op.id} has the marks {op.marks}, expected {move.marks}")
         if (op.stage, op.stage_epoch) != move.marks[-1]:
-            self._broken(after, f"{op.id} is in {op.stage} since {op.stage_epoch}, by the entries {move.marks[-1]}")
+            self._broken(after, f"{op.id} is in {op.stage} since {op.stage_epoch}, expected {move.marks[-1]}")
         if old is None:
             if op.id in self._ids:
                 self._broken(after, f"the id {op.id} is used again")
@@ -115,17 +115,17 @@ class Stages(Check):
             if not assassinated and (not isinstance(command, AdvanceOperation) or command.operation != op.id):
                 self._broken(after, f"{item.kind} moved {op.id}")
             elif not assassinated and move.is_stopped:
-                self._broken(after, f"{op.id} left {old.stage} before an operator had it tried again")
+                self._broken(after, f"{op.id} left {old.stage} before an operator retried it")
             if order.index(op.stage) != order.index(old.stage) + 1:
                 self._broken(after, f"{op.id} went from {old.stage} to {op.stage}")
         if old.stage == "commit_cdc_generation" and op.stage in order:
             missing = set(op.tokens) - self._ends.get(op.generation or "", frozenset())
             if missing:
-                self._broken(after, f"{op.id} went on, but {op.generation} has no range to {sorted(missing)}")
+                self._broken(after, f"{op.id} advanced, but {op.generation} has no range to {sorted(missing)}")
         if old.stage == "publish_cdc_generation" and op.stage in order and op.generation not in self._published:
-            self._broken(after, f"{op.id} went on before {op.generation} was published")
+            self._broken(after, f"{op.id} advanced before {op.generation} was published")
         if op.stage in ENDED and (op.plan != Plan() or op.locks):
-            self._broken(after, f"{op.id} is {op.stage} and holds a plan or locks")
+            self._broken(after, f"{op.id} is {op.stage}, but has a plan or locks")
 
     def _forgotten(self, before: ClusterState, after: ClusterState) -> None:
         """Check that only ended operations are pruned, oldest first."""
@@ -133,19 +133,19 @@ class Stages(Check):
         kept = [op.stage_epoch for op in after.operations.values() if op.stage in ENDED]
         for op in gone:
             if op.stage not in ENDED:
-                self._broken(after, f"{op.id} is gone, it was in {op.stage}")
+                self._broken(after, f"{op.id} was removed in stage {op.stage}")
             if kept and op.stage_epoch > min(kept):
-                self._broken(after, f"{op.id} is forgotten before older ones")
+                self._broken(after, f"{op.id} was pruned before older operations")
 
 
 def lock_faults(record: Movements, op: Operation, move: SeenMovement) -> Iterator[str]:
     """Yield errors: a new operation locks the ranges that it will change, and no other operation has locked them."""
     locks = tuple(sorted((lock.replication, lock.start, lock.end, lock.changed) for lock in op.locks))
     if locks != tuple(sorted(move.locked)):
-        yield f"{op.id} locks {locks}, it changes {move.locked}"
+        yield f"{op.id} locks {locks}, but changes {move.locked}"
     for other in record.flying.values():
         if other is not move and _meet(other, move):
-            yield f"{op.id} was admitted on ranges that {other.id} holds"
+            yield f"{op.id} was admitted on ranges that {other.id} has locked"
 
 
 def source_faults(record: Movements, op: Operation, move: SeenMovement) -> Iterator[str]:
@@ -158,9 +158,9 @@ def source_faults(record: Movements, op: Operation, move: SeenMovement) -> Itera
         sources = given.pop((key, start, end), {})
         where = f"{op.id} streams {key} ({start}, {end}] {old} to {new} from {sources}"
         if any(giver in dead or giver not in old for givers in sources.values() for giver in givers):
-            yield f"{where}: of a node that cannot give them"
+            yield f"{where}: a source does not have the rows"
         if not set(sources) <= set(new) or any(node not in sources for node in new if old and node not in old):
-            yield f"{where}: not to those who need them"
+            yield f"{where}: the targets are not the nodes that need the rows"
         scopes = [{places[node][0]} for node in (*old, *new)] if not key.startswith("simple") else []
         for scope in ({place for place, _ in places.values()}, *scopes):
             before = [node for node in old if places[node][0] in scope]

@@ -37,7 +37,7 @@ class Placements(Check):
 def placement_faults(state: ClusterState, record: Movements) -> Iterator[str]:
     """Yield differences between the live placements and those of the model."""
     if set(state.placements) != set(record.layouts):
-        yield f"epoch {state.epoch}: settings {sorted(state.placements)} are placed"
+        yield f"epoch {state.epoch}: there are placements of {sorted(state.placements)}"
         return
     for key, layout in sorted(record.layouts.items()):
         placement = state.placements[key]
@@ -58,7 +58,7 @@ def placement_faults(state: ClusterState, record: Movements) -> Iterator[str]:
 def owner_faults(state: ClusterState, record: Movements) -> Iterator[str]:
     """Yield differences between the owned tokens and those of the model."""
     if dict(state.token_owners) != record.owners:
-        yield f"epoch {state.epoch}: other tokens are owned than by the entries"
+        yield f"epoch {state.epoch}: token owners differ from the entries"
     for node in state.nodes.values():
         own = tuple(sorted(token for token, owner in record.owners.items() if owner == node.id))
         if node.tokens != own:
