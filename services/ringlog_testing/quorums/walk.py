@@ -271,7 +271,8 @@ def _not_canonical(step: WalkStep) -> Iterator[Fault]:
         return
     settings = replications_in_use(state)
     if set(state.placements) != {key for key, _ in settings}:
-        yield Fault("canonical without operations", step.stage, f"there are placements {', '.join(sorted(state.placements))}")
+        there = ", ".join(sorted(state.placements))
+        yield Fault("canonical without operations", step.stage, f"there are placements {there}")
     for key, replication in settings:
         if _shape(state.placements[key]) != _shape_of_canonical(state, replication):
             yield Fault("canonical without operations", step.stage, f"{key}: the live placement differs")
