@@ -118,7 +118,7 @@ class Prefix:
     """A log before the run: its records, their decoded items, and the states that they make, starting with the empty
     one.
 
-    ``changes``: the records of the change topics up to there, as the simulated publisher writes them.
+    ``changes``: the records of the change topics up to there, as the simulated change publisher writes them.
     """
 
     records: tuple[bytes, ...]

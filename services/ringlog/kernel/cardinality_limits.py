@@ -21,13 +21,13 @@ from ringlog.kernel.model.state_section import sections_of
 
 COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
     "keyspaces": (10_000, "keyspaces"),
-    "nodes": (100_000, "nodes, those included that left"),
-    "past_ttls": (10_000, "times to live, each shorter than the one before it, that CDC rows were promised"),
+    "nodes": (100_000, "nodes, including those that left"),
+    "past_ttls": (10_000, "past TTLs of CDC rows, each shorter than the previous one"),
     "pauses": (10_000, "pauses"),
-    "table_ids": (1_000_000, "tables, those included that were dropped"),
+    "table_ids": (1_000_000, "tables, including dropped ones"),
     "terms": (64, "roles of agents"),
     "types": (100_000, "user types"),
-    "writers": (10_000, "CDC writers, those included that were fenced"),
+    "writers": (10_000, "CDC writers, including fenced ones"),
 } | {part.name: part.most for part in sections_of(ClusterState) if part.most is not None}
 """Section of the state to its maximum number of items, and a description of them."""
 assert COUNTS_MAX.keys() < {*PARTS}, "each name is a section of the state"

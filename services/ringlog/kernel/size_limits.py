@@ -1,10 +1,10 @@
 """Size limits: everything that follows from an accepted command must fit its readers.
 
-An applied entry cannot be reverted, and the publisher publishes every epoch in order. A change record above the limit
-of its topic would stop all change topics permanently, and no later command could help. So ``decide`` weighs the changes
-of each command here, in one place.
+An applied entry cannot be reverted, and every epoch is published in order. A change record above the limit of its topic
+would stop all change topics permanently, and no later command could help. So ``decide`` weighs the changes of each
+command here, in one place.
 
-A *weight* is an upper bound of the bytes of an item's Avro record and key as the publisher writes them
+A *weight* is an upper bound of the bytes of an item's Avro record and key as the change publisher writes them
 (``kernel.changes``, ``wire.changes``). The kernel does not know Avro. ``tests/wire/test_carried.py`` compares the
 encoder with the weights, and with the largest of the items that are not weighed. Weights are part of the fold: they
 follow from the state alone, never from the schemas. So a field that a later release adds to a record changes no

@@ -226,7 +226,7 @@ def obsolete_keys(records: Sequence[SnapshotRecord], begins: Collection[int] = (
 
     The topic keeps the newest ``STORED_MAX`` confirmed snapshots, and as many unconfirmed ones. It also keeps confirmed
     snapshots at the offsets in ``begins``. Processes that must begin no later than a certain epoch, such as the
-    publisher, need them.
+    change publisher, need them.
 
     Chunks without a head belong to an abandoned snapshot or to one that is being written. The next stored snapshot
     removes them.

@@ -33,7 +33,7 @@ from ringlog_sim.replica import Step
 
 
 class PublisherWorker(Worker):
-    """One instance of the publisher."""
+    """One instance of the change publisher."""
 
     role = "publisher"
     written = CHANGES

@@ -1,9 +1,9 @@
 """Snapshots of the state, stored by one agent and confirmed by others, each from its own fold.
 
-The cache writer stores the state behind a ``TakeSnapshot``. Coordinator and publisher wait for its head in the topic,
-and compare its digest with their own. The validator does neither, because commits wait for it. An agent that is still
-busy at the next ``TakeSnapshot`` skips to that one, since the older snapshot is no longer useful. If the broker rejects
-a snapshot it is skipped, with a warning. Readers then begin with an older one.
+The cache writer stores the state of each ``TakeSnapshot``. Coordinator and change publisher wait for its head in the
+topic, and compare its digest with their own. The validator does neither, because commits wait for it. An agent that is
+still busy at the next ``TakeSnapshot`` skips to that one, since the older snapshot is no longer useful. If the broker
+rejects a snapshot it is skipped, with a warning. Readers then begin with an older one.
 
 An instance that takes over continues with the newest mark without confirmation. That mark may have been folded while no
 instance was active, or the previous one may have died with it. The state behind the mark is kept until then

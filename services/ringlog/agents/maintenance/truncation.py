@@ -11,7 +11,7 @@ limit in the state. So an instance that takes over repeats it. Each deletion fir
 1. The confirmed snapshot of the new beginning is readable and fits the log. A reader that cannot use a later one,
    because its own replica is further back, can begin there as long as the log does.
 2. The configured archive contains all entries to be deleted, and is the one that the log records.
-3. The change topics are past the new beginning. Their publisher continues from their last epoch.
+3. The change topics are past the new beginning. The change publisher continues from their last epoch.
 4. This instance is still the active one.
 
 An unmet condition is reported and retried later. A log that is longer than necessary does no harm.

@@ -80,7 +80,7 @@ class EncodedChanges:
 
 
 class PublisherThread(FollowingThread):
-    """One instance of the publisher. A ``Feed`` of its replica gives it every epoch."""
+    """One instance of the change publisher. A ``Feed`` of its replica gives it every epoch."""
 
     role = ROLE
     _published: Epoch = 0

@@ -61,7 +61,7 @@ def decode_state(data: bytes) -> ClusterState:
 def decode_parts(parts: Mapping[str, bytes]) -> ClusterState:
     """Return the state with these ``encoded_parts``. Raise StateUndecodable, and nothing else."""
     if strange := sorted(parts.keys() - set(DIGESTED)):
-        raise StateUndecodable(f"a state of this release has no part {strange[0]}")
+        raise StateUndecodable(f"a state of this release has no section {strange[0]}")
     reader = _Reader(b"")
     return _with_its_history(ClusterState(**{name: _part(reader, name, data) for name, data in parts.items()}))
 
@@ -72,7 +72,7 @@ def decode_part(name: str, data: bytes) -> Any:
     Raise StateUndecodable, and nothing else.
     """
     if name not in DIGESTED:
-        raise StateUndecodable(f"a state of this release has no part {name}")
+        raise StateUndecodable(f"a state of this release has no section {name}")
     return _part(_Reader(b""), name, data) if data else getattr(EMPTY_STATE, name)
 
 
@@ -81,16 +81,16 @@ def _part(reader: _Reader, name: str, data: bytes) -> Any:
     reader.data, reader.at = data, 0
     found = reader.value(_reader_of(typing.get_type_hints(ClusterState)[name]))
     if reader.at != len(data):
-        raise StateUndecodable(f"{len(data) - reader.at} bytes follow part {name}")
+        raise StateUndecodable(f"{len(data) - reader.at} bytes follow section {name}")
     if is_empty(name, found):
-        raise StateUndecodable(f"part {name} is empty and spelled out")
+        raise StateUndecodable(f"section {name} is empty, but encoded")
     return found
 
 
 def _with_its_history(state: ClusterState) -> ClusterState:
     first, last = state.history.first, state.history.at(state.epoch)
     if len(state.history) != state.epoch - first + 1 or (last is None and state.epoch >= first):
-        raise StateUndecodable(f"its history is not that of the epochs from {first} to {state.epoch}")
+        raise StateUndecodable(f"its history does not have the epochs from {first} to {state.epoch}")
     return state
 
 
@@ -117,14 +117,14 @@ class _Reader:
         tag, width, length = self.marks.get(data[begin : begin + _MARK]) or self.mark()
         read = readers.get(tag)
         if read is None:
-            raise StateUndecodable(f"offset {begin}: none of {b' '.join(sorted(readers)).decode()} is there")
+            raise StateUndecodable(f"offset {begin}: expected one of {b' '.join(sorted(readers)).decode()}")
         self.at = begin + width
         end = self.at + length
         if end > len(data):
-            raise StateUndecodable(f"offset {begin + 1}: {len(data) - self.at} of {length} bytes are there")
+            raise StateUndecodable(f"offset {begin + 1}: {len(data) - self.at} of {length} bytes remain")
         found = read(self, end)
         if self.at != end:
-            raise StateUndecodable(f"offset {self.at}: the value from {begin + 1} on ends at {end}")
+            raise StateUndecodable(f"offset {self.at}: the value at {begin + 1} must end at {end}")
         return found
 
     def mark(self) -> tuple[bytes, int, int]:
@@ -133,7 +133,7 @@ class _Reader:
         colon = self.data.find(b":", begin, begin + 20)
         digits = self.data[begin:colon]
         if colon < 0 or not digits.isdigit() or (digits[:1] == b"0" and len(digits) > 1):
-            raise StateUndecodable(f"offset {begin}: no length is there")
+            raise StateUndecodable(f"offset {begin}: the length is missing")
         found = self.data[self.at : begin], colon + 1 - self.at, int(digits)
         if found[1] <= _MARK:
             self.marks[self.data[self.at : self.at + _MARK]] = found
@@ -274,7 +274,7 @@ def _map(of_keys: dict[bytes, Read], of_items: dict[bytes, Read]) -> Read:
             # Ascending encoded keys are the only order that ``encode`` writes; this also rejects a key that occurs
             # twice.
             if encoded <= before:
-                raise StateUndecodable(f"offset {begin}: key {key!r} is not above the one before it")
+                raise StateUndecodable(f"offset {begin}: key {key!r} is not above the previous key")
             found[key], before = reader.value(of_items), encoded
         return Map(found)
 
@@ -290,7 +290,7 @@ def _record(kind: Any) -> Read:
 
     def read(reader: _Reader, end: int) -> Any:
         if not reader.data.startswith(class_name, reader.at):
-            raise StateUndecodable(f"offset {reader.at}: no {kind.__name__} is there")
+            raise StateUndecodable(f"offset {reader.at}: expected a {kind.__name__}")
         reader.at += len(class_name)
         found = []
         data = reader.data
@@ -300,7 +300,7 @@ def _record(kind: Any) -> Read:
                 reader.at = at + len(encoded)
                 item = reader.value(of_field)
                 if default is not MISSING and type(item) is type(default) and item == default:
-                    raise StateUndecodable(f"offset {reader.at}: the default of {kind.__name__}.{name} is spelled out")
+                    raise StateUndecodable(f"offset {reader.at}: {kind.__name__}.{name} is its default, but encoded")
                 found.append(item)
             elif default is MISSING:
                 raise StateUndecodable(f"offset {at}: {kind.__name__}.{name} is missing")
@@ -344,5 +344,5 @@ def _history(reader: _Reader, _end: int) -> History:
     if applied and applied[0].epoch != max(oldest, 1):
         raise StateUndecodable(f"its history begins with epoch {applied[0].epoch}, not {max(oldest, 1)}")
     if len({one.request_id for one in applied}) != len(applied):
-        raise StateUndecodable("an id is twice in its history")
+        raise StateUndecodable("its history contains an id twice")
     return history_of(oldest, applied)

@@ -81,13 +81,13 @@ def read_generations(data: bytes) -> tuple[Generation, ...]:
     size = int.from_bytes(data[:8], "little")
     found: list[Generation] = list(decode_part("generations", data[8 : 8 + size]))
     if not found:
-        raise StateUndecodable("stored generations: there are none")
+        raise StateUndecodable("stored generations: the part is empty")
     reader, before, last = _Reader(data, 8 + size), _NONE, -1
     try:
         while reader.at < len(data):
             place, runs, new, other, streams = reader.integers(5, 1)[0].tolist()
             if not last < place < len(found) or found[place].ranges:
-                raise ValueError("ranges of no generation")
+                raise ValueError("the ranges belong to no generation")
             columns = reader.integers(2, runs), reader.integers(3, new), reader.integers(2, other)
             random = reader.take(_RANDOM_BYTES * streams)
             ring = _read(before, *columns, streams)
@@ -199,21 +199,21 @@ def _read(before: _Ring, runs: I64, new: I64, other: I64, streams: int) -> _Ring
     """
     firsts, stops = runs[:, 0], runs[:, 0] + runs[:, 1]
     if (runs < 0).any() or (firsts >= stops).any() or (firsts[1:] < stops[:-1]).any():
-        raise ValueError("runs that do not ascend")
+        raise ValueError("the runs do not ascend")
     if len(stops) and stops[-1] > len(before.ends):
-        raise ValueError("a run of ranges that there are not")
+        raise ValueError("a run exceeds the previous ranges")
     sizes = runs[:, 1]
     within = np.arange(int(sizes.sum())) - np.repeat(sizes.cumsum() - sizes, sizes)
     if (new[:, 1:] < (0, 1)).any() or (new[:, 1:] > (IGNORE_MSB_MAX, SHARDS_MAX)).any():
-        raise ValueError("a range that cannot be")
+        raise ValueError("a range has invalid ignored bits or number of streams")
     kept = np.repeat(firsts, sizes) + within
     if before.counts[kept].sum() + new[:, 2].sum() != streams:
-        raise ValueError("another number of streams")
+        raise ValueError("the number of streams does not match")
     ring = _arranged(before, kept, new)
     if not len(ring.ends) or (ring.ends[1:] <= ring.ends[:-1]).any():
-        raise ValueError("ends that do not ascend")
+        raise ValueError("the range ends do not ascend")
     if (other[:, 0] < 0).any():
-        raise IndexError("a token of no stream")
+        raise IndexError("a token belongs to no stream")
     ring.tokens[other[:, 0]] = other[:, 1]
     return ring
 
@@ -242,7 +242,7 @@ class _Reader:
     def take(self, size: int) -> bytes:
         """Return the next bytes."""
         if not 0 <= size <= len(self.data) - self.at:
-            raise ValueError(f"{size} bytes are not there")
+            raise ValueError(f"{size} more bytes are expected")
         self.at += size
         return self.data[self.at - size : self.at]
 

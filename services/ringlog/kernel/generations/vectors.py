@@ -77,7 +77,7 @@ class StreamTable:
     def _ring(self, index: int) -> _Ring:
         ring = self._rings[index]
         if ring is None:
-            raise IndexError(f"the streams of generation {index} are forgotten")
+            raise IndexError(f"the streams of generation {index} are pruned")
         return ring
 
     def route(self, tokens: I64, generation: NDArray[Any] | int) -> NDArray[np.uint8]:

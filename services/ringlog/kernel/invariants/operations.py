@@ -138,8 +138,8 @@ def locks(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant(
-    "what an operation has locked is there: as it was until it is prepared, between the same ends afterwards; and all "
-    "that its plan changes or streams lies within",
+    "the ranges locked by an operation exist, unchanged until it is prepared, with the same outer ends afterwards, and "
+    "its plan changes and streams only locked ranges",
     "operations",
     "placements",
 )
@@ -198,8 +198,8 @@ def ignored(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant(
-    "streams are there before the tokens that need them: an operation past commit_cdc_generation has a generation cut "
-    "at its tokens, and it is published before writes begin",
+    "an operation past commit_cdc_generation has a generation with range ends at its tokens, and that generation is "
+    "published before writes begin",
     "operations",
     "generations",
     "prepared",

@@ -109,8 +109,8 @@ def cuts(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant(
-    "readers of a range are writers, and no longer than that; nobody is a member twice, or since later than the range "
-    "changed",
+    "readers of a range are writers since the same epoch or an earlier one; members are unique, and not newer than the "
+    "last change of the range",
     "placements",
 )
 def groups(state: ClusterState, known: ClusterState) -> Details:
@@ -178,8 +178,8 @@ def _by_range(state: ClusterState) -> Mapping[str, Mapping[Token, list[Seen]]]:
 
 
 @invariant(
-    "the readers and writers of a range are what the stages of operations say: who enters writes from "
-    "write_both_read_old on and is read from write_both_read_new on, when who leaves only writes; others do both",
+    "readers and writers of a range follow from the stages of operations: an entering node is a writer from "
+    "write_both_read_old on, and a reader from write_both_read_new on, when a leaving node is only a writer",
     "placements",
     "operations",
 )

@@ -149,8 +149,8 @@ def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant(
-    "a tablet of a zone has its replicas (but in a salvage), and is to have them, on nodes that its partition has, had "
-    "at rest, or goes to",
+    "except in a salvage, a tablet of a zone has its replicas on nodes of its partition's current, stable or pending "
+    "configurations",
     "keyspaces",
     "tablets",
     "zone_partitions",

@@ -5,7 +5,7 @@ renamed column changes each view of the table, and both leave the earlier versio
 commands and snapshots contain all of it, and the change publisher publishes the changes of one entry in one
 transaction.
 
-A *weight* is an upper bound of the bytes of an item's Avro record and key as the publisher writes them
+A *weight* is an upper bound of the bytes of an item's Avro record and key as the change publisher writes them
 (``kernel.changes``). The kernel does not know Avro. ``tests/wire/test_carried.py`` compares the encoder with the
 weights.
 

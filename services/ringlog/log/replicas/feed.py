@@ -7,7 +7,7 @@ Invariant: memory is bounded. The feed stores the newest records, up to a total 
 is further behind folds the log itself from its own position, until it reaches the stored records. So a feed holds one
 state and the stored records, however slow its reader is.
 
-A small record weighs 1. A cluster commits about ``WEIGHT_MAX`` of these while its publisher writes one transaction. A
+A small record weighs 1. A cluster commits about ``WEIGHT_MAX`` of these while one transaction of changes is written. A
 record weighs ``LARGE_WEIGHT`` if it changes a state section that grows with the ring, because consecutive states then
 share less memory. A refused record also weighs ``LARGE_WEIGHT``.
 

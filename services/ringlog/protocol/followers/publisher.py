@@ -1,4 +1,4 @@
-"""The publisher's protocol: write the difference of each epoch to the change topics, whole epochs in each transaction.
+"""The change publisher's protocol: write the difference of each epoch to the change topics, in whole epochs.
 
 A transaction costs the broker more than a commit of the log. So a publisher that is behind combines epochs, up to
 ``TOGETHER`` records. Read-committed consumers see each epoch as a whole, as if it had been published alone.
@@ -80,7 +80,7 @@ Difference = Callable[[ClusterState, ClusterState], Sequence[Any]]
 
 
 async def publish(direct: Direct, difference: Difference = diff) -> None:
-    """Serve one term of the publisher. Only an exception of the driver ends it.
+    """Serve one term of the change publisher. Only an exception of the driver ends it.
 
     Args:
         difference: ``diff``, or the same in the form that the driver writes.

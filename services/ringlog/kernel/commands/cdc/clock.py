@@ -62,7 +62,7 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LowerCdcWriter(Command):
-    """Lower the horizon of a fenced CDC writer that has used no time at or above the new one.
+    """Lower the write lease of a fenced CDC writer that has used no time at or above the new one.
 
     Its clock was ahead when it set the horizon.
     """
@@ -73,7 +73,8 @@ class LowerCdcWriter(Command):
     incarnation: Annotated[str, "Current incarnation of the writer. It must be fenced."]
     horizon: Annotated[
         int,
-        "New horizon in microseconds. All writes that the writer has routed have a timestamp and append time below it.",
+        "New write lease in microseconds. All writes that the writer has routed have a timestamp and append time below "
+        "it.",
     ]
     reason: Annotated[str, "Reason and evidence, in the operator's words."]
 
@@ -112,7 +113,7 @@ def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, contex
 
 @dataclass(frozen=True, slots=True)
 class LowerSettledTime(Command):
-    """Lower the settled time of verdicts. No reader has validated a write that uses the new time or a later one.
+    """Lower the validation watermark. No reader has validated a write that uses the new time or a later one.
 
     A clock was ahead when readers raised it.
     """
@@ -121,7 +122,7 @@ class LowerSettledTime(Command):
 
     until: Annotated[
         int,
-        "New settled time in microseconds. All append times in the mutations topic are below it, and so are "
+        "New validation watermark in microseconds. All append times in the mutations topic are below it, and so are "
         "all timestamps that are not rejected as future.",
     ]
     reason: Annotated[str, "Reason and evidence, in the operator's words."]

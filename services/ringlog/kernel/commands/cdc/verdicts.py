@@ -1,6 +1,6 @@
-"""The settled time (validation watermark), which readers request before they validate writes.
+"""The validation watermark (settled time), which readers request before they validate writes.
 
-``ringlog.kernel.generations.verdicts`` has the rules of validation. ``SettleVerdicts`` raises the settled time: no
+``ringlog.kernel.generations.verdicts`` has the rules of validation. ``SettleVerdicts`` raises the watermark: no
 later entry changes a decision on a write appended before it. It also prunes facts that counted only for writes appended
 before another time. The fold reads neither topics nor a clock. The author asserts that no reader will validate writes
 that old (the mutations topic begins later; every node has passed it), but every writer must have claimed as much. The
@@ -30,20 +30,20 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SettleVerdicts(Command):
-    """Raise the settled time, before which no later entry changes a verdict, and prune the versions before another
-    time.
+    """Raise the validation watermark, below which no later entry changes a decision, and prune the versions before
+    another time.
     """
 
     PAUSED_BY = UNPAUSED
 
-    until: Annotated[int, "New settled time, in microseconds since 1970 UTC."]
+    until: Annotated[int, "New validation watermark, in microseconds since 1970 UTC."]
     forget_below: Annotated[
         int, "Time in microseconds. Versions that only apply to writes appended before it are pruned. 0: none."
     ] = 0
 
 
 def decide_settle_verdicts(state: ClusterState, command: SettleVerdicts, context: EntryContext) -> Decision:
-    """Raise the settled time. From the first one on it is at or above all horizons."""
+    """Raise the validation watermark. From the first one on it is at or above all write leases."""
     broken = broken_field(
         (1 <= command.until <= MICROS_MAX, "until", f"must be between 1 and {MICROS_MAX}"),
         (0 <= command.forget_below <= MICROS_MAX, "forget_below", f"must be between 0 and {MICROS_MAX}"),

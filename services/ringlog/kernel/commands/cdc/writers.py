@@ -127,7 +127,7 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceCdcWriter(Command):
-    """Advance the horizon, the low watermark and the positions of a CDC writer."""
+    """Advance the write lease, the low-watermark and the positions of a CDC writer."""
 
     PAUSED_BY = UNPAUSED
 

@@ -12,8 +12,8 @@ So the state names the first offset to keep: records below it may be deleted. A 
 truncation from a log that was cut without an order, or above it. The entry that made a snapshot's state stays, since
 readers compare the two.
 
-The positions are claims of those who read the log: a fold knows no offsets. Before it deletes, the keeper (cache
-writer) compares them again with the present snapshots and archive (``ringlog.agents.maintenance.truncation``).
+The positions are claims of those who read the log: a fold knows no offsets. Before it deletes, the cache
+writer compares them again with the present snapshots and archive (``ringlog.agents.maintenance.truncation``).
 
 Source: DESIGN, snapshots; CEP-21, log compaction.
 """

@@ -60,7 +60,7 @@ def decide_decide_resize(state: ClusterState, command: DecideResize, context: En
         why = f"has a tablet for each partition of zone {zone_of(state, command.table)}"
         return Rejected("cut_by_zone", f"table: {command.table} {why}")
     if command.decision not in (SPLIT, MERGE, NONE):
-        return Rejected("bad_field", f"decision: {command.decision!r} is none of split, merge, none")
+        return Rejected("bad_field", f"decision: {command.decision!r} must be split, merge or none")
     if command.sequence != tablets.sequence + 1:
         return Rejected("stale_sequence", f"sequence: the next is {tablets.sequence + 1}, not {command.sequence}")
     running = tablets.resize.decision if tablets.resize is not None else NONE
