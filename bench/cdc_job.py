@@ -84,8 +84,10 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Rows a second; microseconds of processor time a row, of the broker and of the job; mebibytes when a third and
-    when all of the rows were through; the most parts of a batch, where there are any.
+    """The result of one run.
+
+    ``rows_s``: rows per second. ``broker_us``, ``job_us``: processor time per row, in microseconds. ``third``, ``end``:
+    memory in mebibytes after a third and after all of the rows. ``parts``: the most parts of a batch.
     """
 
     rows_s: float

@@ -136,7 +136,7 @@ def _to_both(world: World, topic: str, table: Path) -> Callable[[DataFrame, int]
 
 
 def _logged(world: World, session: SparkSession, folder: Path, writes: int, batch: int, lake: Path | None) -> Measured:
-    """All mutations as rows of the CDC topic and, where it is given, of a lake."""
+    """Write all mutations as rows of the CDC topic, and of the lake if there is one."""
     settings = JobSettings(
         world.bootstrap,
         world.cluster,

@@ -3,9 +3,9 @@
     python bench/join.py [NODES] [--json]
 
 The cluster has 1,000 nodes (``NODES``) of 16 tokens under the ten settings of ``placement.py``. Broker, cache,
-validator, coordinator, publisher and cache writer are real processes. The nodes are not: one writer follows the log and
-acknowledges for all of them by their schedule (``ringlog.node.protocol.ack_schedule``): at once for nodes that a
-barrier asks, every three seconds for the others. The joining node has no rows to fetch, and reports so.
+validator, coordinator, change publisher and cache writer are real processes. The nodes are not. One writer follows the
+log and acknowledges for all of them by their schedule (``ringlog.node.protocol.ack_schedule``): at once for nodes that
+a barrier asks, every three seconds for the others. The joining node has no rows to fetch, and reports so.
 
 The cluster begins with a log of three entries, and a snapshot of the second one that contains the nodes. Two names
 confirm the snapshot, so all readers accept it. A grown log would contain a CDC generation for each join, and every

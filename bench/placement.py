@@ -4,8 +4,8 @@
 
 Clusters have three datacenters with three racks each and ten keyspaces with ten settings, so no placement is shared. A
 join is one entry that plans, checks and records it, and one entry for each stage. The CDC generation has its own
-column, because it grows with the ring. So has the digest, which only the cache writer needs at each epoch: of the whole
-state (*digest*), and of the most expensive epoch of the join after the one before it (*changed*).
+column, because it grows with the ring. The digest also has columns, because only the cache writer needs it at
+each epoch. *digest* is that of the whole state, *changed* that of the most expensive epoch of the join.
 
 Time is the fold on one core, the least of some rounds, without Avro and without the author's work. The garbage
 collector is off, as in the simulator: states contain no cycles. ``SCALE`` multiplies the numbers of nodes and the

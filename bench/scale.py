@@ -102,14 +102,14 @@ class Following(Author):
 
 
 def followed(state: ClusterState, command: Command) -> dict[str, float]:
-    """Milliseconds of each of ``FOLLOWERS`` for one epoch; all of them know the state before."""
+    """Return the milliseconds of each of ``FOLLOWERS`` for one epoch. All of them know the previous state."""
     author = Following(state)
     author.append(command)
     return author.taken_ms[-1]
 
 
 def joined(state: ClusterState) -> dict[str, float]:
-    """Of each of ``FOLLOWERS`` the dearest epoch of a join, with its generation; each from the epoch before."""
+    """Return, for each of ``FOLLOWERS``, the time of the most expensive epoch of a join with its generation."""
     author = Following(state)
     join(author, "x", TOKENS)
     return {name: max(taken[name] for taken in author.taken_ms) for name in FOLLOWERS}

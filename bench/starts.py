@@ -88,7 +88,7 @@ def of_process(words: Sequence[str], environment: Mapping[str, str], log: Path, 
 
 
 class Starts:
-    """The cluster and its processes. ``folder``: for what nodes keep."""
+    """The cluster and its processes. ``folder``: for the nodes' data."""
 
     def __init__(self, world: AgentsWorld, folder: Path) -> None:
         self._world = world

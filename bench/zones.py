@@ -3,10 +3,10 @@
     python bench/zones.py [SCALE]
 
 Zones of 25 partitions with three replicas use ten nodes of one rack; an eleventh one joins. Time is the processor time
-of folding ``SetDataNodes`` and ``TriggerRebalance`` for each zone, without Avro: targets of all partitions, and a
-pending step if they differ. *share* is the part of all replicas that moves. Even shares give 1/11; the tolerance is
-5 %. ``SCALE`` multiplies the number of zones. The status is 1 if the share is off, or if the time is above
-its limit by more than a factor of two.
+of folding ``SetDataNodes`` and ``TriggerRebalance`` for each zone, without Avro. The fold computes the targets of all
+partitions, and a pending step if they differ. *share* is the part of all replicas that moves. Even shares give 1/11;
+the tolerance is 5 %. ``SCALE`` multiplies the number of zones. The status is 1 if the share is outside the tolerance,
+or if the time is above twice its limit.
 """
 
 from __future__ import annotations

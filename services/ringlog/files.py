@@ -84,8 +84,8 @@ def private_process() -> None:
 def private_folder(path: Path, *marks: str, ours: bool = False) -> Path:
     """Create a folder that only its owner can open. Raises FolderUnusable.
 
-    The mode of an existing folder changes only if this user owns it, it has no sticky bit (``/tmp`` has one), and it is
-    empty, contains one of the ``marks``, or is known to be ``ours``.
+    The mode of an existing folder changes only if this user owns it and it has no sticky bit (``/tmp`` has one). The
+    folder must also be empty, contain one of the ``marks``, or be known to be ``ours``.
     """
     try:
         made = not path.exists()

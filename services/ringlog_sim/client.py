@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ANSWER_APPLIED = "asks for applied"
 """In some runs, every request asks for a result also if it is applied."""
 BUSY_US: Micros = 4 * MS
-"""Maximum time for which the producer is busy before it takes the waiting requests, so that requests are batched."""
+"""Maximum time until the producer takes the waiting requests. It batches them."""
 
 
 class SimClient:

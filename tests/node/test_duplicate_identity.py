@@ -65,7 +65,7 @@ class Run:
 
 
 def copy_of(folder: Path) -> Path:
-    """Copy the folder as for a second machine on which the port is free."""
+    """Copy the folder for a second machine. The port is free there."""
     copy = Path(shutil.copytree(folder, folder.with_name("copy")))
     kept = json.loads((copy / "identity.json").read_text())
     (copy / "identity.json").write_text(json.dumps(kept | {"port": 0}))

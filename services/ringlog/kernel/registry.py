@@ -76,9 +76,7 @@ def _rules() -> dict[type[Command], Rule]:
                 assert kind not in found, f"{kind.__name__} has one rule"
                 found[kind] = rule
         commands = {kind for kind in vars(family).values() if isinstance(kind, type) and issubclass(kind, Command)}
-        assert {kind for kind in commands if kind.__module__ == family.__name__} <= found.keys(), (
-            "each command has a rule"
-        )
+        assert {kind for kind in commands if kind.__module__ == family.__name__} <= found.keys(), "each has a rule"
     return found
 
 

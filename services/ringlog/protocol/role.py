@@ -1,4 +1,4 @@
-"""What all roles do first: find the cluster, read its log to the end, take the role over.
+"""The start of every role: find the cluster, read its log to the end, and become the active instance.
 
 Each instance serves one term. An instance that slept since its take-over could fence the active one. So a role with
 a transactional id reads the log again, and initialises the id only if no other instance has taken over.
@@ -30,7 +30,7 @@ class CheckSuperseded(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class Initialise(Effect[None]):
-    """Take the role's transactional id: its last holder publishes nothing any more."""
+    """Take the role's transactional id, so the previous instance can no longer publish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StartServing(Effect[None]):
 
 
 def superseded(state: ClusterState, role: str, term: int) -> str | None:
-    """Why the instance that acts in ``term`` (0: none yet) must end; None if no higher term is in ``state``."""
+    """Return the reason why the instance of ``term`` (0: none yet) must end; None if ``state`` has no higher term."""
     acting = state.terms.get(role)
     if acting is None or not acting.term > term > 0:
         return None
@@ -47,7 +47,7 @@ def superseded(state: ClusterState, role: str, term: int) -> str | None:
 
 
 async def take_role(direct: Direct, role: str, instance: str, timeout: Micros | None = None) -> int:
-    """Wait for the cluster, read all of its log, and take the role over; gives the term. Raises as ``take_over``."""
+    """Wait for the cluster, read all of its log, and take the role over. Return the term. Raise as ``take_over``."""
     await Until(lambda state: state.epoch > 0 or None, FOREVER, "the cluster to be created")
     await CatchUp()
     taken = await direct.take_over(role, instance, timeout)

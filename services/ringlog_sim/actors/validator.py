@@ -102,10 +102,7 @@ class ValidatorWorker(Worker):
             assert isinstance(entry, Entry)
             offset, place = self._places.get(entry.request_id, (-1, 0))
             if place < last.get(offset, 0):
-                self.sim.broken(
-                    "answers",
-                    f"{entry.request_id} was applied before earlier requests of its record at offset {offset}",
-                )
+                self.sim.broken("answers", f"{entry.request_id} was not applied in the order of its record at {offset}")
             last[offset] = place
         return effect
 
@@ -114,9 +111,7 @@ class ValidatorWorker(Worker):
         for offset in [offset for offset in self._owed if offset <= effect.offset]:
             for request in self._owed.pop(offset):
                 if request not in self._answered:
-                    self.sim.broken(
-                        "answers", f"offset {offset} is acknowledged, but its request {request} has no answer"
-                    )
+                    self.sim.broken("answers", f"offset {offset} is acknowledged, but {request} has no answer")
         self.acknowledge(effect.offset)
 
     def _note_applied(self, effect: NoteApplied) -> None:

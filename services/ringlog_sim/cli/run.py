@@ -66,7 +66,7 @@ def run(
         bool | None,
         typer.Option(
             "--coverage/--no-coverage",
-            help="Print what the runs exercised. Default: with several seeds and no --trace.",
+            help="Print the coverage of the runs. Default: with several seeds and no --trace.",
         ),
     ] = None,
     as_json: Json = False,

@@ -34,7 +34,7 @@ METADATA, REQUESTS, RESULTS, ACKS, LOAD, CHANGES, MUTATIONS, CDC, DEAD, SNAPSHOT
     "snapshots",
 )
 ANSWER_US: Micros = 400 * MS
-"""Microseconds for which clients wait for an answer."""
+"""Time-out of clients in microseconds."""
 RETRY_US: Micros = 100 * MS
 
 Answer = Callable[[Any], None]
@@ -322,7 +322,7 @@ class SimBroker:
         return records
 
     def answers(self, host: SimHost | None) -> bool:
-        """Return True if the broker would answer that host now. None stands for a host without a network fault."""
+        """Return True if the broker would answer that host now. None means a host without a network fault."""
         if host is None:
             return True
         there, back = self.world.link(host.name, self.host.name), self.world.link(self.host.name, host.name)

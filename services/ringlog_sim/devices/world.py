@@ -100,7 +100,7 @@ class Unanswered(Exception):
 
 
 class Ended(Exception):
-    """A process ends for a reason for which its production counterpart ends (superseded, fenced)."""
+    """A process ends for the same reason as its production counterpart (superseded, fenced)."""
 
 
 class PowerCut(Exception):

@@ -69,7 +69,7 @@ def unended_tablets(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[s
 def _must_end(state: ClusterState, tablets: TabletMap, one: Transition, nodes: Mapping[str, SimNode]) -> bool:
     """Return False if a node of the tablet is lost, or if it is salvaged without a majority and without admitted loss.
 
-    Such a salvage waits for a majority to be declared up, or for an operator.
+    A salvage of this kind waits for a majority to be declared up, or for an operator.
     """
     lost = {node for node, found in nodes.items() if not found.starts}
     has_lost = lost.intersection(nodes_of((*tablets.replicas(one.tablet), *one.next)))

@@ -1,4 +1,4 @@
-"""The metadata service, in all runs of its own profile. Its members change while the participating processes die.
+"""The metadata service, in all runs of its profile. Its members change while the participating processes die.
 
 Operators request one, three, five or ten members, or a number that follows the number of nodes. They add, remove and
 exclude single members. Members leave the cluster, are removed, assassinated, declared down, or permanently lost. A part

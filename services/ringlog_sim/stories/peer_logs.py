@@ -1,4 +1,4 @@
-"""Nodes that are cut off from the broker and learn the log from peers, some of which send wrong entries.
+"""Nodes that are cut off from the broker and learn the log from peers. Some peers send wrong entries.
 
 In every run of the profile, nodes ask their peers (``ringlog.node.protocol.peers``); in other profiles none does. Nodes
 are cut off from the broker for seconds, or the broker is down for all, while the log may continue. A lie changes a

@@ -1,4 +1,4 @@
-"""Zones, in all runs of their own profile, with the agent ``rebalancer``. Replicas, partitions and data nodes change.
+"""Zones, in all runs of their profile, with the agent ``rebalancer``. Replicas, partitions and data nodes change.
 
 In half of the runs a zone places a keyspace. Its registers are used while their tablets follow the partitions. In some
 of these, a partition loses its majority and is reset. The reset is automatic, or an operator resets it after the loss

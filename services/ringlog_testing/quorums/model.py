@@ -141,7 +141,7 @@ def majority(group: Mask) -> int:
 
 @cache
 def minimal(needs: Needs) -> tuple[Mask, ...]:
-    """Return the minimal sets that satisfy all needs, smallest first, or none if there are no nodes."""
+    """Return the minimal sets that satisfy all needs, smallest first. Without nodes, return none."""
     all_nodes = 0
     for group, _ in needs:
         all_nodes |= group

@@ -151,8 +151,9 @@ def test_a_long_look_back_reports_its_progress() -> None:
 
 
 def with_an_altered_table() -> tuple[Cluster, int]:
-    """Return the log with an altered table, and the epoch at which the table had its first version, which the state no
-    longer contains.
+    """Return the log with an altered table, and the epoch of the table's first version.
+
+    The state no longer contains that version.
     """
     cluster = Cluster()
     cluster.apply(InitializeCluster("c"), node(1), Join(node(1).id, (5,), SEED))
@@ -165,7 +166,7 @@ def with_an_altered_table() -> tuple[Cluster, int]:
 
 
 def let_go(cluster: Cluster) -> StoredSnapshot:
-    """Create a snapshot with which the log may start."""
+    """Create a snapshot, and let the log start there."""
     head = cluster.store("publisher")
     said = head.epoch, head.state_id, head.position, head.digest
     cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")), TruncateLog(head.epoch))

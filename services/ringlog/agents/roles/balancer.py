@@ -1,6 +1,6 @@
 """The balancer's thread: performs the effects of ``ringlog.protocol.balancer.balancer`` on the topics.
 
-Nodes' loads are read by a reader of its own, which has the broker's times; what faust brings of the topic wakes it.
+A separate reader reads the load reports, because it returns the broker's times. Records that faust delivers wake it.
 """
 
 from __future__ import annotations

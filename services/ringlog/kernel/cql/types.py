@@ -20,7 +20,7 @@ udt                dict, by the fields' names     see ``collections``
 ================== ============================== ==================================================================
 
 A null is not serialised: the record around it says that it is null. A bool is not an int and an int is not a float. A
-value of another Python type is rejected, not converted, so reads return exactly what was written. (The native protocol
+value of another Python type is rejected, not converted, so reads return exactly the written value. (The native protocol
 also lets an empty byte string stand for an "empty" number; that is rejected too.)
 
 Functions of one name are distinguished by the types of their arguments, in one spelling. An argument is a whole value,

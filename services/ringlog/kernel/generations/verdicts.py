@@ -216,9 +216,7 @@ def with_leeway(state: ClusterState) -> Settled:
     settled, before = state.settled, setting(state, "cdc_leeway_us")
     if settled.until == 0 or (settled.leeways and settled.leeways[-1].until == settled.until):
         return settled  # no verdict yet, or the value in between applied to no write
-    assert not settled.leeways or settled.leeways[-1].until < settled.until, (
-        "values of the allowed lateness end in ascending order"
-    )
+    assert not settled.leeways or settled.leeways[-1].until < settled.until, "latenesses end in ascending order"
     return replace(settled, leeways=(*settled.leeways, PastLeeway(before, settled.until)))
 
 

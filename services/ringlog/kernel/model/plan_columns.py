@@ -116,7 +116,7 @@ IN_COLUMNS: Final = (ChangeList, SourceList, LockList)
 
 
 def in_columns(kind: type[_InColumns[T, S]], columns: Mapping[str, RangeColumn[S]]) -> tuple[T, ...]:
-    """Return the list, typed as the tuple that it replaces; the empty tuple if there are no columns."""
+    """Return the list, typed as the tuple that it replaces. Without columns, return the empty tuple."""
     return cast(tuple[T, ...], kind(columns)) if columns else ()
 
 

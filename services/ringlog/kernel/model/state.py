@@ -456,11 +456,7 @@ class ClusterState:
     recoveries: Map[str, Recovery] = field(
         default_factory=Map,
         metadata=part(
-            Recovery,
-            "service",
-            prefix="recovery/",
-            key="epoch that began it",
-            most=(1_000, "recoveries, active or ended"),
+            Recovery, "service", prefix="recovery/", key="epoch that began it", most=(1_000, "recoveries, ended too")
         ),
     )
     history: History = EMPTY_HISTORY

@@ -15,7 +15,7 @@ One million tablets are one value that shares all unchanged parts with the next 
 
 So ``nodes`` has at most the greatest number of nodes that had tablets at one time, and those that came in one step.
 
-``Tablet`` and ``TabletReplica`` are what a map returns, not what it stores.
+A map returns ``Tablet`` and ``TabletReplica``, but stores neither.
 
 Source: ScyllaDB, ``locator/tablets.cc`` and ``docs/dev/topology-over-raft.md``, "Tablet migration".
 """
@@ -231,9 +231,7 @@ def nodes_in(tablets: TabletMap) -> set[NodeId]:
 def with_transitions(tablets: TabletMap, changes: Mapping[int, Transition | None]) -> TabletMap:
     """Return the map with these transitions set, or removed if None."""
     assert all(0 <= index < tablets.count for index in changes), "a transition belongs to an existing tablet"
-    assert all(one is None or one.tablet == index for index, one in changes.items()), (
-        "a transition has the number of its tablet"
-    )
+    assert all(one is None or one.tablet == index for index, one in changes.items()), "a transition names its tablet"
     transitions = tablets.transitions.mutate()
     for index, transition in changes.items():
         if transition is not None:

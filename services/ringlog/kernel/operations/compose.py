@@ -35,9 +35,7 @@ Together = tuple[Operation, ...]
 def refused_composition(state: ClusterState, operation: Operation) -> Rejected | None:
     """Return why ``operation``, which has its plan, cannot be in flight together with the others; None if it can."""
     must_fit = kind_of(operation).must_fit
-    assert kind_of(operation).changes is not Changes.SETTING or not in_flight(state), (
-        "an exclusive operation is the only one in flight"
-    )
+    assert kind_of(operation).changes is not Changes.SETTING or not in_flight(state), "an exclusive operation is alone"
     others = [other for other in in_flight(state) if kind_of(other).changes is Changes.TOKENS]
     if not others and not must_fit:
         return None

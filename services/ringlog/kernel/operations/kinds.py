@@ -141,9 +141,7 @@ def check_row(kind: OperationKind) -> None:
     assert (STREAMING in kind.stages) == (kind.changes is Changes.ROWS), (
         "other kinds stream while both groups are written"
     )
-    assert kind.is_exclusive or kind.changes is not Changes.SETTING, (
-        "an operation with a private placement is exclusive"
-    )
+    assert kind.is_exclusive or kind.changes is not Changes.SETTING, "a private placement needs exclusivity"
     assert kind.replaced in (None, LEAVING), "a replaced node leaves"
     assert bool(kind.shown) == (kind.changes is not Changes.SETTING), "each change of a node has a name"
     assert (kind.node is not None) == (kind.changes is Changes.TOKENS), (
@@ -151,7 +149,7 @@ def check_row(kind: OperationKind) -> None:
     )
     assert not kind.makes_generation or (kind.node is not None and kind.node.finished == "normal")
     assert kind.replaced is None or (kind.brings_node and not kind.makes_generation), (
-        "an operation that takes over tokens creates no generation"
+        "a replacement creates no generation"
     )
     assert not kind.brings_node or kind.node_gains, "a node without tokens has no rows"
     assert not kind.must_fit or kind.parts, "only a node that leaves reduces the number of nodes"

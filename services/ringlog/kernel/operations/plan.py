@@ -78,9 +78,7 @@ class _Moving:
 def plan_movement(state: ClusterState, operation: Operation) -> Plan:
     """Return the plan of an operation that changes the tokens of nodes of one datacenter."""
     before = ring_of(state.token_owners, state.nodes)
-    assert all(before.owners.get(token) == operation.node for token in operation.gone), (
-        "removed tokens belong to the node"
-    )
+    assert all(before.owners.get(token) == operation.node for token in operation.gone), "removed tokens are its own"
     assert all(before.owners.get(token) in (None, operation.node, operation.replaced) for token in operation.tokens), (
         "added tokens are unused, the node's own, or the replaced node's"
     )
@@ -210,9 +208,7 @@ def _exchanges(
             entering = tuple([node for node in new if node not in old])
             leaving = tuple([node for node in old if node not in new])
             givers = givers_of(entering, leaving, nodes, anywhere)
-            assert len(old) - len(leaving) + len(entering) == len(new), (
-                "entering and leaving members explain the new group"
-            )
+            assert len(old) - len(leaving) + len(entering) == len(new), "the exchange explains the new group"
             assert len(set(entering)) == len(entering), "a node enters a group once"
             assert all(node != giver for node, giver in givers.items()), "a node does not stream from itself"
             simple = len(entering) == len(leaving) == len(givers) and dead.isdisjoint(givers.values())

@@ -97,9 +97,7 @@ def cached_in_flight(
     operations: Map[OperationId, Operation], flying: tuple[Operation, ...]
 ) -> Map[OperationId, Operation]:
     """Return ``operations`` and cache ``flying`` as those in flight, so that no caller searches all of them."""
-    assert all(operations.get(operation.id) is operation for operation in flying), (
-        "operations in flight are in the state"
-    )
+    assert all(operations.get(operation.id) is operation for operation in flying), "the state has those in flight"
     _flying.put(operations, flying)
     return operations
 

@@ -275,9 +275,7 @@ def _steps() -> Iterator[tuple[Stage, Stage]]:
 def _check() -> None:
     """Assert the invariants of the rows that other code relies on."""
     for kind in KINDS.values():
-        assert not kind.within_node or kind.giver is Giver.LEAVING, (
-            "only the leaving shard is a source of a move within a node"
-        )
+        assert not kind.within_node or kind.giver is Giver.LEAVING, "a move within a node has one source"
         assert not kind.admits_loss or kind.giver is Giver.SURVIVORS, (
             "only a rebuild from survivors continues without rows"
         )

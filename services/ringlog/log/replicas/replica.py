@@ -4,9 +4,9 @@ It reads an assigned partition without a consumer group, and replays from the fi
 
 Invariants: state and position only move forward, record by record. The state equals the fold up to the position.
 
-The replica *halts* permanently when it could only guess how to continue: at an entry of a later release, another topic
-or cluster, a shorter log, a missing beginning, other states of known epochs. A halted replica still returns its last
-state, but every wait on it raises. If a broker does not answer, the replica waits.
+The replica *halts* permanently if the log does not determine how to continue. The causes are an entry of a later
+release, another topic or cluster, a shorter log, a missing beginning, and different states of known epochs. A halted
+replica still returns its last state, but every wait on it raises. If a broker does not answer, the replica waits.
 
 A log may begin as late as a ``TruncateLog`` in the state allows. A replica then begins with a snapshot. It halts if it
 finds none, or if it is at the log's end and the log begins later than allowed. If the log is cut and grows again,

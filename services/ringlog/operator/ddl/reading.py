@@ -60,13 +60,7 @@ REASONS: Final[dict[str, str]] = {
 }
 """CQL keywords that are not supported, and the reason."""
 
-_SIGNS: Final = {
-    "$END": "the end",
-    "NAME": "a name",
-    "QUOTED": "a name",
-    "TEXT": "text in '…'",
-    "NUMBER": "a number",
-}
+_SIGNS: Final = {"$END": "the end", "NAME": "a name", "QUOTED": "a name", "TEXT": "text in '…'", "NUMBER": "a number"}
 _CLASSES: Final = ("SimpleStrategy", "NetworkTopologyStrategy", "EverywhereStrategy")
 _ALIASES: Final = {"min_tablet_count": "min_count", "max_tablet_count": "max_count"}
 

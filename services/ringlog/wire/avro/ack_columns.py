@@ -32,9 +32,7 @@ _NUMBER_MAX: Final = 8
 
 def witnesses_reader(items: Mapping[str, Any], one_by_one: Read) -> Read:
     """Return a reader of an array of acknowledgements. ``items`` is their schema, ``one_by_one`` the general reader."""
-    assert [field["name"] for field in items["fields"]] == ["node", "applied", "drained"], (
-        "the schema has the order of the columns"
-    )
+    assert [field["name"] for field in items["fields"]] == ["node", "applied", "drained"], "the columns' order"
 
     def read(body: bytes, at: int) -> tuple[Any, int]:
         try:

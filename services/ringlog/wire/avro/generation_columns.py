@@ -46,9 +46,7 @@ _STRETCH: Final = 4_096
 
 def ranges_reader(items: Mapping[str, Any], one_by_one: Read) -> Read:
     """Return a reader of an array of ranges. ``items`` is the schema of a range, ``one_by_one`` the general reader."""
-    assert [field["name"] for field in items["fields"]] == ["end", "ignore_msb", "streams"], (
-        "the schema has the order of the columns"
-    )
+    assert [field["name"] for field in items["fields"]] == ["end", "ignore_msb", "streams"], "the columns' order"
 
     def read(body: bytes, at: int) -> tuple[Any, int]:
         try:

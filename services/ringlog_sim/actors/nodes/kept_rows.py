@@ -53,7 +53,7 @@ class SimRows(FailingRows):
 
 
 def rows_of(sim: Simulation, host: SimHost, start: int) -> FailingRows:
-    """Return the rows with which a node starts."""
+    """Return the initial rows of a node."""
     if not sim.shared["keeps_rows"]:
         return FailingRows()
     found: SimRows | None = host.disk.get(ROWS)

@@ -86,7 +86,7 @@ LATER = Sleep(POLL_US)
 FAILURE_REPORT_US: Micros = SECOND
 LOADS_US: Micros = 2 * SECOND
 COUNT_US: Micros = 500 * MS
-"""Interval at which a node looks for added partitions of the mutations topic."""
+"""Interval between a node's searches for added partitions of the mutations topic."""
 WHOLE = 2**31
 PAGES = (1, 400, WHOLE)
 """Minimum bytes of a page of rows, except for the last page."""
@@ -230,7 +230,7 @@ class SimNode:
         return self.row_replica.turned
 
     def named(self, epoch: Epoch) -> None:
-        """Report an epoch for which a request has waited without success."""
+        """Report the epoch of a request that has waited without success."""
         if self.peers is not None:
             self.peers.named(epoch)
 
@@ -366,9 +366,7 @@ class SimNode:
             return
         self._counted_at = sim.world.now
         if sim.broker.answers(self.host):
-            assert not sim.shared["mutations_begin"].get(known), (
-                "the topic deletes only records that every node has read"
-            )
+            assert not sim.shared["mutations_begin"].get(known), "all nodes have read deleted records"
             self._tails.append(sim.broker.tail(self.host, MUTATIONS, known, 0, self._taker(known), self._lag))
             self._inbox.append(TailItem(known, 0, None))
             sim.did["partitions", "found by a node"] += 1

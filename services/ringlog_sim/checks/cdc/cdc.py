@@ -117,13 +117,9 @@ class Cdc(Check):
                 self._fenced.add(writer)
             case LowerCdcWriter(writer, incarnation, horizon):
                 if self._incarnations.get(writer) != incarnation or writer not in self._fenced:
-                    self.sim.broken(
-                        "cdc_fence", f"the write lease of {writer} is lowered, although it may still route writes"
-                    )
+                    self.sim.broken("cdc_fence", f"the lease of {writer} is lowered, but it may route writes")
                 if self._used and horizon <= self._used:
-                    self.sim.broken(
-                        "cdc_horizon", f"a write lease is lowered to {horizon}, but {self._used} was routed"
-                    )
+                    self.sim.broken("cdc_horizon", f"a lease is lowered to {horizon}, but {self._used} was routed")
                 self._horizon[writer] = horizon
             case WithdrawCdcGeneration(generation):
                 start = before.generations[-1].timestamp
@@ -135,9 +131,7 @@ class Cdc(Check):
                 if before.generations and timestamp <= before.generations[-1].timestamp:
                     self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, not after the previous one")
                 if timestamp <= self._used:
-                    self.sim.broken(
-                        "cdc_switch", f"a generation starts at {timestamp}, but {self._used} was routed before"
-                    )
+                    self.sim.broken("cdc_switch", f"a generation starts at {timestamp}, but {self._used} was routed")
                 if timestamp < before.settled.until:
                     text = f"a generation starts at {timestamp}, the validation watermark is {before.settled.until}"
                     self.sim.broken("cdc_settled", text)
@@ -175,21 +169,15 @@ class Cdc(Check):
 
     def _advance(self, before: ClusterState, command: AdvanceCdcWriter) -> None:
         if self._incarnations.get(command.writer) != command.incarnation or command.writer in self._fenced:
-            self.sim.broken(
-                "cdc_incarnation", f"{command.incarnation} of {command.writer} has ended, but moves its write lease"
-            )
+            self.sim.broken("cdc_incarnation", f"{command.incarnation} of {command.writer} ended, but moves its lease")
         if self._decided and command.horizon <= self._used:
             self.sim.broken("cdc_horizon", f"the write lease falls to {command.horizon}, but {self._used} was routed")
         if command.horizon < self._floor[command.writer]:
-            self.sim.broken(
-                "cdc_horizon", f"the write lease falls to {command.horizon}, below the lease at registration"
-            )
+            self.sim.broken("cdc_horizon", f"the lease falls to {command.horizon}, below that at registration")
         if before.prepared is not None and command.horizon > self._horizon[command.writer]:
             self.sim.broken("cdc_horizon", "a write lease rises while a generation is prepared")
         if command.low_watermark < self._low[command.writer] or command.low_watermark > command.horizon:
-            self.sim.broken(
-                "cdc_low_watermark", f"low-watermark {command.low_watermark} decreased, or is above the write lease"
-            )
+            self.sim.broken("cdc_low_watermark", f"{command.low_watermark} decreased, or is above the lease")
         self._horizon[command.writer] = command.horizon
         if command.low_watermark > self._low[command.writer]:
             self._low[command.writer] = command.low_watermark
@@ -198,9 +186,7 @@ class Cdc(Check):
     def _is_durable(self, state: ClusterState, command: AdvanceCdcWriter) -> None:
         """Check that all mutations below the low watermark are in the CDC log, below the positions."""
         if not any(closing.low_watermark == command.low_watermark for closing in self._closings):
-            self.sim.broken(
-                "cdc_low_watermark", f"low-watermark {command.low_watermark} was reported without a closed generation"
-            )
+            self.sim.broken("cdc_low_watermark", f"{command.low_watermark} was reported without a close")
         positions = {position.partition: position.offset for position in command.positions}
         for name, (where, row) in sorted(self._rows.items()):
             if row.timestamp < command.low_watermark and where[1] >= positions.get(where[0], 0):
@@ -213,10 +199,7 @@ class Cdc(Check):
             if verdict == "" and below is not None and below.timestamp < command.low_watermark:
                 letter = self._letters.get(place)
                 if place not in self._complete and (letter is None or letter.reason != "generation_closed"):
-                    self.sim.broken(
-                        "cdc_low_watermark",
-                        f"{place} is below the low-watermark {command.low_watermark}, but not durable",
-                    )
+                    self.sim.broken("cdc_low_watermark", f"{place} is below {command.low_watermark}, but not durable")
 
     def _close(self, before: ClusterState, after: ClusterState, name: str) -> None:
         index = next(number for number, found in enumerate(before.generations) if found.id == name)
@@ -242,9 +225,7 @@ class Cdc(Check):
         ttls = {table.cdc.ttl for state in states for table in state.tables.values() if table.cdc.enabled}
         begin = max(found.closed_at, before.generations[index + 1].timestamp)
         if found.closed is None or 0 in ttls or expired_at < begin + max(ttls, default=0) * SECOND:
-            self.sim.broken(
-                "cdc_expiry", f"{name} expires at {expired_at}, but its rows have the TTLs {sorted(ttls)} s"
-            )
+            self.sim.broken("cdc_expiry", f"{name} expires at {expired_at}, but has the TTLs {sorted(ttls)} s")
 
     def _forget(self, before: ClusterState, after: ClusterState, name: str) -> None:
         """Check that only streams are deleted, and only those of expired generations."""
@@ -302,13 +283,9 @@ class Cdc(Check):
             if mutation is not None and mutation.timestamp <= record.time + window_of(known):
                 use = max(use, mutation.timestamp)
             if use >= known.settled.until:
-                self.sim.broken(
-                    "cdc_settled", f"{place} uses {use}, the validation watermark is {known.settled.until} ({epoch})"
-                )
+                self.sim.broken("cdc_settled", f"{place} uses {use}, the watermark is {known.settled.until} ({epoch})")
             if use >= min(writer.horizon, self._horizon[writer.name]):
-                self.sim.broken(
-                    "cdc_horizon", f"{place} uses {use}, not below the write lease {writer.horizon} ({epoch})"
-                )
+                self.sim.broken("cdc_horizon", f"{place} uses {use}, not below the lease {writer.horizon} ({epoch})")
             if place in self._decided:
                 self.sim.broken("cdc_twice", f"{place} was decided twice")
             self._decided[place] = DecidedMutation(epoch, use)
@@ -470,9 +447,7 @@ class Cdc(Check):
             return
         closings = [closing for closing in self._closings if timestamp < closing.low_watermark]
         if not any(place[1] >= closing.ends.get(place[0], 0) for closing in closings):
-            self.sim.broken(
-                "cdc_letters", f"{place} was rejected as generation_closed, but was written before the close"
-            )
+            self.sim.broken("cdc_letters", f"{place} was rejected as generation_closed, but is older than the close")
         if not any(closing.skewed for closing in closings):
             self.sim.broken("cdc_letters", f"{place} was rejected as generation_closed, although the clock was right")
 

@@ -2,8 +2,8 @@
 
 The model is the audit's (``ringlog_audit.rules.images``): a heap of facts for each partition of a table, and a new heap
 each time the table's images begin. Columns are those of the version that reads a write. Options are those of the newest
-version that applies at its append time. Images end in a source partition with a write at whose append time the table
-has none. If no table has images, they end everywhere at once.
+version that applies at its append time. Images end in a source partition with a write, if the table has none at its
+append time. If no table has images, they end everywhere at once.
 """
 
 from __future__ import annotations

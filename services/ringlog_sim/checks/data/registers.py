@@ -1,9 +1,9 @@
 """Registers and the log from the clients' view: histories are linearizable, and guaranteed writes are not lost.
 
 The replicas' answers are compared with the check's own ledger: each replica's admitted and unanswered writes, and its
-acknowledgements. At the end, each register and the log must be linearizable. After a write or read at QUORUM or ALL has
-succeeded, every majority of the current readers must have its value, because a reader at the newest epoch may ask
-exactly these replicas.
+acknowledgements. At the end, each register and the log must be linearizable. After a successful
+write or read at QUORUM or ALL, every majority of the current readers must have its value. A reader at the newest epoch
+may ask exactly these replicas.
 
 After a reset of a zone partition, the survivor of a tablet must have, before it is read, all values that the replicas
 up since then had at the reset. No write may be lost if these are a majority of the group, or if the reset does not
@@ -133,9 +133,7 @@ class RegistersCheck(Check):
         if not self._is_of_the_log(state):
             self.sim.broken("another_log", f"{node} serves a state of epoch {epoch} that the log never had")
         if epoch < self._acked.get(node, 0):
-            self.sim.broken(
-                "served_below_ack", f"{node} serves epoch {epoch}, but has acknowledged {self._acked[node]}"
-            )
+            self.sim.broken("served_below_ack", f"{node} serves {epoch}, but acknowledged {self._acked[node]}")
         if self._reused:
             self._check_reused(node, state)
 
@@ -165,9 +163,7 @@ class RegistersCheck(Check):
         if isinstance(found, Behind):
             mattered = max(planned.changed.get(part, 0) for part in PLACED_BY)
             if max(mattered, planned.history.first) <= state.epoch:
-                self.sim.broken(
-                    "waits_in_vain", f"{node} at {state.epoch} waits for {found.epoch}, but only {mattered} is needed"
-                )
+                self.sim.broken("waits_in_vain", f"{node} at {state.epoch} waits for {found.epoch}, needed: {mattered}")
         elif isinstance(found, int) or found.refused != NOT_READY:
             here, there = _serves(state, key, is_write), _serves(planned, key, is_write)
             if here == there == NOBODY:
@@ -183,7 +179,7 @@ class RegistersCheck(Check):
         taken = self._admitted[node].pop(reply.number, 0)
         if reply.epoch < taken:
             self.sim.broken(
-                "answered_as_of", f"{node} accepted a write at epoch {taken}, but answers with epoch {reply.epoch}"
+                "answered_as_of", f"{node} accepted a write at {taken}, but answers with epoch {reply.epoch}"
             )
 
     def acked(self, ack: NodeAck) -> None:

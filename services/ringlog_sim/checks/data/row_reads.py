@@ -1,8 +1,8 @@
 """Reads of rows, compared with every accepted write.
 
 A read at a position must return all accepted writes below it. A read at QUORUM must return everything that an earlier
-read at QUORUM returned. The check derives the permitted replicas from the log's own states: a node counts if it was a
-read replica of the key at every epoch from that of its answer to that of the result.
+read at QUORUM returned. The check derives the permitted replicas from the log's own states. A node counts if it was a
+read replica of the key at every epoch from its answer to the result.
 """
 
 from __future__ import annotations

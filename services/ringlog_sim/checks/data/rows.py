@@ -1,4 +1,4 @@
-"""Nodes' rows and answers, compared with every accepted write: none is missing, and there are no others.
+"""Nodes' rows and answers, compared with every accepted write: none is missing, and none is added.
 
 Newer writes of a partition supersede older ones. The model of that covers only the writes of the simulated load: no
 static columns, no collections, no times to live.
@@ -207,9 +207,7 @@ class RowsCheck(Check):
         for version in stored:
             group = _group(groups, version.token)
             if group is None or me not in [replica.node for replica in group.write]:
-                self._broken(
-                    me, f"stores {version.partition_key!r} at epoch {state.epoch}, but is not a write replica of it"
-                )
+                self._broken(me, f"stores {version.partition_key!r} at epoch {state.epoch}, but is not a replica")
         values = {version.value for version in stored}
         if not values <= self._writes.must():
             self._broken(me, "stores rows that no client wrote or that were rejected")

@@ -46,7 +46,7 @@ class Beginnings(Check):
         self._unmarked[after.epoch] = ends.unmarked_bytes
 
     def begins(self, reader: str, start: Start) -> None:
-        """Check the state with which a reader begins."""
+        """Check the first state of a reader."""
         epoch, states = start.state.epoch, self.sim.log.states
         if start.position == 0 and self._begin:
             self.sim.broken("log_ends", f"{reader} finds no start point, the log begins at {self._begin}")

@@ -20,8 +20,8 @@ plans on a report from before a node's capacity was set.
 
 *Any migration.* All operations in flight wait for a drain, no rack is filled, and new moves exceed no streaming limit.
 
-*At the end.* No single move is still right: hosts and shards are as even as moves can make them, within each host's
-share of a table, and a leaving node has no tablet that another node could take. ``ringlog_sim.runner.rest`` asks the
+*At the end.* No single move is still right. Hosts and shards are as even as moves can make them, within each host's
+share of a table. A leaving node has no tablet that another node could take. ``ringlog_sim.runner.rest`` asks the
 balancer itself whether a plan remains.
 """
 
@@ -140,7 +140,7 @@ class ModelledPlacement:
             self._weigh((move.from_.node, move.from_.shard), -size)
 
     def held(self, table: str, node: str) -> int:
-        """Return the number of the table's tablets of which the node has a replica."""
+        """Return the number of the table's replicas on the node."""
         return sum(node in dict(places) for (name, _), places in self.places.items() if name == table)
 
     def share(self, table: str, node: Node) -> int:

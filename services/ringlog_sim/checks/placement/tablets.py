@@ -3,9 +3,9 @@ commands and the initial tablets of a table.
 
 A tablet is two lists and the name of a stage. The readers and writers of each stage are defined here a second time, as
 text (``STAGES``). An entry that the model does not allow, or a tablet that differs in the state, is a defect. In each
-stage, every read quorum must intersect every write quorum of this stage and of the adjacent ones, tested set by set,
-because requests that were planned one stage apart may overlap. The register checks cover loss after the reset of a
-partition. A salvage that admits no loss continues only while a majority of the tablet's nodes is up.
+stage, every read quorum must intersect every write quorum of this stage and of the adjacent ones, because requests
+that were planned one stage apart may overlap. The check tests each pair of sets. The register checks cover loss after
+the reset of a partition. A salvage that admits no loss continues only while a majority of the tablet's nodes is up.
 """
 
 from __future__ import annotations
@@ -250,8 +250,8 @@ class TabletModel:
             tablet.enter(BACK[2] if tablet.stage == "allow_write_both_read_old" else BACK[1], epoch)
 
     def _reset(self, command: ResetPartitions, before: ClusterState, after: ClusterState) -> None:
-        """Model a reset: all nodes with all rows of a tablet give them to the node with which its partition
-        restarts.
+        """Model a reset: all nodes with all rows of a tablet give them to the first node of the restarted
+        partition.
         """
         zone, mode = command.zone, before.zones[command.zone].mode
         tables = [name for name in self.tables if before.keyspaces[name.partition(".")[0]].replication.zone == zone]

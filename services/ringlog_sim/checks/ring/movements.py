@@ -268,7 +268,7 @@ class Movements:
         return None
 
     def _parting(self, node: str) -> SeenMovement | None:
-        """Return the movement with which a node leaves, or None."""
+        """Return the movement of a leaving node, or None."""
         moves = [m for m in self.flying.values() if m.replaced == node or (m.gone and not m.tokens and m.node == node)]
         return moves[0] if moves else None
 
@@ -327,7 +327,7 @@ class Movements:
         return tuple(found)
 
     def _locks(self, move: SeenMovement) -> tuple[tuple[str, int, int, int], ...]:
-        """Return the current ranges in which something changes, is split, is merged, or is streamed."""
+        """Return the current ranges that are changed, split, merged or streamed."""
         locked = []
         for key, layout in sorted(self.layouts.items()):
             inside = {change.end for change in move.exchanges if change.key == key}

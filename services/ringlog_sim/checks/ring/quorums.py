@@ -97,7 +97,7 @@ class Quorums(Check):
         return SeenRanges(state.epoch, None, ranges, keys)
 
     def _serving(self) -> dict[str, int]:
-        """Return, for each node, the epoch below which it answers no request."""
+        """Return, for each node, the lowest epoch of requests that it answers."""
         truth: Acknowledgements = self.sim.shared["acknowledgements"]
         serving = dict(truth.acknowledged)
         for node, found in sorted(self.sim.shared["nodes"].items()):

@@ -73,8 +73,7 @@ class LowerCdcWriter(Command):
     incarnation: Annotated[str, "Current incarnation of the writer. It must be fenced."]
     horizon: Annotated[
         int,
-        "New write lease in microseconds. All writes that the writer has routed have a timestamp and append time below "
-        "it.",
+        "New write lease in microseconds. Each routed write has its timestamp and append time below it.",
     ]
     reason: Annotated[str, "Reason and evidence, in the operator's words."]
 
