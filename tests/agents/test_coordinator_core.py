@@ -35,7 +35,7 @@ from ringlog.protocol.coordinator.core import (
 from ringlog.protocol.validator.limits import too_far_ahead
 from ringlog.wire.records import NodeAck
 
-from .finish import NOW, acks_of, finish_operations, known
+from .operation_runner import NOW, acks_of, finish_operations, known
 from .world import World
 
 LEAD_US = 2_000_000

@@ -15,7 +15,7 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import Command, Replication
 from ringlog.protocol.coordinator.core import ROLE, propose
 
-from .finish import acks_of, finish_operations, known
+from .operation_runner import acks_of, finish_operations, known
 from .world import World
 
 SEED = bytes(16)

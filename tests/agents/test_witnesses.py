@@ -17,7 +17,7 @@ from ringlog.protocol.coordinator.ack_book import AckBook
 from ringlog.protocol.coordinator.core import CoordinatorView, propose, rejections
 from ringlog.protocol.coordinator.witnesses import complaints, reports_of, witnesses_of
 from ringlog.wire.records import NodeAck, RefusedProposal
-from tests.kernel.operations.drive import driven
+from tests.kernel.operations.driver import driven
 from tests.operator.test_waiting import all_acks, asked, goes_on
 
 Acks = dict[str, NodeAck]

@@ -17,7 +17,7 @@ from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from ringlog.runtime.draw import SeededDraw, draw_uuid
 from ringlog.wire.entries import author_entry
 from ringlog.wire.ids import new_state_id
-from tests.agents.finish import finish_operations
+from tests.agents.operation_runner import finish_operations
 
 AT = 1_700_000_000_000_000
 

@@ -18,7 +18,7 @@ from ringlog_sim.actors.cdc.job import SimCdcJob
 from ringlog_sim.devices.world import Chance, SimWorld
 from ringlog_sim.simulation import Simulation
 from tests.cdc.test_plan_store import part
-from tests.sim.carrying import run_steps
+from tests.sim.step_runner import run_steps
 
 
 @dataclass(frozen=True)

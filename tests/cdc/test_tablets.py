@@ -21,7 +21,7 @@ from ringlog_cdc.columnar.routing import RoutingTable
 from ringlog_cdc.plan.decisions import context_of, table_of
 from tests.kernel.entries import applied
 from tests.kernel.generations.test_tablet_streams import LOGGED, coordinated, cut, initial_state
-from tests.kernel.tablets import lives
+from tests.kernel.tablets import clusters
 
 KEYS = tuple(number.to_bytes(4, "big") for number in range(12))
 
@@ -67,7 +67,7 @@ def test_a_stored_context_returns_equal_streams(start: ClusterState) -> None:
 
 
 def test_a_write_of_a_dropped_table_keeps_its_streams(start: ClusterState) -> None:
-    again = replace(lives.create_table("t", TabletOptions(8), 2), cdc=LOGGED.cdc)
+    again = replace(clusters.create_table("t", TabletOptions(8), 2), cdc=LOGGED.cdc)
     state = applied(start, SettleVerdicts(5_000_000), DropTable("ks", "t"), again)
     table = table_of(stored(state), (), state)
     for key in KEYS:

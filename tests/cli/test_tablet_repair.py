@@ -18,7 +18,7 @@ from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from tests.cli.authoring import authoring, run
 from tests.kernel.entries import NODES, SEED, node
-from tests.kernel.tablets.lives import TABLE, create_table
+from tests.kernel.tablets.clusters import TABLE, create_table
 
 COUNT = 8
 

@@ -22,10 +22,10 @@ from ringlog.kernel.model.zones import NEVER, ZonePartition
 from ringlog.kernel.values import Command
 from ringlog.operator.views.views import NO_REPORTS
 from ringlog.wire.ids import time_of
-from tests.agents.finish import finish_operations
+from tests.agents.operation_runner import finish_operations
 from tests.cli.authoring import authoring
 from tests.cli.authoring import run as authoring_run
-from tests.kernel.zones.scenes import ids, letter, partition
+from tests.kernel.zones.states import ids, letter, partition
 from tests.tidy.files import ROOT
 
 

@@ -10,7 +10,7 @@ from ringlog.client.client import Client, Logs
 from ringlog.client.creation.creation import found
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
-from tests.log.faulty import FaultyLog
+from tests.log.faulty_log import FaultyLog
 
 
 @pytest.fixture

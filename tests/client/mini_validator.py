@@ -32,7 +32,7 @@ from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import decode_command
 from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, CommandRequest, Result, decode_requests, encode_result
-from tests.log.committing import FateOpen, commit
+from tests.log.commit_driver import FateOpen, commit
 
 
 class MiniValidator:

@@ -29,7 +29,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import acknowledged, gate
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.values import Witness
-from tests.kernel.operations.drive import at_every_stage, joining
+from tests.kernel.operations.driver import at_every_stage, joining
 from tests.kernel.ownership.rings import a_cluster
 
 TOKEN = 150

@@ -34,7 +34,7 @@ from ringlog.wire.commands import encode_command
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import REJECTED, CommandRequest, Result, decode_request, decode_requests, encode_result
 from tests.client.mini_validator import MiniValidator
-from tests.log.faulty import Fault, FaultyLog
+from tests.log.faulty_log import Fault, FaultyLog
 
 ID = "01890000-0000-7000-8000-000000000001"
 DROP = DropKeyspace("nowhere")

@@ -15,7 +15,7 @@ from ringlog.client.creation.schemas import incompatibilities
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
 from ringlog_schemas import CatalogueSchema, current, fingerprint_of
-from tests.log.faulty import Fault, FaultyLog
+from tests.log.faulty_log import Fault, FaultyLog
 from tests.waiting import at_once
 
 

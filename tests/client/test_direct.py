@@ -18,7 +18,7 @@ from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, WithdrawnResult
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
-from tests.log.faulty import Fault, FaultyLog
+from tests.log.faulty_log import Fault, FaultyLog
 from tests.waiting import at_once
 
 OTHER = Author("other", SystemClock(), SystemDraw())

@@ -34,7 +34,7 @@ from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRIT
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.values import Replication
 from tests.kernel.entries import applied
-from tests.kernel.operations.drive import admitted, driven, report_of
+from tests.kernel.operations.driver import admitted, driven, report_of
 from tests.node.world import begin_join, cluster, name_of, step
 
 PAGE = Path(__file__).parents[2] / "docs/concepts/consistency.md"

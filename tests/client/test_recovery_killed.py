@@ -21,7 +21,7 @@ from ringlog.log.errors import CopiesUndecided, LogNotEmpty
 from ringlog.log.memory import MemoryKeyed, MemoryLog
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
-from tests.client.test_recovering import archive, cluster, copy
+from tests.client.test_recovery import archive, cluster, copy
 from tests.log.test_snapshots import Cluster
 
 __all__ = ("archive", "cluster", "copy")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from .broker import Broker
-from .figures import Figures
+from .cost_tables import Figures
 from .world import World
 
 HERE = Path(__file__).parent

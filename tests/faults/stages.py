@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tests.system.registers_load import Load
 
-from .figures import Figures
+from .cost_tables import Figures
 
 
 def killed_in_each(

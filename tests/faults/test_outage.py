@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .broker import Broker
-from .figures import Figures
+from .cost_tables import Figures
 from .waiting import until
 from .world import RECOVERY_S, World
 

@@ -42,7 +42,7 @@ from tests.system.registers_load import Load
 from tests.system.tablets_cluster import TABLE, TABLETS, TabletsCluster, TabletWatch
 
 from .broker import Broker
-from .figures import Figures
+from .cost_tables import Figures
 from .stages import killed_in_each
 
 pytestmark = [pytest.mark.slow]

@@ -18,7 +18,7 @@ from ringlog.kernel.sections import SCHEMA
 from ringlog.log.kafka.topics import ACKS, CDC, MUTATIONS, REQUESTS, RESULTS, admin_client, topic_name
 
 from .broker import Broker
-from .figures import Figures
+from .cost_tables import Figures
 from .waiting import until
 from .world import RECOVERY_S, ROLES, World
 

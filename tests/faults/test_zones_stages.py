@@ -27,7 +27,7 @@ from tests.system.registers_cluster import DEADLINE_S, Harm, RegistersCluster, W
 from tests.system.registers_load import Load
 
 from .broker import Broker
-from .figures import Figures
+from .cost_tables import Figures
 from .stages import killed_in_each
 
 pytestmark = [pytest.mark.slow]

@@ -38,7 +38,7 @@ from tests.stopping import stop
 
 from .broker import Broker
 from .checks import Checker
-from .figures import Figures
+from .cost_tables import Figures
 from .load import KEYSPACE, TABLE, Commands, Mutations
 from .observers import Observers
 from .processes import Process, children, last_argument, signal_to

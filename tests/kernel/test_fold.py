@@ -21,7 +21,7 @@ from ringlog.kernel.ownership.placements import canonical, nodes_of
 from ringlog.kernel.registry import CODES, RULES
 from ringlog.kernel.values import Replication
 from tests.kernel.entries import CLUSTER, applied, entry, founded, node, uuid
-from tests.kernel.operations.drive import SEED, advance_of
+from tests.kernel.operations.driver import SEED, advance_of
 
 OTHER = uuid(9, space=9)
 

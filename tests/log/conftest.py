@@ -17,8 +17,8 @@ from ringlog.protocol.submission.results import EntryChain
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
-from tests.log.faulty import FaultyLog
-from tests.log.once import founded
+from tests.log.exactly_once import founded
+from tests.log.faulty_log import FaultyLog
 
 ChainMaker = Callable[..., EntryChain]
 

@@ -15,8 +15,8 @@ from ringlog.log.author import Author
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.submission.results import CommitOutcome, EntryChain
-from tests.log.committing import FateOpen, commit, settle
-from tests.log.faulty import Fault, FaultyLog
+from tests.log.commit_driver import FateOpen, commit, settle
+from tests.log.faulty_log import Fault, FaultyLog
 
 ChainMaker = Callable[..., EntryChain]
 

@@ -26,8 +26,8 @@ from ringlog.protocol.submission.results import CommitOutcome, EntryChain
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
-from tests.log.committing import FateOpen, commit
-from tests.log.once import founded
+from tests.log.commit_driver import FateOpen, commit
+from tests.log.exactly_once import founded
 
 ChainMaker = Callable[..., EntryChain]
 

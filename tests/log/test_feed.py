@@ -26,7 +26,7 @@ from ringlog.log.replicas.aio import AsyncReplica
 from ringlog.log.replicas.feed import LARGE_WEIGHT, Feed, weight_of
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.submission.results import EntryChain
-from tests.log.faulty import FaultyLog
+from tests.log.faulty_log import FaultyLog
 
 Write = Callable[[int], None]
 

@@ -31,7 +31,7 @@ from ringlog.log.replicas.identity import (
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
-from tests.log.once import appended, founded
+from tests.log.exactly_once import appended, founded
 from tests.node.data_world import until
 
 WATCH_S = 0.05

@@ -36,7 +36,7 @@ from ringlog.protocol.submission.results import EntryChain
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import encode_entry
-from tests.log.faulty import FaultyLog
+from tests.log.faulty_log import FaultyLog
 from tests.node.data_world import until
 
 ChainMaker = Callable[..., EntryChain]

@@ -19,9 +19,9 @@ from ringlog.node.protocol.acks import Keep
 from ringlog.node.reports.acks import Acks
 from ringlog.node.retry import Stopped
 from tests.kernel.entries import Noop, applied, founded
-from tests.kernel.operations.drive import at_every_stage, joining
+from tests.kernel.operations.driver import at_every_stage, joining
 from tests.kernel.ownership.rings import a_cluster
-from tests.kernel.tablets import lives
+from tests.kernel.tablets import clusters
 
 WORDS: AckContent = ((), ())
 FAR = {"A": [100], "B": [200], "C": [300], "D": [1_000], "E": [1_100], "F": [1_200], "X": []}
@@ -109,11 +109,11 @@ def test_an_acknowledgement_is_renewed_before_the_log_prunes_its_epoch() -> None
 
 
 def test_the_nodes_of_a_tablet_acknowledge_its_stage_at_once() -> None:
-    before = lives.with_table(lives.three_racks(), lives.factor(2), 4)
-    move = lives.migration(before)
-    state = lives.started(before, move)
-    transition = state.tablets[lives.TABLE].transitions[0]
-    concerned = {one.node for one in (*transition.next, *lives.tablet(before).replicas)}
+    before = clusters.with_table(clusters.three_racks(), clusters.factor(2), 4)
+    move = clusters.migration(before)
+    state = clusters.started(before, move)
+    transition = state.tablets[clusters.TABLE].transitions[0]
+    concerned = {one.node for one in (*transition.next, *clusters.tablet(before).replicas)}
     asked = set()
     for name in state.nodes:
         node = Node(name)

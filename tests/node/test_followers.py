@@ -39,7 +39,7 @@ from ringlog.protocol.rebalancer.zone_groups import (
 from ringlog.wire.records import NodeAck
 from ringlog_sim.actors.nodes.kept_rows import SimRows
 from ringlog_sim.devices.world import SimWorld
-from tests.kernel.zones.scenes import cancel, done, ids, partition, switch, trigger, with_zone
+from tests.kernel.zones.states import cancel, done, ids, partition, switch, trigger, with_zone
 
 PARTITIONS = 2
 

@@ -34,60 +34,60 @@ from ringlog.wire.acks import key_of
 from ringlog.wire.data import Key, RegisterCell
 from ringlog.wire.records import NodeLoad
 from tests.kernel.entries import applied
-from tests.kernel.tablets import lives
+from tests.kernel.tablets import clusters
 
 MASTER = "a-master-of-many-letters"
-STATE = lives.with_table(lives.three_racks(), lives.factor(3), 8)
+STATE = clusters.with_table(clusters.three_racks(), clusters.factor(3), 8)
 
 
 def test_rows_and_registers_count_for_the_tablet_of_their_token() -> None:
-    tablets = STATE.tablets[lives.TABLE]
-    keys = [Key(lives.TABLE, token_of(name), name) for name in (b"a", b"b", b"c", b"d")]
-    foreign = [Key(other, 0, b"x") for other in ("ks", lives.TABLE + "x", "zz")]
+    tablets = STATE.tablets[clusters.TABLE]
+    keys = [Key(clusters.TABLE, token_of(name), name) for name in (b"a", b"b", b"c", b"d")]
+    foreign = [Key(other, 0, b"x") for other in ("ks", clusters.TABLE + "x", "zz")]
     cells = CellMap().with_newest((key, RegisterCell(1, b"x" * 100)) for key in (*keys, *foreign))
     rows = [(token_of(b"e"), 1_000), (token_of(b"a"), 10)]
     wanted = dict.fromkeys(range(8), 0)
     for token, size in (*((key.token, 118) for key in keys), *rows):
         wanted[tablets.index_of(token)] += size
-    found = sizes_of(STATE, lives.TABLE, chain(rows, cells.sizes(lives.TABLE)))
+    found = sizes_of(STATE, clusters.TABLE, chain(rows, cells.sizes(clusters.TABLE)))
     assert found == {index: size for index, size in wanted.items() if size}
 
 
 def test_a_node_without_tablets_reports_an_empty_load() -> None:
-    assert sizes_of(STATE, lives.TABLE, CellMap().sizes(lives.TABLE)) == {}
+    assert sizes_of(STATE, clusters.TABLE, CellMap().sizes(clusters.TABLE)) == {}
 
 
 def test_rates_are_of_the_last_whole_period() -> None:
-    served, tablets = ServedRequests(), STATE.tablets[lives.TABLE]
+    served, tablets = ServedRequests(), STATE.tablets[clusters.TABLE]
     first, last = tablets.ends[0], tablets.ends[7]
     assert served.rates(STATE, 0) == {READS: {}, WRITES: {}}
     for _ in range(90):
-        served.count_request(READS, STATE, lives.TABLE, first)
-    served.count_request(WRITES, STATE, lives.TABLE, last)
+        served.count_request(READS, STATE, clusters.TABLE, first)
+    served.count_request(WRITES, STATE, clusters.TABLE, last)
     for space in ("ks", "ks.none"):
         served.count_request(WRITES, STATE, space, last)
-    assert served.rates(STATE, 30_000_000) == {READS: {lives.TABLE: {0: 3}}, WRITES: {lives.TABLE: {7: 1}}}
-    served.count_request(READS, STATE, lives.TABLE, last)
-    whole = {READS: {lives.TABLE: {0: 2, 7: 1}}, WRITES: {lives.TABLE: {7: 1}}}
+    assert served.rates(STATE, 30_000_000) == {READS: {clusters.TABLE: {0: 3}}, WRITES: {clusters.TABLE: {7: 1}}}
+    served.count_request(READS, STATE, clusters.TABLE, last)
+    whole = {READS: {clusters.TABLE: {0: 2, 7: 1}}, WRITES: {clusters.TABLE: {7: 1}}}
     assert served.rates(STATE, SELDOM_US) == whole, "91 reads in a minute"
-    served.count_request(READS, STATE, lives.TABLE, first)
+    served.count_request(READS, STATE, clusters.TABLE, first)
     assert served.rates(STATE, SELDOM_US + 1_000_000) == whole, "a second is too short"
-    assert served.rates(STATE, 2 * SELDOM_US) == {READS: {lives.TABLE: {0: 1}}, WRITES: {}}
+    assert served.rates(STATE, 2 * SELDOM_US) == {READS: {clusters.TABLE: {0: 1}}, WRITES: {}}
 
 
 def test_read_weight_moves_hot_tablets() -> None:
     """Two nodes store the same bytes; all reads go to tablets of one of them."""
-    state = lives.with_table(lives.cluster(lives.register(1), lives.register(2)), lives.factor(1), 16)
-    tablets, reports = state.tablets[lives.TABLE], Reports()
+    state = clusters.with_table(clusters.cluster(clusters.register(1), clusters.register(2)), clusters.factor(1), 16)
+    tablets, reports = state.tablets[clusters.TABLE], Reports()
     busy = tablets.replicas(0)[0].node
     heard = []
     for node in sorted(state.nodes):
         served, own = ServedRequests(), own_tablets(state, node)
         served.rates(state, 0)
-        for number in own[lives.TABLE] if node == busy else ():
+        for number in own[clusters.TABLE] if node == busy else ():
             for _ in range(600):
-                served.count_request(READS, state, lives.TABLE, tablets.ends[number])
-        sizes = {lives.TABLE: dict.fromkeys(own[lives.TABLE], 2**30)}
+                served.count_request(READS, state, clusters.TABLE, tablets.ends[number])
+        sizes = {clusters.TABLE: dict.fromkeys(own[clusters.TABLE], 2**30)}
         heard.append(ReceivedLoad(load_of(state, node, own, sizes, 0, served.rates(state, SELDOM_US)), 1))
     reports = take(reports, heard, state)
     assert not advise(state, measured(reports, state)).moves
@@ -98,7 +98,7 @@ def test_read_weight_moves_hot_tablets() -> None:
 
 
 def test_a_node_reports_after_catching_up_and_then_on_schedule() -> None:
-    row_replica = RowReplica(STATE.tablets[lives.TABLE].nodes[0])
+    row_replica = RowReplica(STATE.tablets[clusters.TABLE].nodes[0])
     row_replica.state = STATE
     waits, published = [0], list[tuple[int, NodeLoad]]()
 
@@ -121,7 +121,7 @@ def test_a_node_reports_after_catching_up_and_then_on_schedule() -> None:
         run_steps(report_loads(row_replica), perform)
     assert [wait for wait, _ in published] == [3, 6]
     (table,) = published[0][1].tables
-    assert (table.table, set(table.bytes)) == (lives.TABLE, {7})
+    assert (table.table, set(table.bytes)) == (clusters.TABLE, {7})
     judged = [[(each.partition, each.offset) for each in load.judged] for _, load in published]
     assert judged == [[(0, 20), (1, 30)], [(0, 60), (1, 50)]]
 

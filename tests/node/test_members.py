@@ -17,7 +17,7 @@ from ringlog.node.protocol.groups import Member
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.protocol.rebalancer.zone_groups import HAS, RETURNED, session
-from tests.kernel.zones.scenes import NoRows, cancel, done, down, ids, partition, trigger, with_zone
+from tests.kernel.zones.states import NoRows, cancel, done, down, ids, partition, trigger, with_zone
 
 
 def begin_growth(partitions: int = 1) -> ClusterState:

@@ -22,7 +22,7 @@ from ringlog.node.registers.journal import recover
 from ringlog.node.registers.registers import Reply
 from ringlog.wire.data import NOT_MEMBER, Cells, Key, ReadRequest, RegisterCell, WriteRequest
 from tests.kernel.entries import applied
-from tests.kernel.operations.drive import report_of
+from tests.kernel.operations.driver import report_of
 from tests.node.data_world import until
 from tests.node.world import begin_join, cluster, name_of, step
 

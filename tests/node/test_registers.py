@@ -22,7 +22,7 @@ from ringlog.node.registers.cells import CellMap, CellSnapshot
 from ringlog.node.registers.registers import Behind, Durable, RegisterReplica, Reply
 from ringlog.wire.data import Key, RegisterCell, key_of, newest
 from tests.kernel.entries import applied
-from tests.kernel.operations.drive import report_of
+from tests.kernel.operations.driver import report_of
 from tests.node.world import begin_join, cluster, name_of, step
 
 KEY = Key("shop", 100, b"k")

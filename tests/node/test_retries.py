@@ -22,7 +22,7 @@ from ringlog.node import retry as retry
 from ringlog.node.retry import BrokerRetry, retry_until_answered
 from ringlog.node.stream_attempts import AGAIN_MOST_S, AGAIN_S, StreamAttempts, reportable_counts
 from tests.kernel.movements.clusters import placed, simple
-from tests.kernel.operations.drive import SEED, admitted, applied, driven
+from tests.kernel.operations.driver import SEED, admitted, applied, driven
 
 
 @pytest.fixture(autouse=True)

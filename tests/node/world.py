@@ -18,7 +18,7 @@ from ringlog.kernel.values import CdcOptions, Column, Replication, StreamReport,
 from ringlog.node.rows.partial_decode import head_of, partition_of
 from ringlog.wire.records import Cell, Mutation
 from tests.kernel.entries import applied, founded, node, uuid
-from tests.kernel.operations.drive import report_of, with_generation
+from tests.kernel.operations.driver import report_of, with_generation
 
 TABLE = "shop.orders"
 SEED = bytes(range(16))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.oneview.coordinating import Coordinator
+from tests.oneview.coordinator_script import Coordinator
 
 CLUSTER = """
     n1 and n2 are normal, with a keyspace of factor 2

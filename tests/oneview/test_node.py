@@ -4,7 +4,7 @@ ranges.
 
 from __future__ import annotations
 
-from tests.oneview.holding import Node
+from tests.oneview.row_replica_script import Node
 
 
 def play(story: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.oneview.reading import Reader
+from tests.oneview.replica_script import Reader
 
 Play = Callable[[str], None]
 

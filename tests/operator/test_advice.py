@@ -19,10 +19,10 @@ from ringlog.operator.views.waiting import WaitingFor, tablet_waiting, waiting
 from tests.kernel.entries import applied as folded
 from tests.kernel.entries import entry
 from tests.kernel.movements.clusters import network, placed, simple
-from tests.kernel.operations.drive import SEED, admitted, applied, decided, driven, stepped
-from tests.kernel.tablets import lives
-from tests.kernel.tablets.test_random_lives import drawn
-from tests.operator.printed import commands_of, state_after
+from tests.kernel.operations.driver import SEED, admitted, applied, decided, driven, stepped
+from tests.kernel.tablets import clusters
+from tests.kernel.tablets.test_random_histories import drawn
+from tests.operator.printed_commands import commands_of, state_after
 from tests.operator.test_waiting import KINDS, REQUESTS, all_acks
 
 PLACES = {f"n{number}": (f"dc1/r{number % 2}", [100 * number]) for number in range(1, 6)} | {"x": ("dc1/r1", [])}
@@ -71,7 +71,7 @@ def test_advice_for_operations_is_accepted(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_advice_for_tablets_is_accepted(seed: int) -> None:
     random = Random(seed)
-    state = lives.with_table(folded(lives.three_racks(), lives.register(8)), lives.factor(1 + seed % 3), 4)
+    state = clusters.with_table(folded(clusters.three_racks(), clusters.register(8)), clusters.factor(1 + seed % 3), 4)
     for step in range(120):
         for command in drawn(state, random):
             state = fold(state, entry(state, command)).state

@@ -17,9 +17,9 @@ from ringlog.operator.views.words import OPERATION_COLUMNS, operation_rows
 from ringlog.protocol.balancer.load_book import SILENT_US, LastReports
 from ringlog.protocol.roles import ROLES
 from tests.kernel import entries
-from tests.kernel.operations.drive import applied, driven
-from tests.kernel.zones.placed import with_data
-from tests.kernel.zones.scenes import down
+from tests.kernel.operations.driver import applied, driven
+from tests.kernel.zones.states import down
+from tests.kernel.zones.zone_keyspaces import with_data
 from tests.operator.test_waiting import asked
 
 AT_WORK = tuple(AgentView(role, "i", 1, 10, "active", 0, 1.0) for role in ROLES)

@@ -14,8 +14,8 @@ from ringlog.operator.intents.tablets import repair_tablets
 from ringlog.operator.tablet_repairs import TabletRepairs, repairs_of
 from ringlog.runtime.draw import SeededDraw
 from tests.kernel.entries import applied
-from tests.kernel.tablets import lives
-from tests.kernel.tablets.lives import TABLE
+from tests.kernel.tablets import clusters
+from tests.kernel.tablets.clusters import TABLE
 
 COUNT = 32
 
@@ -34,8 +34,8 @@ def after(work: TabletRepairs, state: ClusterState, *commands: Command) -> Clust
 
 
 def test_all_tablets_of_a_table_are_repaired_in_rounds() -> None:
-    state = lives.with_table(lives.three_racks(), lives.factor(3), COUNT)
-    assert lives.refused(state, command(state, ())) == "streaming_limit", "they exceed one entry"
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(3), COUNT)
+    assert clusters.refused(state, command(state, ())) == "streaming_limit", "they exceed one entry"
     work = repairs_of(state, state.tablets[TABLE])
     rounds = 0
     while work.left():
@@ -44,38 +44,38 @@ def test_all_tablets_of_a_table_are_repaired_in_rounds() -> None:
         state = after(work, state, command(state, chosen))
         assert work.next_round(state) == ((), None), "the next round waits"
         for number in chosen:
-            while lives.tablet(state, number).transition is not None:
-                state = after(work, state, lives.step(state, number))
+            while clusters.tablet(state, number).transition is not None:
+                state = after(work, state, clusters.step(state, number))
         rounds += 1
     assert (work.repaired, work.failed) == (set(range(COUNT)), {})
     assert 1 < rounds < COUNT
 
 
 def test_a_failed_repair_is_not_counted() -> None:
-    state = lives.with_table(lives.three_racks(), lives.factor(3), 4)
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(3), 4)
     work = repairs_of(state, state.tablets[TABLE], (2, 2))
     assert work.wanted == (2,)
     state = after(work, state, command(state, (2,)), RevertTablets((TabletRevert(TABLE, 2, "its disk is full"),)))
-    while lives.tablet(state, 2).transition is not None:
-        state = after(work, state, lives.step(state, 2))
+    while clusters.tablet(state, 2).transition is not None:
+        state = after(work, state, clusters.step(state, 2))
     assert (work.left(), work.repaired, work.failed) == ((), set(), {2: "its disk is full"})
     assert work.command(work.failed) == f"ringlog tablet repair {TABLE} 2"
 
 
 def test_an_earlier_repair_does_not_count() -> None:
-    state = lives.with_table(lives.three_racks(), lives.factor(3), 4)
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(3), 4)
     state = applied(state, command(state, (2,)))
     work = repairs_of(state, state.tablets[TABLE], (2,))
-    while lives.tablet(state, 2).transition is not None:
-        state = after(work, state, lives.step(state, 2))
+    while clusters.tablet(state, 2).transition is not None:
+        state = after(work, state, clusters.step(state, 2))
     assert work.left() == (2,)
 
 
 def test_a_tablet_that_cannot_be_repaired_is_named_after_the_others() -> None:
-    state = lives.with_table(lives.three_racks(), lives.factor(3), 8)
-    first = {node for node, _ in lives.places(lives.tablet(state))}
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(3), 8)
+    first = {node for node, _ in clusters.places(clusters.tablet(state))}
     other = next(
-        number for number in range(8) if {node for node, _ in lives.places(lives.tablet(state, number))} != first
+        number for number in range(8) if {node for node, _ in clusters.places(clusters.tablet(state, number))} != first
     )
     for node in sorted(first)[:2]:
         state = applied(state, DeclareDown(node, "disk"))
@@ -91,7 +91,7 @@ def test_a_tablet_that_cannot_be_repaired_is_named_after_the_others() -> None:
 
 
 def test_a_split_ends_the_rounds() -> None:
-    state = lives.with_table(lives.three_racks(), lives.factor(3), 4)
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(3), 4)
     work = repairs_of(state, state.tablets[TABLE])
     tablets = replace(with_transitions(state.tablets[TABLE], {}), made=state.epoch + 1)
     work.folded(state, replace(state, tablets=state.tablets.set(TABLE, tablets)))

@@ -28,7 +28,7 @@ from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import NodeAck
 from tests.cli.known_commands import unknown
 from tests.kernel.entries import applied
-from tests.kernel.tablets.lives import TABLE, factor, migration, started, tablet, three_racks, with_table
+from tests.kernel.tablets.clusters import TABLE, factor, migration, started, tablet, three_racks, with_table
 
 START = with_table(three_racks(), factor(1), 2)
 MOVE = migration(START)

@@ -36,10 +36,10 @@ from ringlog.wire.records import FailedTries, NodeAck
 from tests.cli.known_commands import unknown
 from tests.kernel.entries import applied as folded
 from tests.kernel.movements.clusters import network, placed, simple
-from tests.kernel.operations.drive import SEED, admitted, applied, at_every_stage, driven
-from tests.kernel.tablets import lives
-from tests.kernel.zones.placed import node_reports, of_coordinator, of_rebalancer, with_data
-from tests.kernel.zones.scenes import done, down, ids, moved, partition, tried
+from tests.kernel.operations.driver import SEED, admitted, applied, at_every_stage, driven
+from tests.kernel.tablets import clusters
+from tests.kernel.zones.states import done, down, ids, moved, partition, tried
+from tests.kernel.zones.zone_keyspaces import node_reports, of_coordinator, of_rebalancer, with_data
 
 HOUR = 3_600_000_000
 FIVE = {f"n{number}": ("dc1/r1", [100 * number]) for number in range(1, 6)} | {"x": ("dc1/r1", [])}
@@ -125,19 +125,19 @@ def test_a_queued_operation_names_those_ahead() -> None:
 
 def test_tablets_are_awaited_before_the_queue() -> None:
     """A leaving node still has tablets; a joining node waits until no tablet migrates."""
-    settled = lives.with_table(lives.three_racks(), lives.factor(2), 4)
-    full = lives.places(lives.tablet(settled))[0][0]
+    settled = clusters.with_table(clusters.three_racks(), clusters.factor(2), 4)
+    full = clusters.places(clusters.tablet(settled))[0][0]
     leaving, operation = admitted(settled, Leave(full))
-    moving = lives.joining(lives.started(settled, lives.migration(settled)), 7)
+    moving = clusters.joining(clusters.started(settled, clusters.migration(settled)), 7)
     (join,) = moving.operations
     name, held = (
         leaving.nodes[full].name,
-        sum(full in dict(lives.places(lives.tablet(settled, index))) for index in range(4)),
+        sum(full in dict(clusters.places(clusters.tablet(settled, index))) for index in range(4)),
     )
     assert held > 1
-    first = f"1 migrating tablet to arrive, the first is {lives.TABLE}/0 (allow_write_both_read_old)"
+    first = f"1 migrating tablet to arrive, the first is {clusters.TABLE}/0 (allow_write_both_read_old)"
     for state, one, text in (
-        (leaving, operation, f"the balancer to move {held} tablets of {lives.TABLE} away from {name}"),
+        (leaving, operation, f"the balancer to move {held} tablets of {clusters.TABLE} away from {name}"),
         (moving, join, first),
     ):
         acks = all_acks(state)
@@ -203,18 +203,18 @@ def test_a_replacement_that_streams_from_a_dead_node_is_cancelled_and_repeated()
 
 def test_a_replacement_that_moves_tablets_from_a_dead_node_continues_without_it() -> None:
     """It can be cancelled until the new node has a tablet. Then other replicas replace the tablets of a down node."""
-    state = lives.with_table(lives.three_racks(), lives.factor(3), 4)
-    old = lives.places(lives.tablet(state))[0][0]
-    state = folded(state, lives.register(7, state.nodes[old].rack), Replace(lives.node_id(7), old))
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(3), 4)
+    old = clusters.places(clusters.tablet(state))[0][0]
+    state = folded(state, clusters.register(7, state.nodes[old].rack), Replace(clusters.node_id(7), old))
     operation = f"replace-{state.epoch}"
     name = state.nodes[old].name
     dead = f"if {name} is permanently lost"
     (way,) = [way for way in waiting(state, state.operations[operation], {}).ways_out if dead in way]
     down_first = f"ringlog node down {name} --reason …, then ringlog node replace n7 {name}"
     assert way == f"{dead}: ringlog operation cancel {operation} --reason …, then {down_first}"
-    shard = Shard(old, lives.places(lives.tablet(state))[0][1])
-    move = TabletMigration(lives.TABLE, 0, "migration", shard, Shard(lives.node_id(7), 0))
-    state = lives.settled(lives.started(state, move))
+    shard = Shard(old, clusters.places(clusters.tablet(state))[0][1])
+    move = TabletMigration(clusters.TABLE, 0, "migration", shard, Shard(clusters.node_id(7), 0))
+    state = clusters.settled(clusters.started(state, move))
     (way,) = [way for way in waiting(state, state.operations[operation], {}).ways_out if dead in way]
     assert way == f"{dead}, continue without it: ringlog node down {name} --reason …"
     state = folded(state, DeclareDown(old, "fire"))
@@ -253,10 +253,10 @@ def test_losses_of_an_assassination_are_predicted() -> None:
     told = dry_run(state, named(Assassinate("n3")), SeededDraw(b"x"))
     assert told.startswith("3 ranges have replicas without all")
     assert "rows of 2 ranges may be lost" in told
-    tablets = lives.with_table(lives.three_racks(), lives.factor(1), 6)
-    alone = applied(tablets, DeclareDown(lives.places(lives.tablet(tablets))[0][0], "disk"))
-    told = dry_run(alone, named(Assassinate(lives.places(lives.tablet(tablets))[0][0])), SeededDraw(b"x"))
-    assert told.endswith(f"tablets that may lose rows: 1, the first is {lives.TABLE}/0")
+    tablets = clusters.with_table(clusters.three_racks(), clusters.factor(1), 6)
+    alone = applied(tablets, DeclareDown(clusters.places(clusters.tablet(tablets))[0][0], "disk"))
+    told = dry_run(alone, named(Assassinate(clusters.places(clusters.tablet(tablets))[0][0])), SeededDraw(b"x"))
+    assert told.endswith(f"tablets that may lose rows: 1, the first is {clusters.TABLE}/0")
 
 
 def test_attempts_of_another_log_do_not_count() -> None:

@@ -57,7 +57,7 @@ from ringlog.wire.records import (
 )
 from tests.kernel.entries import entry
 from tests.kernel.test_invariants import lives
-from tests.protocol.test_what_is_read import draining, zoned
+from tests.protocol.test_declared_reads import draining, zoned
 
 NUMBERS = (0, 0, 1, 1, 2, 7, -1, 255, 1 << 20, 1 << 31, 1 << 48, (1 << 62), (1 << 63) - 1, -(1 << 63))
 TEXTS = (

@@ -19,8 +19,8 @@ from ringlog.protocol.rebalancer.data_nodes import (
 )
 from ringlog.wire.ids import time_of
 from tests.kernel.entries import applied
-from tests.kernel.zones.placed import with_data
-from tests.kernel.zones.scenes import done, ids, joined, left, with_zone
+from tests.kernel.zones.states import done, ids, joined, left, with_zone
+from tests.kernel.zones.zone_keyspaces import with_data
 
 FIVE = {"scale_up": 5, "scale_down": 5}
 

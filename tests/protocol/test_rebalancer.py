@@ -38,8 +38,7 @@ from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.wire.ids import time_of
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import applied
-from tests.kernel.zones.placed import with_data
-from tests.kernel.zones.scenes import (
+from tests.kernel.zones.states import (
     NoRows,
     done,
     down,
@@ -55,6 +54,7 @@ from tests.kernel.zones.scenes import (
     trigger,
     with_zone,
 )
+from tests.kernel.zones.zone_keyspaces import with_data
 
 
 class Late(NoRows):

@@ -11,7 +11,7 @@ from ringlog.kernel.values import StreamReport, Witness
 from ringlog.protocol.coordinator.tablet_steps import tablet_steps
 from ringlog.protocol.validator.values import ENTRY_BYTES_MAX
 from ringlog.wire.commands import encode_command
-from tests.kernel.tablets.lives import TABLE, cluster, factor, register, with_table
+from tests.kernel.tablets.clusters import TABLE, cluster, factor, register, with_table
 
 COUNT = 4_096
 

@@ -28,7 +28,8 @@ from ringlog.node.registers.registers import (
 from ringlog.protocol.rebalancer.core import ROLE
 from ringlog.protocol.rebalancer.zone_groups import HAS, awaited, session
 from ringlog.wire.data import NOT_MEMBER, RegisterCell, key_of
-from tests.kernel.zones.placed import (
+from tests.kernel.zones.states import NoRows, done, down, ids, partition, reset, shown, switch, tried, trigger
+from tests.kernel.zones.zone_keyspaces import (
     REPLICATION,
     TABLE,
     create_table,
@@ -40,7 +41,6 @@ from tests.kernel.zones.placed import (
     with_data,
     zone_only,
 )
-from tests.kernel.zones.scenes import NoRows, done, down, ids, partition, reset, shown, switch, tried, trigger
 
 KEY, CELL = key_of(TABLE, b"seat-12A"), RegisterCell(7, b"taken")
 

@@ -28,8 +28,8 @@ from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updat
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES, IdleZones
 from ringlog.protocol.rebalancer.zone_tablets import migrations
 from ringlog.protocol.rebalancer.zone_waits import MISPLACED, waits_of
-from tests.kernel.zones.placed import TABLE, node_reports, of_coordinator, with_data
-from tests.kernel.zones.scenes import cancel, done, down, ids, joined, partition, reset, restart, to, tried, with_zone
+from tests.kernel.zones.states import cancel, done, down, ids, joined, partition, reset, restart, to, tried, with_zone
+from tests.kernel.zones.zone_keyspaces import TABLE, node_reports, of_coordinator, with_data
 
 LETTERS = "ABCDEF"
 FOREVER = 10**17

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from ringlog.kernel.commands.placement.rebalances import CancelRebalance, TriggerRebalance
 from ringlog.kernel.commands.placement.zones import AlterZone, SetDataNodes
 from ringlog_sim.mutants.plant import bugs_of, planted
-from tests.kernel.zones.scenes import ids, partition
+from tests.kernel.zones.states import ids, partition
 from tests.protocol.zone_world import LETTERS, NODES, ZoneWorld
 
 SOME = st.sets(st.sampled_from(LETTERS), min_size=1).map(lambda found: "".join(sorted(found)))

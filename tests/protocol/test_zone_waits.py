@@ -12,8 +12,8 @@ from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, rejecti
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES
 from ringlog.protocol.rebalancer.zone_tablets import migrations
 from ringlog.protocol.rebalancer.zone_waits import ZoneWait, waits_of
-from tests.kernel.zones.placed import node_reports, of_coordinator, run_to_idle, with_data, zone_only
-from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, to
+from tests.kernel.zones.states import cancel, done, down, ids, partition, reset, shown, to
+from tests.kernel.zones.zone_keyspaces import node_reports, of_coordinator, run_to_idle, with_data, zone_only
 
 
 def found(state: ClusterState, silent: str = "") -> dict[str, bool]:

@@ -33,7 +33,7 @@ from ringlog.protocol.rebalancer.core import ROLE, RebalancerView, propose
 from ringlog.protocol.rebalancer.zone_groups import session_reports
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import uuid
-from tests.kernel.zones.scenes import NoRows, ids, partition, tried, with_zone
+from tests.kernel.zones.states import NoRows, ids, partition, tried, with_zone
 
 LETTERS = "ABCDE"
 NODES = ids(LETTERS)

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, completed_future
 from ringlog_sim.devices.broker import METADATA, SimBroker, SimRecord
 from ringlog_sim.devices.world import SECOND
-from tests.sim.carrying import run_steps
+from tests.sim.step_runner import run_steps
 
 
 class SimulatedTail:

@@ -12,13 +12,13 @@ from ringlog_sim.mutants.plant import bugs_of, planted
 from tests.client import test_row_reads as reads
 from tests.kernel.commands import test_features as features
 from tests.kernel.commands import test_service as services
-from tests.kernel.verdicts import test_forgetting as forgettings
+from tests.kernel.verdicts import test_pruning as forgettings
 from tests.log import test_agreement as agreement
 from tests.node import test_compaction as compactions
 from tests.node import test_disk_rows as disks
 from tests.node import test_joining as joins
 from tests.node import test_log_copy as copies
-from tests.node import test_stream_namesakes as streams
+from tests.node import test_recreated_streams as streams
 from tests.protocol import test_pruning as prunings
 from tests.protocol import test_zone_changes as zones
 from tests.wire import test_ack_codes as codes

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.agents.finish import acks_of
+from tests.agents.operation_runner import acks_of
 
 from ringlog.agents.status import StatusReader
 from ringlog.kernel.commands.topology.movements import Join

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from tests.agents.finish import known
+from tests.agents.operation_runner import known
 from tests.ending import stopping
 from tests.wire.test_next_version import next_version
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from tests.ending import taking_down
-from tests.log.committing import FateOpen, commit, settle
+from tests.log.commit_driver import FateOpen, commit, settle
 from tests.plain_stack import plain_stack
 from tests.refusals import raises_code
 from tests.stopping import stop

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.sim.carrying import run_steps
+from tests.sim.step_runner import run_steps
 
 from ringlog.agents.exits import Superseded
 from ringlog.agents.fenced_producer import FencedProducer, TransactionRecord

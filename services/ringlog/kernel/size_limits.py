@@ -5,7 +5,7 @@ would stop all change topics permanently, and no later command could help. So ``
 command here, in one place.
 
 A *weight* is an upper bound of the bytes of an item's Avro record and key as the change publisher writes them
-(``kernel.changes``, ``wire.changes``). The kernel does not know Avro. ``tests/wire/test_carried.py`` compares the
+(``kernel.changes``, ``wire.changes``). The kernel does not know Avro. ``tests/wire/test_size_weights.py`` compares the
 encoder with the weights, and with the largest of the items that are not weighed. Weights are part of the fold: they
 follow from the state alone, never from the schemas. So a field that a later release adds to a record changes no
 decision. ``CHANGE_BYTES_MAX`` leaves half a megabyte below the limit of the topics (2 MiB) for such fields, for keys

@@ -33,7 +33,7 @@ from ringlog.node.registers.cells import CellSnapshot
 from ringlog.node.registers.registers import Behind, RegisterReplica, Reply
 from ringlog.wire.data import RegisterCell
 from tests.client.explorer.coordinators import FIRST_READ, READ, WRITE, Coordinators, Scenario
-from tests.client.explorer.way import GateRule, Way, gate_is_met
+from tests.client.explorer.log_path import GateRule, Way, gate_is_met
 
 VALUE = RegisterCell(1, b"x")
 STEPS_MAX = 150

@@ -13,8 +13,8 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.wire.data import key_of
 from tests.client.explorer.coordinators import Scenario
-from tests.kernel.zones.placed import TABLE, of_coordinator, with_data
-from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, tried
+from tests.kernel.zones.states import done, down, ids, partition, reset, shown, tried
+from tests.kernel.zones.zone_keyspaces import TABLE, of_coordinator, with_data
 
 
 class Reset:

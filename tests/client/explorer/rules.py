@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from ringlog.kernel.operations.gates import Gate
 from ringlog.kernel.values import Witness
 from ringlog_sim.mutants.plant import bugs_of, planted, read_bugs
+from tests.client.explorer.log_path import GateRule, gate_is_met
 from tests.client.explorer.model import Explored, Explorer
 from tests.client.explorer.resets import RESETS
 from tests.client.explorer.scenarios import OVERRIDDEN, SCENARIOS
-from tests.client.explorer.way import GateRule, gate_is_met
 
 FINDERS = read_bugs(
     """

@@ -20,7 +20,7 @@ from tests.client.explorer.coordinators import Scenario
 from tests.client.explorer.resets import ADMITTED, RESETS
 from tests.client.explorer.tablets import TABLETS
 from tests.kernel.movements.clusters import network, placed, simple
-from tests.kernel.operations.drive import SEED, admitted, applied, stepped
+from tests.kernel.operations.driver import SEED, admitted, applied, stepped
 
 BOTH, NEW, FINISHED = "write_both_read_old", "write_both_read_new", "finished"
 

@@ -22,7 +22,7 @@ from ringlog.kernel.values import Command
 from ringlog.wire.data import key_of
 from tests.client.explorer.coordinators import Scenario
 from tests.kernel.entries import applied
-from tests.kernel.tablets.lives import TABLE, cluster, factor, places, register, step, tablet, with_table
+from tests.kernel.tablets.clusters import TABLE, cluster, factor, places, register, step, tablet, with_table
 
 
 class Tablet:

@@ -31,11 +31,11 @@ from ringlog.protocol.balancer.balancer import REPORTED_MAX, complaints
 from ringlog.protocol.balancer.load_book import ReceivedLoad, measured, take
 from ringlog.protocol.balancer.load_reports import load_of, own_tablets
 from ringlog.protocol.coordinator.core import CoordinatorView, rejections
-from tests.kernel.balance.test_at_rest import arrived, finished, loads
+from tests.kernel.balance.test_convergence import arrived, finished, loads
 from tests.kernel.balance.world import host
 from tests.kernel.entries import applied
-from tests.kernel.tablets import lives
-from tests.kernel.tablets.lives import (
+from tests.kernel.tablets import clusters
+from tests.kernel.tablets.clusters import (
     TABLE,
     cluster,
     create_table,
@@ -160,7 +160,7 @@ ROUNDS = 40
 @pytest.fixture(scope="module")
 def start() -> ClusterState:
     """Return a state with two replicas of each tablet on six nodes in three racks."""
-    state = lives.with_table(lives.three_racks(), factor(2), COUNT)
+    state = clusters.with_table(clusters.three_racks(), factor(2), COUNT)
     return applied(state, ChangeSettings((("balance_tablets_per_shard_min", 1),)))
 
 
@@ -220,7 +220,7 @@ def test_named_racks_get_one_replica_each(start: ClusterState) -> None:
 
 def test_a_datacenter_is_filled_before_the_other_is_left() -> None:
     nodes = [register(number, "r1", f"dc{1 + number % 2}") for number in range(1, 7)]
-    state = lives.with_table(lives.cluster(*nodes), two("dc1", 2), COUNT)
+    state = clusters.with_table(clusters.cluster(*nodes), two("dc1", 2), COUNT)
     moved, why = altered(applied(state, AlterKeyspace("ks", two("dc1", 2, "dc2", 1))), two("dc1", 1, "dc2", 2))
     for index in range(COUNT):
         there = Counter(moved.nodes[node].datacenter for node, _ in places(tablet(moved, index)))
@@ -268,7 +268,7 @@ def test_migrating_tablets_count_at_their_target() -> None:
     """Each copy starts after the previous one has streamed, but before it has arrived. The planner counts it as
     arrived.
     """
-    state = lives.with_table(lives.cluster(*[register(number) for number in (1, 2, 3)]), factor(1), 6)
+    state = clusters.with_table(clusters.cluster(*[register(number) for number in (1, 2, 3)]), factor(1), 6)
     state = applied(state, AlterKeyspace("ks", factor(2)))
     for _ in range(6):
         state = started(state, advise(state, {}).moves[0], "write_both_read_new")
@@ -279,7 +279,7 @@ def test_migrating_tablets_count_at_their_target() -> None:
 def test_a_blocked_tablet_does_not_delay_other_tablets(monkeypatch: pytest.MonkeyPatch) -> None:
     """The only replica of the first tablet is dead, and one entry has room for one tablet."""
     monkeypatch.setattr("ringlog.kernel.balance.advice.TABLETS_MAX", 1)
-    state = lives.with_table(lives.cluster(*[register(number) for number in (1, 2, 3)]), factor(1), 6)
+    state = clusters.with_table(clusters.cluster(*[register(number) for number in (1, 2, 3)]), factor(1), 6)
     dead = places(tablet(state))[0][0]
     state = applied(state, AlterKeyspace("ks", factor(2)), DeclareDown(dead, "burnt"))
     lost = {index for index in range(6) if places(tablet(state, index))[0][0] == dead}
@@ -293,7 +293,7 @@ def test_a_blocked_tablet_does_not_delay_other_tablets(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_replicas_of_assassinated_nodes_are_rebuilt(lost: int) -> None:
     """Of three replicas, some are lost. A replica with more rows may return, so the planner waits for it."""
-    state = lives.with_table(lives.three_racks(), factor(3), COUNT)
+    state = clusters.with_table(clusters.three_racks(), factor(3), COUNT)
     gone = [node for node, _ in places(tablet(state))][:lost]
     state = applied(state, *(DeclareDown(node, "burnt") for node in gone), Assassinate(gone[0]))
     obstacles = {(row.tablet, row.code) for row in advise(state, {}).plan.obstacles}
@@ -307,8 +307,10 @@ def test_replicas_of_assassinated_nodes_are_rebuilt(lost: int) -> None:
 
 def test_a_node_of_weight_two_holds_twice_as_many_tablets() -> None:
     """Reports of the reference node, which measure no capacity, do not change the result."""
-    state = lives.cluster(*[lives.register(number, shards=2) for number in range(1, 5)])
-    state = applied(state, CreateKeyspace("ks", lives.factor(1)), lives.create_table(tablets=TabletOptions(count=100)))
+    state = clusters.cluster(*[clusters.register(number, shards=2) for number in range(1, 5)])
+    state = applied(
+        state, CreateKeyspace("ks", clusters.factor(1)), clusters.create_table(tablets=TabletOptions(count=100))
+    )
     heavy = min(state.nodes)
     state = applied(state, UpdateNode(heavy, capacity=2))
     for measures in (False, True):
@@ -329,9 +331,9 @@ def test_capacity_in_bytes_scales_with_the_weight() -> None:
 
 
 def test_reports_from_before_a_merge_count_for_no_other_table() -> None:
-    state = lives.cluster(*[lives.register(number, shards=1) for number in (1, 2, 3)])
-    tables = [lives.create_table(name, TabletOptions(count=8), number) for number, name in enumerate("ab", start=1)]
-    state = applied(state, CreateKeyspace("ks", lives.factor(3)), *tables)
+    state = clusters.cluster(*[clusters.register(number, shards=1) for number in (1, 2, 3)])
+    tables = [clusters.create_table(name, TabletOptions(count=8), number) for number, name in enumerate("ab", start=1)]
+    state = applied(state, CreateKeyspace("ks", clusters.factor(3)), *tables)
     bytes_of = {"ks.a": 800 * GIB, "ks.b": 8 * GIB}
     heard = []
     for node in sorted(state.nodes):
@@ -350,8 +352,10 @@ def test_reports_from_before_a_merge_count_for_no_other_table() -> None:
 
 
 def test_a_node_with_ignored_reports_can_leave() -> None:
-    state = lives.cluster(*[lives.register(number) for number in (1, 2, 3)])
-    state = applied(state, CreateKeyspace("ks", lives.factor(1)), lives.create_table(tablets=TabletOptions(count=16)))
+    state = clusters.cluster(*[clusters.register(number) for number in (1, 2, 3)])
+    state = applied(
+        state, CreateKeyspace("ks", clusters.factor(1)), clusters.create_table(tablets=TabletOptions(count=16))
+    )
     goes = min(state.nodes)
     state = applied(state, Leave(goes))
     for silent in ({goes}, set(state.nodes) - {goes}):

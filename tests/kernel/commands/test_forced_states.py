@@ -31,7 +31,7 @@ from ringlog.wire.changes import encode_change
 from tests.kernel.commands.test_service import coordinated, joined
 from tests.kernel.entries import NODES, SEED, applied, entry
 from tests.kernel.generations.test_tablet_streams import LOGGED, initial_state
-from tests.kernel.tablets import lives
+from tests.kernel.tablets import clusters
 
 ENTER = EnterRecovery("repair", "ann")
 LEAVE = LeaveRecovery("repaired", "ann")
@@ -116,13 +116,13 @@ def test_a_forced_number_fits_into_change_records() -> None:
 
 
 def test_a_table_may_have_any_hints() -> None:
-    state = lives.with_table(lives.three_racks(), lives.factor(2), 4)
-    hinted = replace(state.tables[lives.TABLE], tablets=TabletOptions(4, min_count=-5, max_count=-5))
-    advise(forced(state, tables=state.tables.set(lives.TABLE, hinted)), {})
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(2), 4)
+    hinted = replace(state.tables[clusters.TABLE], tablets=TabletOptions(4, min_count=-5, max_count=-5))
+    advise(forced(state, tables=state.tables.set(clusters.TABLE, hinted)), {})
 
 
 def test_a_keyspace_in_tablets_may_have_no_factor() -> None:
-    state = lives.with_table(lives.three_racks(), lives.factor(2), 4)
-    none = replace(state.keyspaces["ks"], replication=lives.factor(0))
-    state = applied(forced(state, keyspaces=state.keyspaces.set("ks", none)), lives.create_table("u", number=2))
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(2), 4)
+    none = replace(state.keyspaces["ks"], replication=clusters.factor(0))
+    state = applied(forced(state, keyspaces=state.keyspaces.set("ks", none)), clusters.create_table("u", number=2))
     assert state.tablets["ks.u"].count >= 1

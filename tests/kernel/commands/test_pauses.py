@@ -26,8 +26,8 @@ from ringlog.kernel.values import Command
 from ringlog.operator.views.zones import full_view
 from tests.kernel.balance.test_advice import PILED
 from tests.kernel.entries import node
-from tests.kernel.zones.placed import run_to_idle, with_data
-from tests.kernel.zones.scenes import done, tried
+from tests.kernel.zones.states import done, tried
+from tests.kernel.zones.zone_keyspaces import run_to_idle, with_data
 
 UNPAUSED_KINDS = {
     *("AdvanceCdcWriter", "AdvanceOperation", "AdvanceService", "AdvanceTablets", "Assassinate", "CancelOperation"),

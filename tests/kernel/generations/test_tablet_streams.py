@@ -38,18 +38,18 @@ from ringlog.kernel.values import CdcOptions, StreamReport, TabletOptions, Token
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog_sim.checks.cdc.judge import stream_for
 from tests.kernel.entries import applied, entry, uuid
-from tests.kernel.tablets import lives
-from tests.kernel.tablets.lives import TABLE, witnesses
+from tests.kernel.tablets import clusters
+from tests.kernel.tablets.clusters import TABLE, witnesses
 
-LOGGED = replace(lives.create_table(tablets=TabletOptions(4)), cdc=CdcOptions(enabled=True, ttl=60))
+LOGGED = replace(clusters.create_table(tablets=TabletOptions(4)), cdc=CdcOptions(enabled=True, ttl=60))
 TOKENS: tuple[Token, ...] = (-(2**63) + 1, -(2**62), -5, 0, 7, 2**62, 2**63 - 1)
 
 
 def initial_state() -> ClusterState:
     """Return six nodes on the ring with a generation, and a keyspace in tablets."""
-    state = lives.three_racks()
+    state = clusters.three_racks()
     state = coordinated(applied(state, RequestCdcGeneration(bytes(16))))
-    return applied(state, CreateKeyspace("ks", lives.factor(3)))
+    return applied(state, CreateKeyspace("ks", clusters.factor(3)))
 
 
 def coordinated(state: ClusterState, now: int = 1_000) -> ClusterState:
@@ -122,7 +122,7 @@ def test_a_split_generation_must_be_above_each_lease(start: ClusterState) -> Non
 
 
 def test_a_merge_and_a_second_table_take_one_generation(start: ClusterState) -> None:
-    second = replace(lives.create_table("u", TabletOptions(2), 2), cdc=LOGGED.cdc)
+    second = replace(clusters.create_table("u", TabletOptions(2), 2), cdc=LOGGED.cdc)
     state = cut(cut(applied(start, second)), table="ks.u")
     after = coordinated(state, 10_000)
     assert len(after.generations) == 2
@@ -142,7 +142,7 @@ def test_a_table_without_a_log_gets_streams_when_it_has_one() -> None:
 
 
 def test_a_shared_map_gives_each_table_streams_of_its_own(start: ClusterState) -> None:
-    shares = replace(lives.create_table("u", TabletOptions(base="t"), 2), cdc=LOGGED.cdc)
+    shares = replace(clusters.create_table("u", TabletOptions(base="t"), 2), cdc=LOGGED.cdc)
     state = applied(start, shares)
     one, two = state.generations[-1].tables
     assert one.ends == two.ends
@@ -260,7 +260,7 @@ def test_random_histories_agree_with_a_list_of_starts_and_cuts(seed: int) -> Non
         if kind == "make" and number < 6:
             number += 1
             made = replace(
-                lives.create_table(f"t{number}", TabletOptions(draw.choice([1, 2, 3, 8])), number),
+                clusters.create_table(f"t{number}", TabletOptions(draw.choice([1, 2, 3, 8])), number),
                 cdc=CdcOptions(enabled=draw.random() < 0.7),
             )
             state = applied(state, made)

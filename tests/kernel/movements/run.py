@@ -36,7 +36,7 @@ from ringlog_sim.checks.ring.operations import lock_faults, source_faults
 from ringlog_sim.checks.ring.placement import owner_faults, placement_faults
 from ringlog_sim.checks.ring.quorums import smallest_quorums
 from tests.kernel.movements.clusters import ENTIRE, network, simple
-from tests.kernel.operations.drive import SEED, advance_of, applied, decided, with_generation
+from tests.kernel.operations.driver import SEED, advance_of, applied, decided, with_generation
 
 SPAN = 1_000
 EXPECTED = {

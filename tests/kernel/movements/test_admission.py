@@ -18,7 +18,7 @@ from ringlog.kernel.movements import admission
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import Replication
 from tests.kernel.movements.clusters import ENTIRE, canonical_everywhere, network, placed, simple
-from tests.kernel.operations.drive import SEED, admitted, advance_of, applied, at_every_stage, driven, refused, stepped
+from tests.kernel.operations.driver import SEED, admitted, advance_of, applied, at_every_stage, driven, refused, stepped
 
 EIGHT = {f"n{number}": ("dc1/r1", [100 * number]) for number in range(1, 9)}
 IDLE = {"x": ("dc1/r1", ()), "y": ("dc1/r1", ()), "other": ("dc1/r2", ())}

@@ -12,7 +12,7 @@ from ringlog.kernel.ownership.placements import canonical, nodes_of, placement_o
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.values import DatacenterReplication, Replication
 from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
-from tests.kernel.operations.drive import SEED, admitted, applied, at_every_stage, driven, refused, stepped
+from tests.kernel.operations.driver import SEED, admitted, applied, at_every_stage, driven, refused, stepped
 
 NODES = {f"{dc}{n}": (f"{dc}/r{n}", [100 * n + len(dc)]) for dc in ("a", "bb") for n in (1, 2, 3)}
 SETTINGS = [simple(1), simple(3), network(a=2), network(bb=3), network(a=3, bb=1), network(a=("r1", "r3")), ENTIRE]

@@ -13,7 +13,7 @@ from ringlog.kernel.operations.rings import walk_order
 from ringlog.kernel.ownership.deltas import apply_deltas
 from ringlog.kernel.ownership.placements import merge
 from tests.kernel.movements.clusters import placed, simple
-from tests.kernel.operations.drive import admitted, at_every_stage, driven, joining
+from tests.kernel.operations.driver import admitted, at_every_stage, driven, joining
 from tests.kernel.ownership.rings import a_cluster, shown
 
 X_IN = {(300, 100): ("A", "X"), (100, 150): ("X", "B"), (150, 200): ("B", "C"), (200, 300): ("C", "A")}

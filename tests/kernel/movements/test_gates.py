@@ -15,7 +15,7 @@ from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.gates import counts_from, describe, gaining_nodes, gate, missing, stopped_by
 from ringlog.kernel.values import Command, StreamReport, Witness
 from tests.kernel.movements.clusters import canonical_everywhere, network, placed, simple
-from tests.kernel.operations.drive import SEED, admitted, advance_of, all_witnesses, applied, driven, refused, stepped
+from tests.kernel.operations.driver import SEED, admitted, advance_of, all_witnesses, applied, driven, refused, stepped
 
 FIVE = {f"n{number}": ("dc1/r1", [100 * number]) for number in range(1, 6)}
 SPARE = {"x": ("dc1/r1", ())}

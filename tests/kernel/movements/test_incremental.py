@@ -31,7 +31,7 @@ from tests.kernel.movements import naive
 from tests.kernel.movements import run as runs
 from tests.kernel.movements.clusters import network, placed
 from tests.kernel.movements.run import Run
-from tests.kernel.operations.drive import SEED, applied, decided
+from tests.kernel.operations.driver import SEED, applied, decided
 from tests.kernel.ownership.rings import a_cluster, token_maps
 
 PLANNED = ("join", "leave", "move", "replace", "remove")

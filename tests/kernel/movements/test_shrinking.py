@@ -10,7 +10,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import gaining_nodes, gate
 from ringlog.kernel.values import Replication
 from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
-from tests.kernel.operations.drive import admitted, applied, at_every_stage, refused
+from tests.kernel.operations.driver import admitted, applied, at_every_stage, refused
 
 
 def ring(count: int, *settings: Replication, down: tuple[str, ...] = ()) -> ClusterState:

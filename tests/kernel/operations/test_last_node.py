@@ -14,7 +14,7 @@ from ringlog.kernel.generations.describe import to_prepare
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.rings import are_targets, target_tokens
 from ringlog.kernel.operations.stages import FINISHED
-from tests.kernel.operations.drive import SEED, admitted, applied, driven, joining
+from tests.kernel.operations.driver import SEED, admitted, applied, driven, joining
 from tests.kernel.operations.test_rules import QUIET
 from tests.kernel.ownership.rings import a_cluster
 

@@ -17,7 +17,7 @@ from ringlog.kernel.operations.node_states import NodeStatus, node_statuses, sho
 from ringlog.kernel.operations.stages import FINISHED, REQUESTED, STREAMING, WRITE_BOTH_READ_OLD
 from ringlog.kernel.sections import NODES
 from ringlog.operator.views import views
-from tests.kernel.operations.drive import applied, at_every_stage
+from tests.kernel.operations.driver import applied, at_every_stage
 from tests.operator.test_waiting import KINDS, asked
 
 

@@ -18,7 +18,7 @@ from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import JOIN_STAGES, STAGES, in_flight
 from ringlog.kernel.registry import CODES
 from ringlog.kernel.values import TOKEN_MIN, StreamReport, Witness
-from tests.kernel.operations.drive import (
+from tests.kernel.operations.driver import (
     SEED,
     advance_of,
     all_witnesses,

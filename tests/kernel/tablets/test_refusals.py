@@ -22,8 +22,8 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.tablets.resize import merge, split
 from ringlog.kernel.values import Replication, StreamReport, TabletOptions
 from tests.kernel.entries import applied
-from tests.kernel.tablets import lives
-from tests.kernel.tablets.lives import (
+from tests.kernel.tablets import clusters
+from tests.kernel.tablets.clusters import (
     TABLE,
     factor,
     migration,
@@ -42,7 +42,7 @@ from tests.kernel.tablets.lives import (
 
 @pytest.fixture(scope="module")
 def start() -> ClusterState:
-    return lives.with_table(lives.three_racks(), factor(3), 8)
+    return clusters.with_table(clusters.three_racks(), factor(3), 8)
 
 
 def go_on(state: ClusterState) -> AdvanceOperation:
@@ -89,18 +89,18 @@ def test_only_the_active_balancer_moves_tablets(start: ClusterState) -> None:
 
 
 def test_moves_keep_named_racks() -> None:
-    state = lives.with_table(lives.three_racks(), racks("r1", "r2", "r3"), 4)
+    state = clusters.with_table(clusters.three_racks(), racks("r1", "r2", "r3"), 4)
     node, shard = places(tablet(state))[0]
     for rack, code in (("r1", "applied"), ("r2", "rack_pinned")):
-        to = Shard(lives.free_node(state, 0, rack), 0)
+        to = Shard(clusters.free_node(state, 0, rack), 0)
         assert refused(state, MigrateTablets((TabletMigration(TABLE, 0, "migration", Shard(node, shard), to),))) == code
 
 
 def test_replicas_of_different_racks_do_not_collapse_into_one() -> None:
-    state = lives.with_table(lives.three_racks(), factor(2), 4)
+    state = clusters.with_table(clusters.three_racks(), factor(2), 4)
     (first, second) = places(tablet(state))
     rack = state.nodes[second[0]].rack
-    to = Shard(lives.free_node(state, 0, rack), 0)
+    to = Shard(clusters.free_node(state, 0, rack), 0)
     assert refused(state, MigrateTablets((TabletMigration(TABLE, 0, "migration", Shard(*first), to),))) == "rack_full"
 
 
@@ -122,7 +122,7 @@ def test_stream_limits_are_enforced(start: ClusterState) -> None:
 
 
 def test_a_pending_operation_blocks_new_migrations(start: ClusterState) -> None:
-    state = lives.joining(started(start, migration(start)), 8)
+    state = clusters.joining(started(start, migration(start)), 8)
     assert refused(state, MigrateTablets((migration(state, 1),))) == "operations_in_flight"
     assert refused(state, go_on(state)) == "awaits_tablets"
     state = settled(state)
@@ -136,7 +136,7 @@ def drained(state: ClusterState, node: str, kind: str = "migration", to: str = "
     for index in range(state.tablets[TABLE].count):
         for source in places(tablet(state, index)):
             if source[0] == node:
-                there = to or lives.free_node(state, index, state.nodes[node].rack)
+                there = to or clusters.free_node(state, index, state.nodes[node].rack)
                 state = settled(
                     started(state, TabletMigration(TABLE, index, kind, Shard(*source), Shard(there, 0))), index
                 )
@@ -174,7 +174,7 @@ def test_a_replacing_node_gets_the_tablets(start: ClusterState) -> None:
 def test_a_drain_does_not_delay_other_operations(start: ClusterState) -> None:
     """With room for one operation, a join overtakes the leave that waits for tablets."""
     state = applied(start, ChangeSettings((("operations_concurrent_max", 1),)), Leave(places(tablet(start))[0][0]))
-    state = lives.joining(state, 8)
+    state = clusters.joining(state, 8)
     join = next(one for one in in_flight(state) if one.kind == "join")
     assert refused(state, AdvanceOperation(join.id, "prepared", witnesses(state))) == "applied"
 
@@ -182,7 +182,7 @@ def test_a_drain_does_not_delay_other_operations(start: ClusterState) -> None:
 @pytest.mark.parametrize("by", ["rack", "count"])
 def test_a_drain_that_cannot_succeed_names_table_and_rack(by: str) -> None:
     nodes = [register(number, f"r{number}") for number in (1, 2, 3)]
-    state = lives.with_table(lives.cluster(*nodes), racks("r1", "r2", "r3") if by == "rack" else factor(3), 4)
+    state = clusters.with_table(clusters.cluster(*nodes), racks("r1", "r2", "r3") if by == "rack" else factor(3), 4)
     found = outcome(state, Leave(node_id(3)))
     assert found.code == "drain_impossible"
     assert "ks.t" in found.detail
@@ -194,10 +194,10 @@ def test_a_drain_that_cannot_succeed_names_table_and_rack(by: str) -> None:
 
 def test_more_and_fewer_replicas_follow_the_keyspace(start: ClusterState) -> None:
     state = applied(start, AlterKeyspace("ks", factor(4)))
-    more = TabletMigration(TABLE, 0, "rebuild", None, Shard(lives.free_node(state), 1))
+    more = TabletMigration(TABLE, 0, "rebuild", None, Shard(clusters.free_node(state), 1))
     state = settled(started(state, more))
     assert len(tablet(state).replicas) == 4
-    again = replace(more, to=Shard(lives.free_node(state), 0))
+    again = replace(more, to=Shard(clusters.free_node(state), 0))
     assert refused(state, MigrateTablets((again,))) == "replicas_as_wanted"
     state = applied(state, AlterKeyspace("ks", factor(3)))
     fewer = TabletMigration(TABLE, 0, "rebuild", Shard(*places(tablet(state))[3]), None)
@@ -213,16 +213,16 @@ def test_tablets_and_the_ring_are_never_converted(start: ClusterState) -> None:
     assert refused(start, AlterKeyspace("ks", Replication("simple", 2))) == "conversion_impossible"
     state = applied(start, CreateKeyspace("ring", Replication("simple", 2)))
     assert refused(state, AlterKeyspace("ring", factor(2))) == "conversion_impossible"
-    assert refused(state, replace(lives.create_table("u", TabletOptions(2), 2), keyspace="ring")) == "bad_tablets"
-    in_ring = applied(state, replace(lives.create_table("u", None, 2), keyspace="ring"))
+    assert refused(state, replace(clusters.create_table("u", TabletOptions(2), 2), keyspace="ring")) == "bad_tablets"
+    in_ring = applied(state, replace(clusters.create_table("u", None, 2), keyspace="ring"))
     assert refused(in_ring, MigrateTablets((TabletMigration("ring.u", 0, "repair"),))) == "no_tablets"
     assert "tablets:3" not in state.placements
 
 
 def test_a_rejected_conversion_explains_the_alternative(start: ClusterState) -> None:
     state = applied(start, CreateKeyspace("ring", Replication("simple", 2)))
-    state = applied(state, replace(lives.create_table("u", None, 2), keyspace="ring"))
-    cut = replace(lives.create_table("v", TabletOptions(2), 3), keyspace="ring")
+    state = applied(state, replace(clusters.create_table("u", None, 2), keyspace="ring"))
+    cut = replace(clusters.create_table("v", TabletOptions(2), 3), keyspace="ring")
     for command, code, reason in (
         (AlterKeyspace("ring", factor(2)), "conversion_impossible", "ring has simple"),
         (AlterKeyspace("ks", Replication("simple", 2)), "conversion_impossible", "ks has tablets"),
@@ -236,7 +236,7 @@ def test_a_rejected_conversion_explains_the_alternative(start: ClusterState) -> 
 
 
 def test_a_dropped_table_drops_its_unshared_tablets(start: ClusterState) -> None:
-    state = applied(start, lives.create_table("u", TabletOptions(base="t"), 2))
+    state = applied(start, clusters.create_table("u", TabletOptions(base="t"), 2))
     assert "ks.u" not in state.tablets
     assert refused(state, DropTable("ks", "t")) == "bad_tablets"
     assert refused(state, MigrateTablets((TabletMigration("ks.u", 0, "repair"),))) == "no_tablets"
@@ -262,7 +262,7 @@ def test_a_dropped_table_drops_its_unshared_tablets(start: ClusterState) -> None
     ],
 )
 def test_options_of_a_table(start: ClusterState, options: TabletOptions, code: str) -> None:
-    assert refused(start, lives.create_table("u", options, 2)) == code
+    assert refused(start, clusters.create_table("u", options, 2)) == code
 
 
 def test_hints_can_change_but_not_the_tablets(start: ClusterState) -> None:
@@ -274,7 +274,7 @@ def test_hints_can_change_but_not_the_tablets(start: ClusterState) -> None:
 
 @pytest.fixture(scope="module")
 def begun_with() -> ClusterState:
-    return lives.with_table(lives.three_racks(), lives.factor(3), 6)
+    return clusters.with_table(clusters.three_racks(), clusters.factor(3), 6)
 
 
 def finish(state: ClusterState, sequence: int = 1) -> FinishResize:
@@ -299,7 +299,7 @@ def test_a_split_cuts_each_tablet_in_its_middle(begun_with: ClusterState) -> Non
 
 @pytest.mark.parametrize("count", [1, 2, 8, 256])
 def test_halves_of_equal_tablets_are_equal(count: int) -> None:
-    state = lives.with_table(lives.three_racks(), lives.factor(3), count)
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(3), count)
     assert split(state.tablets[TABLE], 9).ends == uniform_ends(2 * count)
 
 
@@ -310,7 +310,7 @@ def test_a_merge_undoes_a_split(begun_with: ClusterState) -> None:
 
 
 def test_an_odd_tablet_stays_alone() -> None:
-    state = lives.with_table(lives.cluster(lives.register(1)), lives.factor(1), 5)
+    state = clusters.with_table(clusters.cluster(clusters.register(1)), clusters.factor(1), 5)
     merged = merge(on_one_shard(state.tablets[TABLE]), 9)
     assert merged.count == 3
     assert merged.ends == tuple(state.tablets[TABLE].ends[index] for index in (1, 3, 4))
@@ -326,7 +326,7 @@ def test_separate_siblings_are_not_merged(begun_with: ClusterState) -> None:
 
 
 def test_siblings_on_one_shard_are_merged() -> None:
-    state = lives.with_table(lives.cluster(lives.register(1), lives.register(2)), lives.factor(1), 2)
+    state = clusters.with_table(clusters.cluster(clusters.register(1), clusters.register(2)), clusters.factor(1), 2)
     state = applied(state, DecideResize(TABLE, "merge", 1))
     source, target = places(tablet(state, 1))[0], places(tablet(state, 0))[0]
     state = settled(started(state, TabletMigration(TABLE, 1, "migration", Shard(*source), Shard(*target))), 1)
@@ -370,5 +370,5 @@ def test_a_decision_has_the_next_number(begun_with: ClusterState) -> None:
 def test_the_tablet_count_is_bounded(begun_with: ClusterState) -> None:
     tight = applied(begun_with, ChangeSettings((("tablets_per_table_max", 11),)))
     assert refused(tight, DecideResize(TABLE, "split", 1)) == "resize_bounds"
-    single = lives.with_table(lives.three_racks(), lives.factor(3), 1)
+    single = clusters.with_table(clusters.three_racks(), clusters.factor(3), 1)
     assert refused(single, DecideResize(TABLE, "merge", 1)) == "resize_bounds"

@@ -21,13 +21,13 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.groups import group_of, moving_of, serving, streams_of
 from ringlog.kernel.tablets.stages import KINDS, STAGES
 from tests.kernel.entries import applied
-from tests.kernel.tablets import lives
-from tests.kernel.tablets.lives import TABLE, migration, places, refused, settled, started, step, tablet, witnesses
+from tests.kernel.tablets import clusters
+from tests.kernel.tablets.clusters import TABLE, migration, places, refused, settled, started, step, tablet, witnesses
 
 
 @pytest.fixture(scope="module")
 def start() -> ClusterState:
-    return lives.with_table(lives.three_racks(), lives.factor(3), 8)
+    return clusters.with_table(clusters.three_racks(), clusters.factor(3), 8)
 
 
 def revert(index: int = 0) -> RevertTablets:

@@ -21,7 +21,7 @@ from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK, cancel_fini
 from ringlog.node.protocol.groups import Member
 from ringlog.protocol.coordinator.tablet_steps import NOTHING
 from ringlog.protocol.rebalancer.zone_groups import HAS, SessionReports, added_nodes, awaited, awaiting_return, session
-from tests.kernel.zones.scenes import NoRows
+from tests.kernel.zones.states import NoRows
 
 RULES = {
     "before": "a step counts only when a majority of the voters before it has it",

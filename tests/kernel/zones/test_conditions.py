@@ -19,7 +19,7 @@ from ringlog.kernel.zones.rebalance import (
     switched,
     triggered,
 )
-from tests.kernel.zones.scenes import ids, shown, step
+from tests.kernel.zones.states import ids, shown, step
 
 A1, A2, A3 = (ZoneStep((name,)) for name in ("one", "two", "three"))
 

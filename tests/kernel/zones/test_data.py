@@ -32,21 +32,8 @@ from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updat
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES
 from ringlog.protocol.rebalancer.zone_tablets import migrations
 from ringlog.protocol.rebalancer.zone_waits import GONE, MISPLACED, waits_of
-from tests.kernel.tablets.lives import normal
-from tests.kernel.zones.placed import (
-    REPLICATION,
-    TABLE,
-    create_table,
-    migration,
-    node_reports,
-    of_coordinator,
-    of_rebalancer,
-    on,
-    run_to_idle,
-    with_data,
-    zone_only,
-)
-from tests.kernel.zones.scenes import (
+from tests.kernel.tablets.clusters import normal
+from tests.kernel.zones.states import (
     answer,
     cancel,
     done,
@@ -61,6 +48,19 @@ from tests.kernel.zones.scenes import (
     to,
     tried,
     trigger,
+)
+from tests.kernel.zones.zone_keyspaces import (
+    REPLICATION,
+    TABLE,
+    create_table,
+    migration,
+    node_reports,
+    of_coordinator,
+    of_rebalancer,
+    on,
+    run_to_idle,
+    with_data,
+    zone_only,
 )
 
 IN_DC1 = (DatacenterReplication("dc1", 1),)

@@ -27,9 +27,9 @@ from ringlog.kernel.zones.distribution import _log2, default_quorum, quorum_boun
 from ringlog.operator.intents.replication import in_zone
 from ringlog.operator.views.zones import full_view
 from tests.kernel.entries import founded
-from tests.kernel.tablets.lives import normal
-from tests.kernel.zones.placed import TABLE, create_table, node_reports, on, run_to_idle
-from tests.kernel.zones.scenes import done, down, ids, letter, partition, shown
+from tests.kernel.tablets.clusters import normal
+from tests.kernel.zones.states import done, down, ids, letter, partition, shown
+from tests.kernel.zones.zone_keyspaces import TABLE, create_table, node_reports, on, run_to_idle
 
 PINNED = [[139835743958, 134361871840], [127820669331, 136070778559]]
 

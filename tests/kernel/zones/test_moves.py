@@ -21,7 +21,7 @@ from ringlog.kernel.zones.resets import members
 from ringlog.protocol.rebalancer.core import RebalancerView, rejections
 from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updated_timers
 from tests.kernel.entries import applied, founded, uuid
-from tests.kernel.zones.scenes import (
+from tests.kernel.zones.states import (
     answer,
     cancel,
     done,

@@ -23,8 +23,9 @@ from ringlog.node.stream_work import works_for_node
 from ringlog.operator.views.zone_explanations import explain
 from ringlog.protocol.rebalancer.zone_waits import OPERATION, VOTERS, waits_of
 from tests.kernel.entries import entry
-from tests.kernel.tablets.lives import joining
-from tests.kernel.zones.placed import (
+from tests.kernel.tablets.clusters import joining
+from tests.kernel.zones.states import done, down, ids, letter, partition, reset, shown, tried, trigger
+from tests.kernel.zones.zone_keyspaces import (
     TABLE,
     create_table,
     migration,
@@ -36,7 +37,6 @@ from tests.kernel.zones.placed import (
     stage,
     with_data,
 )
-from tests.kernel.zones.scenes import done, down, ids, letter, partition, reset, shown, tried, trigger
 
 HIGH = "high_availability"
 

@@ -23,8 +23,8 @@ from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views.waiting import tablet_waiting
 from ringlog.protocol.coordinator.tablet_steps import tablet_steps
 from ringlog.wire.data import RegisterCell, key_of
-from tests.kernel.zones.placed import TABLE, alive, of_coordinator, stage, with_data
-from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, tried
+from tests.kernel.zones.states import done, down, ids, partition, reset, shown, tried
+from tests.kernel.zones.zone_keyspaces import TABLE, alive, of_coordinator, stage, with_data
 
 KEY = key_of(TABLE, b"k")
 CELL = RegisterCell(10, b"v")

@@ -13,7 +13,8 @@ from ringlog.kernel.commands.topology.nodes import DeclareUp
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import MODES, STRONG
 from ringlog.protocol.rebalancer.zone_waits import ROWS, VOTERS, waits_of
-from tests.kernel.zones.placed import (
+from tests.kernel.zones.states import cancel, done, down, ids, partition, reset, shown, tried, trigger
+from tests.kernel.zones.zone_keyspaces import (
     migration,
     node_reports,
     of_coordinator,
@@ -23,7 +24,6 @@ from tests.kernel.zones.placed import (
     with_data,
     zone_only,
 )
-from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, tried, trigger
 
 
 def smaller() -> ClusterState:

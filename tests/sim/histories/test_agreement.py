@@ -13,8 +13,8 @@ from ringlog_testing.histories import porcupine, search
 from ringlog_testing.histories.check import CONFIGURATIONS_MAX, check, decide
 from ringlog_testing.histories.operations import is_register, read
 from ringlog_testing.histories.verdict import Linearizability, Method
-from tests.sim.histories.brute import is_linearizable
-from tests.sim.histories.making import (
+from tests.sim.histories.brute_force import is_linearizable
+from tests.sim.histories.samples import (
     Line,
     ask_anything,
     ask_different,

@@ -9,7 +9,7 @@ import pytest
 from ringlog_testing.histories.check import check, decide
 from ringlog_testing.histories.events import Op, Scalar
 from ringlog_testing.histories.verdict import Linearizability, Method
-from tests.sim.histories.making import ask_anything, ask_different, ask_log, events_of, history, line, operations, run
+from tests.sim.histories.samples import ask_anything, ask_different, ask_log, events_of, history, line, operations, run
 
 WRONG = {
     "a stale read": "a invoke write 1|a ok write|a invoke write 2|a ok write|b invoke read|b ok read 1",

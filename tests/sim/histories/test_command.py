@@ -15,7 +15,7 @@ from ringlog_testing.histories.check import check
 from ringlog_testing.histories.operations import read
 from ringlog_testing.histories.porcupine import Opinion
 from ringlog_testing.histories.verdict import Linearizability
-from tests.sim.histories.making import events_of, text_of
+from tests.sim.histories.samples import events_of, text_of
 from tests.tidy.files import ROOT
 
 STALE = "a invoke write 1\na ok write\na invoke write 2\na ok write\nb invoke read\nb ok read 1"

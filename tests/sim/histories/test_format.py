@@ -16,7 +16,7 @@ from ringlog_testing.histories.events import HistoryError, Op, Type, parse_event
 from ringlog_testing.histories.operations import read, read_bytes
 from ringlog_testing.histories.recorder import FileSink, Recorder
 from ringlog_testing.histories.verdict import Linearizability
-from tests.sim.histories.making import events_of, text_of
+from tests.sim.histories.samples import events_of, text_of
 from tests.waiting import at_once
 
 GOOD = {"process": "p", "type": "invoke", "op": "write", "key": "k", "value": 1}

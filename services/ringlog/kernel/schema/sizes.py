@@ -6,7 +6,7 @@ commands and snapshots contain all of it, and the change publisher publishes the
 transaction.
 
 A *weight* is an upper bound of the bytes of an item's Avro record and key as the change publisher writes them
-(``kernel.changes``). The kernel does not know Avro. ``tests/wire/test_carried.py`` compares the encoder with the
+(``kernel.changes``). The kernel does not know Avro. ``tests/wire/test_size_weights.py`` compares the encoder with the
 weights.
 
 Invariants, for each applied command: a record weighs at most ``RECORD_BYTES_MAX``, the changed records at most

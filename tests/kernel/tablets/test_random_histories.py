@@ -34,16 +34,16 @@ from ringlog_sim.checks.placement.tablets import TabletModel
 from ringlog_sim.devices.world import Chance
 from ringlog_sim.families.tablets import FAMILY
 from tests.kernel.entries import applied, entry
-from tests.kernel.tablets import lives
-from tests.kernel.tablets.lives import TABLE, factor, places, racks
+from tests.kernel.tablets import clusters
+from tests.kernel.tablets.clusters import TABLE, factor, places, racks
 
 DRAWS = [(weight, draw) for weight, draw in filter(None, FAMILY.commands.values())]
 
 
 def start(model: TabletModel) -> ClusterState:
-    state = lives.with_table(applied(lives.three_racks(), lives.register(8)), lives.factor(3), 4)
-    model.take(lives.create_table(tablets=TabletOptions(4)), EMPTY_STATE, state)
-    second = lives.create_table("u", TabletOptions(3), 2)
+    state = clusters.with_table(applied(clusters.three_racks(), clusters.register(8)), clusters.factor(3), 4)
+    model.take(clusters.create_table(tablets=TabletOptions(4)), EMPTY_STATE, state)
+    second = clusters.create_table("u", TabletOptions(3), 2)
     after = applied(state, second)
     model.take(second, state, after)
     return after
@@ -67,20 +67,22 @@ def drawn(state: ClusterState, random: Random) -> list[Command]:
     flying = in_flight(state)
     if dice < (0.5 if flying else 0.35):
         if flying and flying[0].stage == "requested" and random.random() < 0.3:
-            return [AdvanceOperation(flying[0].id, "prepared", lives.witnesses(state))]
+            return [AdvanceOperation(flying[0].id, "prepared", clusters.witnesses(state))]
         if flying:
             return [CancelOperation(flying[0].id, "")]
-        return [Leave(node) if random.random() < 0.5 else Join(lives.node_id(8), (random.getrandbits(40),), bytes(16))]
+        return [
+            Leave(node) if random.random() < 0.5 else Join(clusters.node_id(8), (random.getrandbits(40),), bytes(16))
+        ]
     if 0.35 < dice < 0.38:
-        return [AlterKeyspace("ks", lives.factor(random.choice([2, 3, 4])))]
+        return [AlterKeyspace("ks", clusters.factor(random.choice([2, 3, 4])))]
     if 0.38 < dice < 0.45:
         place = Shard(node, random.randrange(2))
-        index = random.randrange(state.tablets[lives.TABLE].count)
+        index = random.randrange(state.tablets[clusters.TABLE].count)
         ends = [(None, place), (place, None)]
-        held = [Shard(*one) for one in lives.places(lives.tablet(state, index))]
+        held = [Shard(*one) for one in clusters.places(clusters.tablet(state, index))]
         from_, to = random.choice([*ends, (random.choice(held), None)])
-        one = TabletMigration(lives.TABLE, index, random.choice(["rebuild", "rebuild_v2"]), from_, to)
-        return [lives.MigrateTablets((one,))]
+        one = TabletMigration(clusters.TABLE, index, random.choice(["rebuild", "rebuild_v2"]), from_, to)
+        return [clusters.MigrateTablets((one,))]
     alive = [one.id for _, one in in_order(state.nodes) if not one.down and random.random() < 0.9]
     witnesses = [Witness(one, state.epoch - random.choice([0, 0, 1, 3]), state.epoch) for one in alive]
     said = [report for one in alive for report in tablet_reports(state, one)]
@@ -123,7 +125,7 @@ def test_random_histories_cover_all_stages() -> None:
                 if folded.outcome.kind is OutcomeKind.APPLIED:
                     state = folded.state
                     seen.update(f"{t.kind}: {t.stage}" for _, t in track.transitions(state))
-                    seen.update(["resized"] if state.tablets[lives.TABLE].made > 20 else [])
+                    seen.update(["resized"] if state.tablets[clusters.TABLE].made > 20 else [])
     assert "resized" in seen
     wanted = {f"{kind}: {stage}" for kind in stages.ASKED for stage in stages.KINDS[kind].stages}
     wanted |= {f"migration: {stage}" for stage in ("cleanup_target", "revert_migration", stages.FALLBACK)}
@@ -199,12 +201,12 @@ def test_a_planted_defect_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 40), st.integers(1, 4))
 def test_equal_racks_share_equally(rack_count: int, per_rack: int, shards: int, count: int, replicas: int) -> None:
     nodes = [
-        lives.register(1 + rack * per_rack + number, f"r{rack}", shards=shards)
+        clusters.register(1 + rack * per_rack + number, f"r{rack}", shards=shards)
         for rack in range(rack_count)
         for number in range(per_rack)
     ]
     replicas = min(replicas, len(nodes))
-    state = lives.with_table(lives.cluster(*nodes), factor(replicas), count)
+    state = clusters.with_table(clusters.cluster(*nodes), factor(replicas), count)
     by_node: Counter[str] = Counter()
     by_shard: Counter[tuple[str, int]] = Counter()
     for tablet in state.tablets[TABLE]:
@@ -222,15 +224,15 @@ def test_equal_racks_share_equally(rack_count: int, per_rack: int, shards: int, 
 
 
 def test_a_list_of_racks_has_one_replica_in_each() -> None:
-    state = lives.with_table(lives.three_racks(), racks("r1", "r3"), 16)
+    state = clusters.with_table(clusters.three_racks(), racks("r1", "r3"), 16)
     for tablet in state.tablets[TABLE]:
         assert sorted(state.nodes[node].rack for node, _ in places(tablet)) == ["r1", "r3"]
 
 
 def test_each_datacenter_has_its_own_replicas() -> None:
-    nodes = [lives.register(number, f"r{number % 2}", f"dc{number % 3 // 2 + 1}") for number in range(1, 9)]
+    nodes = [clusters.register(number, f"r{number % 2}", f"dc{number % 3 // 2 + 1}") for number in range(1, 9)]
     wanted = Replication("tablets", 3, (DatacenterReplication("dc1", 2), DatacenterReplication("dc2", 1)))
-    state = lives.with_table(lives.cluster(*nodes), wanted, 16)
+    state = clusters.with_table(clusters.cluster(*nodes), wanted, 16)
     for tablet in state.tablets[TABLE]:
         found = Counter(state.nodes[node].datacenter for node, _ in places(tablet))
         assert found == {"dc1": 2, "dc2": 1}
@@ -238,8 +240,8 @@ def test_each_datacenter_has_its_own_replicas() -> None:
 
 def test_a_second_table_uses_other_nodes() -> None:
     """Three tablets of one replica are on three of six nodes, and the next three on the other nodes."""
-    state = lives.with_table(lives.three_racks(), factor(1), 3)
-    state = applied(state, lives.create_table("u", TabletOptions(3), 2))
+    state = clusters.with_table(clusters.three_racks(), factor(1), 3)
+    state = applied(state, clusters.create_table("u", TabletOptions(3), 2))
     held = Counter(node for table in (TABLE, "ks.u") for one in state.tablets[table] for node, _ in places(one))
     assert set(held.values()) == {1}
     assert len(held) == 6
@@ -247,35 +249,35 @@ def test_a_second_table_uses_other_nodes() -> None:
 
 def with_another(state: ClusterState) -> Counter[str]:
     """Create a second table during a move, and return the tablets of each node afterwards."""
-    state = lives.settled(applied(state, lives.create_table("u", TabletOptions(6), 2)))
+    state = clusters.settled(applied(state, clusters.create_table("u", TabletOptions(6), 2)))
     return Counter(node for table in (TABLE, "ks.u") for one in state.tablets[table] for node, _ in places(one))
 
 
 @pytest.mark.parametrize("stage", KINDS["migration"].stages)
 def test_migrating_tablets_count_at_their_target(stage: str) -> None:
     """Each of six nodes has a tablet and gets a second one. During this, one tablet moves to a neighbour."""
-    state = lives.with_table(lives.three_racks(), factor(1), 6)
-    held = with_another(lives.started(state, lives.migration(state), stage))
+    state = clusters.with_table(clusters.three_racks(), factor(1), 6)
+    held = with_another(clusters.started(state, clusters.migration(state), stage))
     assert [held[node] for node in state.nodes] == [2] * 6
 
 
 @pytest.mark.parametrize("stage", ["allow_write_both_read_old", "write_both_read_old", "streaming"])
 def test_a_reverted_tablet_counts_at_its_source(stage: str) -> None:
-    state = lives.with_table(lives.three_racks(), factor(1), 6)
-    state = lives.started(state, lives.migration(state), stage)
+    state = clusters.with_table(clusters.three_racks(), factor(1), 6)
+    state = clusters.started(state, clusters.migration(state), stage)
     held = with_another(applied(state, RevertTablets((TabletRevert(TABLE, 0, "lost its disk"),))))
     assert [held[node] for node in state.nodes] == [2] * 6
 
 
 def test_leaving_and_dead_nodes_get_no_tablets() -> None:
-    state = lives.three_racks()
-    down = lives.node_id(1)
-    state = lives.with_table(applied(state, DeclareDown(down, "burnt"), Leave(lives.node_id(2))), factor(2), 8)
+    state = clusters.three_racks()
+    down = clusters.node_id(1)
+    state = clusters.with_table(applied(state, DeclareDown(down, "burnt"), Leave(clusters.node_id(2))), factor(2), 8)
     holders = {node for one in state.tablets[TABLE] for node, _ in places(one)}
-    assert holders.isdisjoint({down, lives.node_id(2)})
+    assert holders.isdisjoint({down, clusters.node_id(2)})
 
 
 def test_the_number_of_tablets_follows_the_shards() -> None:
     """Six nodes of two shards, three replicas, ten on each shard: 40, rounded up to a power of two."""
-    state = applied(lives.three_racks(), CreateKeyspace("ks", factor(3)), lives.create_table())
+    state = applied(clusters.three_racks(), CreateKeyspace("ks", factor(3)), clusters.create_table())
     assert state.tablets[TABLE].count == 64

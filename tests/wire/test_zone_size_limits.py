@@ -50,7 +50,7 @@ from ringlog.kernel.zones.queue import STEPS_MAX
 from ringlog.kernel.zones.rebalance import CHAIN_MAX, RESULTS
 from ringlog.wire.changes import encode_change_record
 from tests.kernel.entries import applied, entry, founded, node, uuid
-from tests.kernel.tablets.lives import normal
+from tests.kernel.tablets.clusters import normal
 
 LATEST = 2**62
 NAME = "z" * 48

@@ -18,7 +18,7 @@ from ringlog.operator.views.tablets import troubles, troubles_view
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.wire.records import FailedTries, NodeAck
 from tests.kernel.entries import applied
-from tests.kernel.tablets import lives
+from tests.kernel.tablets import clusters
 
 Acks = dict[str, NodeAck]
 
@@ -26,17 +26,17 @@ Acks = dict[str, NodeAck]
 @pytest.fixture(scope="module")
 def streaming() -> ClusterState:
     """Return a state that streams a tablet to another node of its rack."""
-    state = lives.with_table(lives.three_racks(), lives.factor(3), 2)
-    return lives.started(state, lives.migration(state), STREAMING)
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(3), 2)
+    return clusters.started(state, clusters.migration(state), STREAMING)
 
 
 def failed_requests(state: ClusterState, count: int, since: int = 0) -> Acks:
     """Return an acknowledgement with that many failed row requests of the target."""
-    moving = lives.tablet(state).transition
+    moving = clusters.tablet(state).transition
     assert moving is not None
-    (comes,) = {one.node for one in moving.next} - {one.node for one in lives.tablet(state).replicas}
-    source = lives.tablet(state).replicas[0].node
-    tries = (FailedTries(session(lives.TABLE, 0, moving), source, count, since, 0, "away"),)
+    (comes,) = {one.node for one in moving.next} - {one.node for one in clusters.tablet(state).replicas}
+    source = clusters.tablet(state).replicas[0].node
+    tries = (FailedTries(session(clusters.TABLE, 0, moving), source, count, since, 0, "away"),)
     epoch = state.epoch
     ack = NodeAck(state.cluster_id, comes, "1", epoch, epoch, (), 0, 0, tries, state_id_at(state, epoch))
     return {comes: ack}
@@ -60,25 +60,25 @@ def test_reports_of_another_history_or_session_revert_nothing(streaming: Cluster
     acks = failed_requests(streaming, 200)
     (comes, ack), *_ = acks.items()
     assert not reverted(streaming, {comes: replace(ack, state_id="of a log that is gone")})
-    of_before = replace(ack.tries[0], operation=f"{lives.TABLE}/0@1")
+    of_before = replace(ack.tries[0], operation=f"{clusters.TABLE}/0@1")
     assert not reverted(streaming, {comes: replace(ack, tries=(of_before,))})
 
 
 def test_a_copy_reverts_without_a_complete_source() -> None:
     """The only replica is declared down while its copy is built; arrived rows already count."""
-    state = lives.with_table(lives.three_racks(), lives.factor(1), 2)
-    ((source, _),) = lives.places(lives.tablet(state))
-    state = applied(state, AlterKeyspace("ks", lives.factor(2)))
-    copy = TabletMigration(lives.TABLE, 0, "rebuild", None, Shard(lives.free_node(state), 0))
-    streaming = lives.started(state, copy, STREAMING)
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(1), 2)
+    ((source, _),) = clusters.places(clusters.tablet(state))
+    state = applied(state, AlterKeyspace("ks", clusters.factor(2)))
+    copy = TabletMigration(clusters.TABLE, 0, "rebuild", None, Shard(clusters.free_node(state), 0))
+    streaming = clusters.started(state, copy, STREAMING)
     assert not reverted(streaming, {})
     state = applied(streaming, DeclareDown(source, "burnt"))
     (back,) = reverted(state, {})
     assert back.tablets[0].reason == f"too few live replicas have all rows; dead: {state.nodes[source].name}"
-    moving = lives.tablet(applied(state, back)).transition
+    moving = clusters.tablet(applied(state, back)).transition
     assert moving is not None
     assert moving.stage == CLEANUP_TARGET
-    reported = lives.step(streaming).tablets[0].reports
+    reported = clusters.step(streaming).tablets[0].reports
     epoch = state.epoch
     said = {
         name: NodeAck(state.cluster_id, name, "1", epoch, epoch, reported, 0, 0, (), state_id_at(state, epoch))
@@ -94,6 +94,6 @@ def test_operators_see_failed_requests_and_the_reason_of_the_revert(streaming: C
     assert "7 times without success: away" in next(troubles([row]))
     assert troubles_view(streaming, {}) == [] == troubles_view(streaming, acks, "ks.other")
     state = applied(streaming, *reverted(streaming, failed_requests(streaming, 200)))
-    (row,) = troubles_view(state, {}, lives.TABLE)
+    (row,) = troubles_view(state, {}, clusters.TABLE)
     assert "tried 200 times" in row["reason"]
     assert "cleanup_target" in next(troubles([row]))

@@ -23,9 +23,9 @@ from ringlog.wire.records import NodeLoad
 from ringlog_sim.devices.world import SECOND
 from ringlog_sim.runner.run import WORKERS, run_script, workers_of
 from ringlog_sim.runner.script import PROFILES, Action, draw_script
-from tests.kernel.operations.drive import applied, driven
-from tests.kernel.tablets import lives
-from tests.kernel.zones.placed import with_data
+from tests.kernel.operations.driver import applied, driven
+from tests.kernel.tablets import clusters
+from tests.kernel.zones.zone_keyspaces import with_data
 from tests.operator.test_waiting import asked
 
 NOW = 1_000_000_000
@@ -76,8 +76,8 @@ def test_a_dead_node_is_shown_as_silent_in_every_view() -> None:
 
 
 def test_the_owners_of_a_tablet_and_of_a_partition_are_shown_as_silent() -> None:
-    state = lives.with_table(lives.three_racks(), lives.factor(3), 2)
-    tablets = state.tablets[lives.TABLE]
+    state = clusters.with_table(clusters.three_racks(), clusters.factor(3), 2)
+    tablets = state.tablets[clusters.TABLE]
     dead = state.nodes[tablets.tablet(0).replicas[0].node].name
     view = explanation(state, advise(state, {}), tablets, 0, {}, last(state, dead))
     assert f"{dead} is silent: last heard 90 s ago" in list(explained(view))

@@ -73,8 +73,8 @@ from ringlog.node.stream_attempts import REASON_LENGTH_MAX as TRIED_LENGTH_MAX
 from ringlog.node.stream_attempts import TRIES_REPORTED_MAX
 from ringlog.wire.records import FailedTries, NodeAck, encode_node_ack
 from tests.kernel.entries import applied, entry, founded, random_command, uuid, with_normal_nodes
-from tests.wire import test_zones_carried
-from tests.wire.test_zones_carried import size
+from tests.wire import test_zone_size_limits
+from tests.wire.test_zone_size_limits import size
 
 FRAMING_BYTES = 1_024
 """Upper bound of the bytes that Kafka adds to a single record."""
@@ -340,7 +340,7 @@ HELD = {
 def test_each_change_record_has_a_largest_instance() -> None:
     """A new state section needs a test that builds its largest record."""
     assert HELD.keys() == {publication.change.__name__ for publication in PUBLICATIONS} | {EpochChange.__name__}
-    assert set(HELD.values()) <= {*globals(), *vars(test_zones_carried)}
+    assert set(HELD.values()) <= {*globals(), *vars(test_zone_size_limits)}
 
 
 def test_the_longest_replication_fits() -> None:

@@ -25,7 +25,7 @@ from ringlog.kernel.values import Command
 from ringlog.kernel.zones import distribution
 from ringlog.kernel.zones.queue import is_same
 from ringlog.kernel.zones.rebalance import RESULTS
-from tests.kernel.zones.scenes import cancel, done, ids, partition, reset, restart, switch, tried, with_zone
+from tests.kernel.zones.states import cancel, done, ids, partition, reset, restart, switch, tried, with_zone
 
 LETTERS = "ABCDE"
 

@@ -26,7 +26,7 @@ from ringlog.log.replicas.replay import catch_up
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.submission.results import AppliedResult
 from tests.client.mini_validator import MiniValidator
-from tests.log.faulty import FaultyLog
+from tests.log.faulty_log import FaultyLog
 
 DEADLINE_S = 60.0
 HOUR = 3_600_000_000

@@ -31,12 +31,12 @@ from ringlog_sim.prefix import prefix_of
 from ringlog_sim.shape import ClusterShape
 from tests.kernel.entries import applied as folded
 from tests.kernel.movements.clusters import placed, simple
-from tests.kernel.operations.drive import applied, decided, refused
-from tests.kernel.tablets import lives
-from tests.operator.printed import state_after
+from tests.kernel.operations.driver import applied, decided, refused
+from tests.kernel.tablets import clusters
+from tests.operator.printed_commands import state_after
 from tests.operator.test_waiting import FIVE
 
-STATE = lives.with_table(lives.three_racks(), lives.factor(3), 4)
+STATE = clusters.with_table(clusters.three_racks(), clusters.factor(3), 4)
 
 
 def ids() -> set[str]:
@@ -47,13 +47,13 @@ def test_ids_of_nodes_and_tables_become_names() -> None:
     (node, *_), (table,) = sorted(STATE.nodes), STATE.table_ids
     other = "ffffffff-0000-4000-8000-000000000000"
     text = with_names(STATE, f"shard 0 of {node}, {table}: {other} and x{node}")
-    assert text == f"shard 0 of {STATE.nodes[node].name}, {lives.TABLE}: {other} and x{node}"
+    assert text == f"shard 0 of {STATE.nodes[node].name}, {clusters.TABLE}: {other} and x{node}"
 
 
 def test_refusals_of_tablets_name_nodes() -> None:
-    one = lives.migration(STATE)
-    wrong = replace(one, from_=Shard(lives.free_node(STATE), 0))
-    rejected = lives.outcome(STATE, lives.MigrateTablets((wrong,)))
+    one = clusters.migration(STATE)
+    wrong = replace(one, from_=Shard(clusters.free_node(STATE), 0))
+    rejected = clusters.outcome(STATE, clusters.MigrateTablets((wrong,)))
     assert any(one in rejected.detail for one in ids()), "the log has ids"
     shown = explained(STATE, rejected.code, rejected.detail)
     assert not any(one in shown for one in ids())
@@ -61,9 +61,9 @@ def test_refusals_of_tablets_name_nodes() -> None:
 
 
 def test_explanations_of_tablets_name_nodes() -> None:
-    for state in (STATE, folded(STATE, lives.register(9))):
+    for state in (STATE, folded(STATE, clusters.register(9))):
         for number in range(4):
-            view = explanation(state, advise(state, {}), state.tablets[lives.TABLE], number, {})
+            view = explanation(state, advise(state, {}), state.tablets[clusters.TABLE], number, {})
             assert not any(one in str(view) for one in ids())
 
 
@@ -78,7 +78,7 @@ def test_codes_of_the_balancer_follow_a_sentence() -> None:
     assert tablets.ignored_text(row).endswith("not registered is ignored: no such node was registered (unknown_node)")
     for code in (UNREADABLE, REJECTED, *REPORT_CODES):
         assert f"({code})" in tablets.ignored_text(row | {"code": code})
-    view = explanation(STATE, advise(STATE, {}), STATE.tablets[lives.TABLE], 0, {})
+    view = explanation(STATE, advise(STATE, {}), STATE.tablets[clusters.TABLE], 0, {})
     *_, stop = view["stays"]
     assert list(tablets.explained(view))[-1].startswith(f"it stays: {stop['why']} ({stop['code']}, {stop['what']})")
 

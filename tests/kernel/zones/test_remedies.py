@@ -23,7 +23,8 @@ from ringlog.kernel.values import Command
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.operator.views.zone_explanations import explain
 from ringlog.protocol.rebalancer.zone_waits import COPIES, VOTERS, waits_of
-from tests.kernel.zones.placed import (
+from tests.kernel.zones.states import cancel, done, down, ids, partition, reset, shown, switch, to, tried, trigger
+from tests.kernel.zones.zone_keyspaces import (
     alive,
     node_reports,
     of_coordinator,
@@ -34,7 +35,6 @@ from tests.kernel.zones.placed import (
     with_data,
     zone_only,
 )
-from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, switch, to, tried, trigger
 
 
 def waits(state: ClusterState, number: int = 0) -> str:

@@ -25,13 +25,13 @@ from ringlog.operator.rehearsal.balance_history import BalanceHistory, HistoryNo
 from ringlog.protocol.balancer.load_book import ReceivedLoad
 from ringlog.wire.records import NodeLoad, TableLoad
 from tests.kernel.entries import applied
-from tests.kernel.tablets import lives
-from tests.kernel.tablets.lives import TABLE, factor, migration, step, tablet
+from tests.kernel.tablets import clusters
+from tests.kernel.tablets.clusters import TABLE, factor, migration, step, tablet
 from tests.kernel.tablets.test_refusals import finish
 
 SVG = "{http://www.w3.org/2000/svg}"
 SIZE = 1 << 20
-START = lives.with_table(lives.three_racks(), factor(2), 4)
+START = clusters.with_table(clusters.three_racks(), factor(2), 4)
 
 
 def moves(state: ClusterState, index: int = 0) -> Iterator[ClusterState]:
@@ -50,7 +50,7 @@ def loads_of(state: ClusterState, appended: int) -> list[ReceivedLoad]:
     """Return a report of every node: tablet i has i + 1 MiB."""
     found = []
     for node in sorted(state.nodes):
-        own = [one.index for one in state.tablets[TABLE] if node in dict(lives.places(one))]
+        own = [one.index for one in state.tablets[TABLE] if node in dict(clusters.places(one))]
         sizes = tuple([(index + 1) * SIZE for index in own])
         found.append(ReceivedLoad(NodeLoad(node, 0, 1 << 40, (table_load(state, TABLE, tuple(own), sizes),)), appended))
     return found
@@ -62,7 +62,7 @@ def counted(
     """Return replicas and bytes by name and shard."""
     tablets, sizes = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for one in state.tablets[TABLE]:
-        for node, shard in lives.places(one):
+        for node, shard in clusters.places(one):
             tablets[state.nodes[node].name, shard] += 1
             sizes[state.nodes[node].name, shard] += (one.index + 1) * SIZE
     return tablets, sizes
@@ -101,7 +101,7 @@ def test_entries_without_a_change_add_no_moment() -> None:
     balance_history.add_state(START.time + 5, applied(START, DropTable("ks", "t")))
     assert not balance_history.moments[-1].tablets.any()
     assert balance_history.end == START.time + 5
-    assert not history_of([lives.three_racks()], ()).moments, "a history starts with the first table in tablets"
+    assert not history_of([clusters.three_racks()], ()).moments, "a history starts with the first table in tablets"
 
 
 def test_a_report_counts_from_its_append_time_if_accepted() -> None:
@@ -128,7 +128,7 @@ def test_a_split_divides_bytes_evenly_until_the_next_report() -> None:
 
 
 def test_colocated_tables_count_once_with_all_bytes() -> None:
-    state = applied(START, lives.create_table("u", TabletOptions(base="t"), 2))
+    state = applied(START, clusters.create_table("u", TabletOptions(base="t"), 2))
     more = table_load(state, "ks.u", (0, 1), (7, 7))
     beside = [
         ReceivedLoad(NodeLoad(one.load.node, 0, 1, (*one.load.tables, more)), one.appended)
@@ -225,7 +225,7 @@ def test_names_are_text_and_many_shards_share_a_strip(monkeypatch: pytest.Monkey
 
 def test_a_line_ends_when_its_node_leaves() -> None:
     balance_history = history_of([START], ())
-    gone = replace(START.nodes[lives.node_id(1)], state="left")
+    gone = replace(START.nodes[clusters.node_id(1)], state="left")
     balance_history.add_state(START.time + 10, applied(START, DropTable("ks", "t")))
     balance_history.add_state(START.time + 20, replaced(START, tablets=Map(), nodes=START.nodes.set(gone.id, gone)))
     assert balance_history.moments[-1].there == frozenset(range(1, 6))

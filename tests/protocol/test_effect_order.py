@@ -49,7 +49,7 @@ from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry, decode_entry
 from tests.agents.world import BAD, GOOD, NOW, World
-from tests.log.committing import settling
+from tests.log.commit_driver import settling
 
 QUIET = (Newest, Now, WallClock)
 

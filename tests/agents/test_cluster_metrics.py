@@ -17,8 +17,8 @@ from ringlog.protocol.coordinator.waits import WAITS
 from ringlog.runtime.monitoring.metrics import ALL_METRICS, COORDINATOR
 from ringlog.runtime.monitoring.scrape import exposition
 from ringlog.wire.records import NodeAck
-from tests.kernel.operations.drive import applied, driven
-from tests.kernel.tablets.lives import factor, migration, started, three_racks, with_table
+from tests.kernel.operations.driver import applied, driven
+from tests.kernel.tablets.clusters import factor, migration, started, three_racks, with_table
 from tests.operator.test_waiting import asked
 
 NOW = 2_000_000_000

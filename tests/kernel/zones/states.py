@@ -25,7 +25,7 @@ from ringlog.kernel.model.zones import ZonePartition, ZoneStep, partition_key
 from ringlog.kernel.values import Command
 from ringlog.node.protocol.followers import Step
 from tests.kernel.entries import applied, entry, founded, node
-from tests.kernel.tablets.lives import normal
+from tests.kernel.tablets.clusters import normal
 
 
 class NoRows:

@@ -18,8 +18,8 @@ from ringlog.protocol.coordinator.tablet_steps import tablet_reports, tablet_ste
 from ringlog.protocol.rebalancer.core import RebalancerView, propose
 from ringlog.protocol.rebalancer.zone_groups import SESSIONS, SessionReports
 from tests.kernel.entries import founded, uuid
-from tests.kernel.tablets.lives import normal
-from tests.kernel.zones.scenes import NoRows, done, ids, letter, tried
+from tests.kernel.tablets.clusters import normal
+from tests.kernel.zones.states import NoRows, done, ids, letter, tried
 
 TABLE = "ks.t"
 

@@ -16,7 +16,7 @@ from ringlog.kernel.values import Replication, StreamReport
 from ringlog.protocol.controller import Proposal
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.wire.records import NodeAck
-from tests.agents.finish import NOW, known
+from tests.agents.operation_runner import NOW, known
 from tests.agents.world import World
 from tests.oneview.script import Actor, line, names
 

@@ -20,7 +20,7 @@ from ringlog.node.rows.replica import RowReplica, SourceBehind
 from ringlog.wire.data import Cells, JournalRecord, ReadRequest, RegisterCell, Rows, WriteRequest, key_of
 from ringlog.wire.records import encode_mutation
 from tests.kernel.entries import applied, founded, uuid
-from tests.kernel.operations.drive import report_of
+from tests.kernel.operations.driver import report_of
 from tests.node.streams import received, source_rows
 from tests.node.world import APPENDED, TABLE, begin_join, cluster, joined, name_of, step, write
 

@@ -22,7 +22,7 @@ from ringlog.kernel.tablets.resize import MERGE, SPLIT, apart
 from ringlog.kernel.values import NodeId, StreamReport, TabletOptions, Witness
 from ringlog.protocol.balancer.load_reports import own_tablets
 from tests.kernel.entries import applied
-from tests.kernel.tablets import lives
+from tests.kernel.tablets import clusters
 
 DECISIONS_MAX = 20
 """Maximum decisions of one table. Counts are halved or doubled and stay between 1 and 65,536."""
@@ -36,8 +36,8 @@ Sizes = dict[str, int]
 def drawn(seed: int) -> tuple[ClusterState, Sizes]:
     """Return random nodes, tables of different sizes, and settings with a goal that reduces the tablets."""
     rng = random.Random(seed)
-    nodes = [lives.register(number, f"r{number % 3}", shards=rng.choice((1, 2))) for number in range(1, 7)]
-    state = lives.cluster(*nodes[: rng.randint(3, 6)])
+    nodes = [clusters.register(number, f"r{number % 3}", shards=rng.choice((1, 2))) for number in range(1, 7)]
+    state = clusters.cluster(*nodes[: rng.randint(3, 6)])
     factor, tables = rng.randint(1, 3), rng.randint(2, 8)
     counts = [rng.choice((1, 2, 3, 4, 6, 8, 16)) for _ in range(tables)]
     crowd = sum(counts) * factor / sum(one.shards for one in state.nodes.values())
@@ -49,10 +49,10 @@ def drawn(seed: int) -> tuple[ClusterState, Sizes]:
         "tablet_streams_max": rng.choice((2, 1_000)),
     }
     state = applied(state, ChangeSettings(tuple(sorted(given.items()))))
-    state = applied(state, CreateKeyspace("ks", lives.factor(factor)))
+    state = applied(state, CreateKeyspace("ks", clusters.factor(factor)))
     sizes: Sizes = {}
     for number, count in enumerate(counts):
-        state = applied(state, lives.create_table(f"t{number}", TabletOptions(count=count), number + 1))
+        state = applied(state, clusters.create_table(f"t{number}", TabletOptions(count=count), number + 1))
         mean = rng.choice((0.0, 0.1, 1.1, 1.5, 1.9, rng.uniform(0.2, 4)))
         sizes[f"ks.t{number}"] = int(mean * 5 * GIB * count)
     return state, sizes
@@ -153,11 +153,13 @@ def test_siblings_do_not_move_for_a_revoked_merge(seed: int) -> None:
 @pytest.mark.parametrize("weight", [4, 6, 10, 1_000])
 def test_a_node_of_large_weight_leaves_the_others_even(weight: int) -> None:
     """A host holds at most one replica of a tablet, which limits its share."""
-    state = lives.cluster(*[lives.register(number, "r1", shards=2) for number in range(1, 7)])
-    state = applied(state, CreateKeyspace("ks", lives.factor(3)), lives.create_table(tablets=TabletOptions(count=32)))
-    state = applied(state, UpdateNode(lives.node_id(6), capacity=weight))
+    state = clusters.cluster(*[clusters.register(number, "r1", shards=2) for number in range(1, 7)])
+    state = applied(
+        state, CreateKeyspace("ks", clusters.factor(3)), clusters.create_table(tablets=TabletOptions(count=32))
+    )
+    state = applied(state, UpdateNode(clusters.node_id(6), capacity=weight))
     while moves := advise(state, {}).moves:
         state = arrived(applied(state, MigrateTablets(moves)))
     held = {node: sum(map(len, own_tablets(state, node).values())) for node in state.nodes}
-    assert held.pop(lives.node_id(6)) == 32
+    assert held.pop(clusters.node_id(6)) == 32
     assert max(held.values()) - min(held.values()) <= 1, held

@@ -32,7 +32,7 @@ from ringlog.kernel.values import Command, DatacenterReplication, Replication
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from tests.kernel.entries import applied
-from tests.kernel.tablets.lives import (
+from tests.kernel.tablets.clusters import (
     TABLE,
     cluster,
     factor,

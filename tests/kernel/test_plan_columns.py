@@ -37,7 +37,7 @@ from ringlog.kernel.model.state import (
     advance,
 )
 from tests.kernel.entries import Noop, applied, entry, founded
-from tests.kernel.operations.drive import SEED
+from tests.kernel.operations.driver import SEED
 
 NODES = st.sampled_from("ABCD")
 SAID: dict[type, tuple[Any, Any]] = {

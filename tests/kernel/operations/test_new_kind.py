@@ -40,7 +40,7 @@ from ringlog_testing.quorums.explore import Explorer, Findings
 from ringlog_testing.quorums.model import QuorumRules
 from ringlog_testing.quorums.walk import WalkStep, WalkWorld, drive
 from tests.kernel.movements.clusters import network, placed, simple
-from tests.kernel.operations.drive import admitted, applied
+from tests.kernel.operations.driver import admitted, applied
 
 SHRINK = OperationKind("shrink", SWAP_STAGES, Changes.TOKENS, MOVING, reorders=True, shown="moving")
 

@@ -24,10 +24,10 @@ from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose
 from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updated_timers
 from tests.kernel.balance.test_advice import PILED
 from tests.kernel.entries import NODES, applied
-from tests.kernel.reads import parts_read, unnoted_copies
+from tests.kernel.section_reads import parts_read, unnoted_copies
 from tests.kernel.test_invariants import PLANTED, lives
-from tests.kernel.zones.placed import node_reports, with_data, zone_only
-from tests.kernel.zones.scenes import done, down, ids, to
+from tests.kernel.zones.states import done, down, ids, to
+from tests.kernel.zones.zone_keyspaces import node_reports, with_data, zone_only
 
 BESIDE = {
     "order": {"nodes", "operations"},  # The location of a new node matters once it is in a group.
