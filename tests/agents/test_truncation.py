@@ -379,11 +379,11 @@ def test_the_thread_of_the_cache_writer_retries(world: World) -> None:
     with closing(Threads(world)) as threads:
         keeper = threads.act("keeper", world.ends())
         thread = threads.threads[0]
-        until(lambda: "archive_unavailable" in thread.waits, "a try in vain")
+        until(lambda: "archive_unavailable" in thread.waits, "a failed attempt")
         world.folder.unlink()
         archived = keeper.wait_for(lambda state: state.log_bounds.get("archived"), 60, "an archive")
         assert archived.epoch == world.head.epoch
-        until(lambda: not thread.waits, "it to wait for nothing")
+        until(lambda: not thread.waits, "the agent to have no pending wait")
 
 
 def test_a_take_over_completes_the_remaining_work(world: World) -> None:

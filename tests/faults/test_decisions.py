@@ -56,7 +56,7 @@ class Cluster(RegistersCluster):
         replica.subscribe(follow, replica.halt_on_defect)
 
     def only(self) -> str:
-        (operation,) = until(lambda: in_flight(self.agents.state), "an operation")
+        (operation,) = until(lambda: in_flight(self.agents.state), "an operation in flight")
         return operation.id
 
     def ended(self, operation: str) -> bool:
@@ -87,10 +87,10 @@ def test_an_operator_decides(cluster: Cluster) -> None:
     assert "an operator's decision" in cluster.agents.done("operation", "list")
     cluster.nodes["n2"].kill()
     cluster.nodes["n2"].restart()
-    until(lambda: cluster.status("n2"), "n2 to be back")
+    until(lambda: cluster.status("n2"), "n2 to be declared up")
     assert cluster.shown(operation)["stage"] == WRITE_BOTH_READ_OLD
     cluster.agents.done("operation", "retry", operation, "--reason", "n2 is back")
-    until(lambda: cluster.ended(operation), "the departure to end")
+    until(lambda: cluster.ended(operation), "n2 to have left")
     assert cluster.agents.state.operations[operation].stage == "finished"
 
     cluster.submit(ChangeSettings((("stream_tries_max", 200),)))
@@ -101,13 +101,13 @@ def test_an_operator_decides(cluster: Cluster) -> None:
     cluster.kill_at(WRITE_BOTH_READ_NEW, "n3")
     cluster.submit(Leave(cluster.id_of("n1")))
     operation = cluster.only()
-    until(lambda: cluster.shown(operation)["waits_for_nodes"] == ["n3"], "the operation to wait for the dead one")
+    until(lambda: cluster.shown(operation)["waits_for_nodes"] == ["n3"], "the operation to wait for the dead node")
     shown = cluster.agents.done("operation", "show", operation)
     assert f"ringlog node down n3 --reason …, then ringlog operation retry {operation} --ignore n3" in shown
     cluster.nodes.pop("n3").kill()
     cluster.agents.done("node", "down", "n3", "--reason", "its disk is gone")
     cluster.agents.done("operation", "retry", operation, "--ignore", "n3", "--reason", "its disk is gone")
-    until(lambda: cluster.ended(operation), "the departure to end")
+    until(lambda: cluster.ended(operation), "n2 to have left")
     assert cluster.agents.state.operations[operation].stage == "finished"
 
     # The remaining node has all writes; a new node takes the place of the dead one.

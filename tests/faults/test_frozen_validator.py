@@ -83,9 +83,9 @@ def test_a_validator_frozen_before_its_fence_takes_it(broker: Broker, tmp_path: 
     answers(30, "of the successor")
     assert client.state.terms["validator"].term > term
     os.kill(frozen.pid, signal.SIGCONT)
-    until("the test", "the one that froze to end", lambda: not frozen.runs(), why_not=frozen.tail)
+    until("the test", "the frozen validator to end", lambda: not frozen.runs(), why_not=frozen.tail)
     assert frozen.exit_code() == 3
-    until("the supervisor", "its validator to be shut out", lambda: "was superseded" in supervisor.text())
+    until("the supervisor", "its validator to be fenced", lambda: "was superseded" in supervisor.text())
     answers(30, "of the successor's successor")
     commands.pause()
     until("the client", "all answers", lambda: not commands.unanswered(), why_not=supervisor.tail)

@@ -54,6 +54,6 @@ def test_the_agents_lose_redis(world: World) -> None:
         link.reset()
         epoch = world.observers.cache_epoch
         world.await_answers(30)
-        until("the test", "the keeper to say so", lambda: world.said("cache_unavailable"))
+        until("the test", "the cache writer to log the outage", lambda: world.said("cache_unavailable"))
         assert world.observers.cache_epoch <= epoch + 5
         link.shape(CLEAN)

@@ -41,9 +41,15 @@ def test_an_outage_longer_than_the_validators_timeout(world: World) -> None:
         )
         pids = {name: node.pid for name, node in world.nodes.items()}
         why = lambda: "\n".join(each.tail() for each in world.supervisors.values())  # noqa: E731
-        until("the test", "a validator to give up", lambda: world.gave_up("validator") > gave_up, RECOVERY_S, why)
+        until("the test", "a validator to end", lambda: world.gave_up("validator") > gave_up, RECOVERY_S, why)
         world.broker.up()
-        until("its supervisor", "it to end with status 1", lambda: world.said("validator crashed") > crashed, 60, why)
+        until(
+            "its supervisor",
+            "the supervisor to end with status 1",
+            lambda: world.said("validator crashed") > crashed,
+            60,
+            why,
+        )
         world.await_normal(joining, *started)
     assert {name: node.pid for name, node in world.nodes.items()} == pids
     for name, each in world.supervisors.items():
@@ -79,7 +85,7 @@ def test_the_brokers_disk_is_full(small_disk: Path, tmp_path: Path, figures: Fig
             fill(ballast)
             until(
                 "the test",
-                "the broker to end for want of space",
+                "the broker to end without disk space",
                 lambda: not broker.runs("broker"),
                 RECOVERY_S,
                 lambda: broker.log()[-2_000:],

@@ -96,7 +96,7 @@ def test_a_clean_link_forwards_bytes_unchanged(link: tuple[Proxy, Echo]) -> None
             found += connection.recv(65_536)
     assert found == sent
     # The proxy counts forwarded bytes.
-    until("the proxy", "to have counted every byte", lambda: proxy.passed == 2 * len(sent))
+    until("the proxy", "all bytes to be counted", lambda: proxy.passed == 2 * len(sent))
 
 
 def test_latency_applies_both_ways_and_to_open_connections(link: tuple[Proxy, Echo]) -> None:
@@ -121,7 +121,7 @@ def test_a_cut_direction_is_silent_until_its_repair(link: tuple[Proxy, Echo], up
         if up:
             assert echo.received == b"1"
         else:
-            until("the test", "the server to hear", lambda: echo.received == b"12")
+            until("the test", "the server to receive the bytes", lambda: echo.received == b"12")
         connection.settimeout(30)
         proxy.heal()
         assert connection.recv(16) == b"2"
@@ -150,8 +150,8 @@ def test_refused_connections_and_a_stopped_server(link: tuple[Proxy, Echo]) -> N
             return True
 
     proxy.shape(Shape(refuses=True))
-    until("the test", "the door to be closed", refused)
+    until("the test", "the port to be closed", refused)
     proxy.heal()
     assert not refused()
     echo.close()
-    until("the test", "the proxy to miss its server", refused)
+    until("the test", "the proxy to detect the lost server", refused)

@@ -30,8 +30,8 @@ def test_an_agent_is_stopped_until_its_replacement(world: World, role: str) -> N
         os.kill(sleeper, signal.SIGCONT)
         # The stopped agent ends when it reads the higher term, and its supervisor starts it as a standby.
         until(
-            f"the supervisor of the {role} that slept",
-            "that one to end as superseded",
+            f"the supervisor of the suspended {role}",
+            "its agent to end as superseded",
             lambda: supervisor.text().count(f"agents: {role} was superseded") > superseded,
             why_not=supervisor.tail,
         )
@@ -49,7 +49,7 @@ def test_redis_is_stopped(world: World) -> None:
     with world.under_load("Redis stopped"):
         missed = world.said("cache_unavailable")
         world.broker.stop("redis")
-        until("the keeper", "Redis to be missed", lambda: world.said("cache_unavailable") > missed)
+        until("the cache writer", "the outage of Redis to be logged", lambda: world.said("cache_unavailable") > missed)
         world.await_answers()
         world.broker.go_on("redis")
 
@@ -97,7 +97,7 @@ def test_the_broker_is_killed(world: World) -> None:
 def test_redis_is_killed(world: World) -> None:
     with world.under_load("Redis killed"):
         world.broker.kill("redis")
-        until("the observer", "the cache to be away", lambda: world.observers.cache_problem)
+        until("the observer", "the cache to be unavailable", lambda: world.observers.cache_problem)
         world.await_answers()
         world.broker.up()
 
@@ -122,7 +122,7 @@ def test_both_supervisors_are_killed(world: World) -> None:
         agents = world.agents()
         for supervisor in world.supervisors.values():
             supervisor.kill()
-        until("the test", "the agents to end with their supervisors", lambda: not any(map(is_alive, agents)))
+        until("the test", "agents and supervisors to end", lambda: not any(map(is_alive, agents)))
         for supervisor in world.supervisors.values():
             supervisor.start()
         for role, term in terms.items():

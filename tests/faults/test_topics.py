@@ -62,7 +62,7 @@ def test_the_metadata_topic_is_deleted(own_world: World) -> None:
         ends = [process.tail(20) for process in (*world.supervisors.values(), *followers.values())]
         return "\n".join([f"not so {still_at_work()}", *ends])
 
-    until("the test", "all that followed the log to end", lambda: not still_at_work(), RECOVERY_S, why)
+    until("the test", "all readers of the log to end", lambda: not still_at_work(), RECOVERY_S, why)
     assert {what: process.exit_code() for what, process in followers.items()} == dict.fromkeys(followers, 1)
     for supervisor in world.supervisors.values():
         assert supervisor.exit_code() == 4
@@ -91,7 +91,7 @@ def test_the_metadata_topic_is_deleted(own_world: World) -> None:
         """A process that has read this log halts at each start; others never saw the log and wait."""
         return [f"{role} of {each.name}" for each, role in acted if each.text().count(f"agents: {role} halted and") < 2]
 
-    until("the test", "all that acted to halt again", lambda: not not_again(), RECOVERY_S, lambda: str(not_again()))
+    until("the test", "all active agents to halt again", lambda: not not_again(), RECOVERY_S, lambda: str(not_again()))
     assert not exists(admin, name)
 
 
@@ -109,15 +109,17 @@ def test_the_cdc_log_is_deleted_and_created_then_the_mutations(own_world: World)
     world.mutations.run()
     until("the driver", "the first rows", lambda: sum(world.checker.ends(CDC.suffix).values()), RECOVERY_S, spark.tail)
     delete(admin, cdc)
-    until("the driver", "it to end without its topic", lambda: not spark.runs(), RECOVERY_S, spark.tail)
+    until(
+        "the driver", "the driver to end after its topic is deleted", lambda: not spark.runs(), RECOVERY_S, spark.tail
+    )
     assert spark.exit_code() == 1
     spark.start()
-    until("the driver", "it to end again", lambda: not spark.runs(), RECOVERY_S, spark.tail)
+    until("the driver", "the driver to end again", lambda: not spark.runs(), RECOVERY_S, spark.tail)
     assert spark.exit_code() == 1
     assert f"topic_missing: topic {cdc} does not exist" in spark.tail()
     create_cluster(world.broker.bootstrap, world.cluster)
     world.keep_spark()
-    until("the driver", "rows again", lambda: sum(world.checker.ends(CDC.suffix).values()), RECOVERY_S, spark.tail)
+    until("the driver", "new rows", lambda: sum(world.checker.ends(CDC.suffix).values()), RECOVERY_S, spark.tail)
 
     mutations = topic_name(world.cluster, MUTATIONS.suffix)
     world.mutations.pause()
@@ -162,12 +164,14 @@ def test_a_topic_of_the_agents_is_deleted_and_created(whole: World, suffix: str,
         for role in roles:
             until(
                 "the test",
-                f"every {role} to give up",
+                f"every {role} to end",
                 lambda role=role: world.said(f"agents: {role} crashed") >= crashed[role] + len(world.supervisors),
                 RECOVERY_S,
                 why,
             )
-        until("an agent", "it to wait for the topic", lambda: world.said(f"topic {name} does not exist") > waiting)
+        until(
+            "an agent", "the agent to wait for the topic", lambda: world.said(f"topic {name} does not exist") > waiting
+        )
         assert not exists(admin, name)
         create_cluster(world.broker.bootstrap, world.cluster)
         world.checker.made_again(suffix)

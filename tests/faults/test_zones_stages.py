@@ -131,7 +131,7 @@ class Cluster(RegistersCluster):
             self.ask_without(target)
             rest = ZoneWatch(self, ())
             rest.operation = ZONE
-            until(rest.ended, "the zone to rest", DEADLINE_S)
+            until(rest.ended, "the zone to have no pending step", DEADLINE_S)
             rest.close()
         else:
             assert (self.is_on(source), self.is_on(target)) == ({False}, {True})
@@ -147,7 +147,7 @@ class Cluster(RegistersCluster):
     def _cancel_all(self, watch: ZoneWatch) -> None:
         """Cancel all pending partitions after their data started to move."""
         while not watch.ended():
-            until(lambda: watch.ended() or self._on_the_way(), "data to be on the way", DEADLINE_S)
+            until(lambda: watch.ended() or self._on_the_way(), "a tablet to migrate", DEADLINE_S)
             for one in self._on_the_way():
                 self.agents.client.submit(CancelRebalance(ZONE, one.number, one.revisions.pending, "too early"))
 

@@ -299,7 +299,7 @@ class World:
 
         until(
             "the client",
-            f"answers to {count} requests that began now",
+            f"answers to {count} new requests",
             answered,
             RECOVERY_S,
             lambda: self._why_no_answers(),
@@ -315,7 +315,7 @@ class World:
             last = max((each.answered for each in self.commands.asked if each.answer is not None), default=began)
             return time.monotonic() - max(last, began) > SILENCE_S
 
-        until("the test", f"the cut of {link} to be felt", felt)
+        until("the test", f"the cut of {link} to be detected", felt)
 
     def _behind(self, epoch: int, ends: dict[int, int]) -> dict[str, object]:
         found = {name: self.observers.statuses.get(name) for name in self.nodes}

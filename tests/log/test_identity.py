@@ -264,7 +264,7 @@ def test_entries_of_a_lying_author_halt_no_replica() -> None:
         one = liar.entry(state, Noop())
         made_up = replaced(state, state_id=one.entry.state_id)
         log.append([liar.entry(made_up, Noop()).data])
-        until(lambda: 3 in log.looks[1:], "a look at the newest entry")
+        until(lambda: 3 in log.looks[1:], "a read of the newest entry")
         log.append([one.data])
         assert replica.read_barrier().epoch == state.epoch + 1
         assert replica.halted is None

@@ -53,10 +53,10 @@ class Run:
     def notes(self, keys: tuple[str, ...]) -> None:
         """Read until the folder contains these keys."""
         wanted = tuple(map(digest_of_key, keys))
-        until(lambda: self.folder.stored_ack_keys() == wanted, "it to note its keys")
+        until(lambda: self.folder.stored_ack_keys() == wanted, "the node to store its keys")
 
     def ends(self) -> str:
-        until(lambda: self.duplicate_check.failure is not None, "it to end")
+        until(lambda: self.duplicate_check.failure is not None, "the node to end")
         return str(self.duplicate_check.failure)
 
     def end(self) -> None:

@@ -108,7 +108,7 @@ def test_a_request_that_names_a_later_epoch_does_not_wait(stream: Stream) -> Non
     with stream.data._poll_urgently():
         until(lambda: stream.adopted == stream.replica.state.epoch, "the epoch that the request names")
         stream.author.submit(Noop())
-        until(lambda: stream.adopted == stream.replica.state.epoch, "the next one, while it waits")
+        until(lambda: stream.adopted == stream.replica.state.epoch, "the next epoch during the wait")
 
 
 # The log cost of requests for a later validation watermark does not depend on the number of nodes.

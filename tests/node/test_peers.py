@@ -463,7 +463,7 @@ def test_nodes_without_a_broker_exchange_entries_without_serving_them(tmp_path: 
             log.is_away = False
             log.append(history.data[-8:])
             assert digest(replica.read_barrier()) == digest(cluster.state)
-            until(lambda: asking._claims.newest_epoch == 0, "the log to say that it was true")
+            until(lambda: asking._claims.newest_epoch == 0, "the log to confirm the epoch")
             assert asking._claims.refuted == set()
             stopping.set()
             thread.join(60)

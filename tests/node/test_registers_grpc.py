@@ -93,7 +93,9 @@ def test_each_level_writes_reads_and_reports_its_replicas(world: DataWorld) -> N
         assert len(told.answers) >= max(need.count for need in told.plan.needs)
         assert {answer.node for answer in told.answers} <= set(told.plan.asked)
         assert told.epoch == told.plan.epoch == world.state.epoch
-        until(lambda now=timestamp: all(held(world, n, b"k") == now for n in (1, 2, 3)), "all replicas to have it")
+        until(
+            lambda now=timestamp: all(held(world, n, b"k") == now for n in (1, 2, 3)), "all replicas to have the value"
+        )
         read = world.coordinator.read("ks", b"k", level=level)
         assert read.cell == RegisterCell(timestamp, b"x")
         assert read.repair is None
@@ -117,7 +119,7 @@ def test_a_read_repairs_a_restarted_replica(world: DataWorld) -> None:
             write(world, b"k", 3, Level.ALL, timeout_s=0.5)
         return held(world, 1, b"k") == held(world, 2, b"k") == 3
 
-    until(has_reached_the_others, "the two that are there to have what nobody acknowledged")
+    until(has_reached_the_others, "both live nodes to store the unacknowledged write")
     world.nodes[3].begin()
     assert held(world, 3, b"k") == 1, "the replica has its own durable data"
     assert world.nodes[3].host.start == 2
@@ -182,7 +184,7 @@ def test_a_stream_continues_after_either_side_is_killed(tmp_path: Path, monkeypa
 
         joiner.host.receive_page = slow  # type: ignore[method-assign]
         world.drive(operation, WRITE_BOTH_READ_OLD)
-        until(lambda: len(joiner.host.value.durable.cells) > 0 and not pages._value, "three pages to be kept")
+        until(lambda: len(joiner.host.value.durable.cells) > 0 and not pages._value, "three pages to be stored")
         some = len(joiner.host.value.durable.cells)
         assert joiner.host.value.fetching
         world.nodes[1].stop()
@@ -247,7 +249,7 @@ def test_retries_of_an_unreachable_source_end_with_an_operator_decision(tmp_path
             world.step()
             return bool(stopped_by(world.state.operations[operation]))
 
-        until(stopped, "the joiner to give up")
+        until(stopped, "the joining node to report a failed stream")
         (failure,) = stopped_by(world.state.operations[operation])
         assert (failure.node, failure.tries) == (joiner.id, 2)
         world.nodes[1].is_following = True
@@ -287,7 +289,7 @@ def test_a_lagging_replica_is_retried_until_it_has_caught_up(world: DataWorld) -
     assert world.state.epoch > before == world.nodes[2].host.value.state.epoch
     asked = threading.Thread(target=write, args=(world, b"k", 2, Level.ALL))
     asked.start()
-    until(lambda: held(world, 1, b"k") == 2, "the write to be on its way")
+    until(lambda: held(world, 1, b"k") == 2, "the first replica to have the write")
     for number in (2, 3):
         world.nodes[number].is_following = True
         world.nodes[number].follow()

@@ -100,7 +100,7 @@ def test_unread_streams_release_their_slots(tmp_path: Path) -> None:
                 return False
             return unpack(StreamPage, last).is_end
 
-        until(is_read_whole, "a stream that is taken to come to its end")
+        until(is_read_whole, "the admitted stream to end")
 
 
 def test_one_stream_too_many_is_refused(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_stream_that_is_read_may_take_its_time(tmp_path: Path) -> None:
             assert pages * 0.25 > silence_s
             return True
 
-        until(is_read_whole, "a stream to be read in its own time")
+        until(is_read_whole, "the stream to be read slowly")
 
 
 def test_a_call_ends_even_if_each_message_is_read() -> None:

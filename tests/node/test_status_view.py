@@ -59,7 +59,7 @@ def test_the_status_shows_the_values_of_the_parts(tmp_path: Path) -> None:
             author.submit(register(1, id=folder.node, name="n1"))
             row_replica.adopt(replica.read_barrier())
             data.start(threading.Event())
-            until(lambda: data.status().epoch == replica.state.epoch, "the registers to adopt")
+            until(lambda: data.status().epoch == replica.state.epoch, "the registers to adopt the epoch")
             assert watch.health()[0].state == "catching_up"
             row_replica.caught_up = True
             row_replica.positions.update({0: 3})

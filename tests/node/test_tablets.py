@@ -147,7 +147,7 @@ def test_a_reverted_session_keeps_and_accepts_nothing(world: DataWorld) -> None:
     name = session(TABLE, 1, found.transition)
     target = next(each for each in world.nodes.values() if each.id == one.to.node)
     source = next(each for each in world.nodes.values() if each.id == one.from_.node)
-    until(lambda: target.host.received(name), "the cells to come")
+    until(lambda: target.host.received(name), "the cells to arrive")
     assert set(held(world, target.id, found)) == of(found)
     fetch = RegisterFetch(name, found.transition.stage_epoch, source.id, TABLE, ((found.start, found.end),))
     assert not isinstance(source.host.snapshot(fetch, 0), str)

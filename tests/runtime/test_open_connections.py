@@ -163,6 +163,6 @@ def test_a_grpc_port_closes_excess_connections(monkeypatch: pytest.MonkeyPatch) 
             opened = [stack.enter_context(socket.create_connection((HOST, port))) for _ in range(40)]
             for each in opened:
                 each.setblocking(False)
-            until(lambda: sum(map(refused, opened)) == 24, "the port to close what is above its bound")
+            until(lambda: sum(map(refused, opened)) == 24, "the port to close connections above its limit")
     finally:
         server.stop(0).wait()

@@ -174,7 +174,7 @@ class World:
         """Change a table and wait until new writes use the change."""
         self.apply(command)
         since = self.state.settled.until
-        until(lambda: now_us() > since, "the settled time to pass")
+        until(lambda: now_us() > since, "the validation watermark to pass the write")
 
     def commit_generation(self, start: int) -> Generation:
         """Commit and publish the prepared generation, active from ``start`` but not below the validation watermark."""

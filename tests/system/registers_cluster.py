@@ -178,7 +178,7 @@ class RegistersCluster(NodesWorld):
     def go_on(self, load: Load, count: int, how: str) -> None:
         """Wait for this number of further operations of the applications."""
         before = load.total()
-        until(lambda: load.total() > before + count or load.failures, f"the load to go on {how}", DEADLINE_S)
+        until(lambda: load.total() > before + count or load.failures, f"the load to continue {how}", DEADLINE_S)
         assert not load.failures, load.failures
 
     def movement(
@@ -235,7 +235,7 @@ class RegistersCluster(NodesWorld):
     def _bring_back(self, load: Load, watch: Watch, harm: Harm, between: int) -> None:
         self.go_on(load, between, f"without {harm.victim}")
         if harm.stops:
-            until(lambda: watch.now() != harm.stage, f"{harm.stage} to be left", DEADLINE_S)
+            until(lambda: watch.now() != harm.stage, f"the end of stage {harm.stage}", DEADLINE_S)
             self.process_of(harm.victim).send_signal(signal.SIGCONT)
         elif harm.victim in self.nodes:
             self.start_again(harm.victim)

@@ -72,7 +72,7 @@ def test_a_stolen_credential_acknowledges_for_no_other_node(guarded: Guarded, us
         thief.acknowledge(third, joining["stage_epoch"], *forged)
         return "ack_not_believed" in user.logs()
 
-    until(passed_over, "the coordinator to pass over what has no code")
+    until(passed_over, "the coordinator to reject the acknowledgement without a MAC")
     thief.acknowledge(third, joining["stage_epoch"], *forged)
     for _ in range(2):
         _await_look(user)
@@ -90,7 +90,7 @@ def test_a_stolen_credential_acknowledges_for_no_other_node(guarded: Guarded, us
     # The owner of a node's key acts as that node. Its barrier also needs n1, whose codes are valid.
     thief.acknowledge(third, joining["stage_epoch"], key_of(MASTER, third))
     until(lambda: _operation(user, joining["id"])["stage"] != "prepared" or None, "the gate to pass")
-    until(lambda: _rejected_acks(user) == {"n2"}, "those to be believed that have spoken since with their code")
+    until(lambda: _rejected_acks(user) == {"n2"}, "later acknowledgements with a MAC to count")
 
 
 def _begin(guarded: Guarded, user: User, cluster: str, agents: Path, node: Path) -> None:
@@ -142,7 +142,7 @@ def _await_look(user: User) -> None:
         seen = json.loads(user.run("agents", "status", "--json"))
         return any(one["role"] == "coordinator" and one["epoch"] >= epoch for one in seen)
 
-    until(looked, f"the coordinator to look at epoch {epoch}")
+    until(looked, f"the coordinator to process epoch {epoch}")
 
 
 def _private(path: Path, text: str) -> Path:

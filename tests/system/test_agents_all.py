@@ -99,13 +99,13 @@ def test_a_node_joins_although_the_coordinator_is_killed(world: AgentsWorld, sta
         apply(world, RegisterNode("n1", node, "127.0.0.1:1", "dc", "r", 2, 12, "1", (), 1))
         apply(world, Join(node, (-(2**62), 5, 2**62), bytes(16)))
         until(lambda: any(op.stage == "prepared" for op in world.state.operations.values()), "the first stage")
-        by_role = until(lambda: all_children(supervisor), "all agents to be there")
+        by_role = until(lambda: all_children(supervisor), "all agents to report")
         term = world.term("coordinator")
         os.kill(by_role["coordinator"], signal.SIGKILL)
         acknowledge_until_normal(world, node)
         assert world.term("coordinator") > term
         until(lambda: all_caught_up(status), "all agents to be caught up again")
-        running = until(lambda: all_children(supervisor), "all agents to be there again").values()
+        running = until(lambda: all_children(supervisor), "all agents to report again").values()
         supervisor.terminate()
         assert supervisor.wait(DEADLINE_S) == 0
         assert all(is_gone(pid) for pid in running)

@@ -117,11 +117,11 @@ def check_rejections(world: AgentsWorld, sender: Sender) -> None:
     def rejected() -> set[str]:
         return {request_id for request_id, _ in refused()}
 
-    until(lambda: len(refused()) > len(rejected()), "some to be refused again, under the next term")
+    until(lambda: len(refused()) > len(rejected()), "rejections under the next term")
     # The first validator may have died before it published all rejections; the next one decides those again and may
     # accept.
     asked = {request.request_id for request in early}
-    until(lambda: rejected() | sender.applied.keys() >= asked, "an answer to every one")
+    until(lambda: rejected() | sender.applied.keys() >= asked, "an answer to every request")
     assert rejected() <= asked
     assert not rejected() & sender.applied.keys()
     assert len(world.state.writers) == 300

@@ -81,7 +81,7 @@ def test_agents_halt_on_a_recreated_log(world: AgentsWorld, supervise: Callable[
     name = topic_name(world.cluster, METADATA.suffix)
     admin = admin_client(world.stack.bootstrap_servers)
     admin.delete_topics([name])[name].result(DEADLINE_S)
-    until(lambda: create_topics(admin, world.cluster, specs=[METADATA]), "the topic to be made again")
+    until(lambda: create_topics(admin, world.cluster, specs=[METADATA]), "the topic to be created again")
 
     for supervisor in (acting, standing_by):
         assert supervisor.process.wait(DEADLINE_S) == HALTED, supervisor.text

@@ -199,7 +199,7 @@ def test_invalid_bytes_and_future_commands_stop_nothing(world: AgentsWorld) -> N
         return [result.code for result in world.results() if result.request_id == unknown.request_id]
 
     # Its rejection uses another topic than the entry that answered the next request.
-    until(codes, "the answer to what is of tomorrow")
+    until(codes, "the answer to the request of a later release")
     assert codes() == ["unknown_command"]
 
 

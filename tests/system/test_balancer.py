@@ -171,7 +171,7 @@ def test_a_table_spreads_onto_a_new_node_despite_a_killed_balancer(world: Balanc
 
     until(is_balanced, f"the table to be spread: {world.held()}", DEADLINE_S)
     world.await_normal("n3")
-    until(world.rows_are_whole, "the rows to be where the map says", DEADLINE_S)
+    until(world.rows_are_whole, "the rows to be on the replicas of the tablet map", DEADLINE_S)
     world.check_rows()
     explained(world)
 

@@ -122,7 +122,7 @@ def test_a_killed_redis_stops_only_its_writer_and_is_refilled(world: AgentsWorld
     pid = Stack(world.stack.data_dir).status().redis.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    until(lambda: read(reader) is None, "the cache to be gone")
+    until(lambda: read(reader) is None, "the cache to be empty")
     epoch = change(world)
     with pytest.raises(CacheNotReady):
         reader.read()
@@ -175,7 +175,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
         login = f":{QUOTED}@{HOST}:1,{HOST}:{asked}"
         url = f"redis+sentinel://{login}/cache/0?sentinel_password={OF_SENTINEL}"
         found = Watched((first, second), running, sentinel, url)
-        until(_asked(found.follows), "the second server to follow")
+        until(_asked(found.follows), "the second server to replicate")
         yield found
     finally:
         sentinel.close()

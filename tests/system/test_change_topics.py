@@ -200,7 +200,7 @@ def test_a_replaced_publisher_publishes_nothing(world: AgentsWorld) -> None:
     apply(world, Noop())
     assert first.exit_code() == SUPERSEDED
     last = world.client.read_barrier().epoch
-    until(lambda: len(published(world)) >= last, "the epochs after its return")
+    until(lambda: len(published(world)) >= last, "the epochs after the restart")
     found = [change.state_id for change in published(world)]
     assert found == [entry.state_id for entry in world.applied()][: len(found)]
 
@@ -217,7 +217,7 @@ def recreate(world: AgentsWorld, topics: list[str]) -> None:
         made.update(create_topics(admin, world.cluster))
         return made >= set(topics)
 
-    until(recreated, "the topics to be made again")
+    until(recreated, "the topics to be created again")
 
 
 @pytest.mark.soak("what change topics lack is written in several transactions")

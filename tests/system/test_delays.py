@@ -77,15 +77,15 @@ def a_join_waits_for_a_delayed_node(world: World, delays: FolderDelays) -> None:
     held = delays.await_held(rule, "node-n1", timeout_s=DEADLINE_S)
     assert held.kind == "AdvanceOperation"
     # n1 and this test's replica read the stage in either order.
-    operation = until(lambda: in_stage(world.join(), WRITE_BOTH_READ_NEW), "the join's stage, here")
+    operation = until(lambda: in_stage(world.join(), WRITE_BOTH_READ_NEW), "the stage of the join")
     assert world.member("n2") is not None
 
     def at(name: str, epoch: int) -> dict[str, object] | None:
         found = world.status(name)
         return found if found is not None and int(str(found["epoch"])) >= epoch else None
 
-    until(lambda: at("n2", operation.stage_epoch), "n2 to hear of the stage")
-    behind = until(lambda: at("n1", operation.stage_epoch - 1), "n1 to tell what it has read")
+    until(lambda: at("n2", operation.stage_epoch), "n2 to read the stage")
+    behind = until(lambda: at("n1", operation.stage_epoch - 1), "n1 to acknowledge its epoch")
     assert int(str(behind["epoch"])) == operation.stage_epoch - 1
     assert behind["ready"]
 
@@ -94,7 +94,7 @@ def a_join_waits_for_a_delayed_node(world: World, delays: FolderDelays) -> None:
         return found
 
     # A node's acknowledgement follows its status page after a moment.
-    until(lambda: shown()["waits_for_nodes"] == ["n1"], "n1 to be the only one that is waited for")
+    until(lambda: shown()["waits_for_nodes"] == ["n1"], "the operation to wait only for n1")
     assert (shown()["stage"], shown()["node"]) == (WRITE_BOTH_READ_NEW, "n2")
     (seen,) = ringlog(world, "sim", "rules")["held"]
     assert (seen["rule"], seen["participant"], seen["offset"]) == (rule, "node-n1", held.offset)
@@ -103,7 +103,7 @@ def a_join_waits_for_a_delayed_node(world: World, delays: FolderDelays) -> None:
     ringlog(world, "sim", "release", rule)
     until(lambda: world.agents.state.operations[operation.id].stage == FINISHED, "the join to end")
     world.await_normal("n1", "n2")
-    until(lambda: delays.held() == (), "nothing to be held")
+    until(lambda: delays.held() == (), "no held entries")
 
 
 def in_stage(operation: Operation | None, stage: str) -> Operation | None:

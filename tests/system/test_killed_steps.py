@@ -57,7 +57,7 @@ def test_the_next_keeper_snapshots_and_truncates(world: AgentsWorld, tmp_path: P
     with closing(KafkaLog(world.stack.bootstrap_servers, world.cluster)) as log:
         assert log.begin_offset() == 0
         world.start("keeper")
-        until(lambda: log.begin_offset() == head.position - 1, "the next keeper to have the entries deleted")
+        until(lambda: log.begin_offset() == head.position - 1, "the next cache writer to delete the entries")
 
         def is_same_epoch() -> bool:
             *_, last = follow(all_records(log, Archive(tmp_path / "archive")))

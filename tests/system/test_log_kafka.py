@@ -118,8 +118,8 @@ def test_a_new_topic_halts(stack: StackInfo, log: KafkaLog, tmp_path: Path, monk
         for future in admin.delete_topics([log.name]).values():
             future.result(DEADLINE_S)
         cluster = log.name.removesuffix(".metadata")
-        until(lambda: create_topics(admin, cluster, specs=[METADATA]), "the topic to be made again")
-        until(lambda: identity_of(log) not in (first, ""), "the broker to hear of it")
+        until(lambda: create_topics(admin, cluster, specs=[METADATA]), "the topic to be created again")
+        until(lambda: identity_of(log) not in (first, ""), "the broker to list the topic")
         with pytest.raises(ReplicaHalted) as caught:
             replica.wait_for(lambda _: None, DEADLINE_S, "the halt")
         assert caught.value.code in ("log_replaced", "log_truncated"), "whichever error is first"

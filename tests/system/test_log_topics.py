@@ -153,7 +153,7 @@ def test_more_than_one_partition_is_refused(stack: StackInfo, admin: AdminClient
     create_topics(admin, cluster_name, specs=[METADATA])
     for future in admin.create_partitions([NewPartitions(topic, 2)]).values():
         future.result(DEADLINE_S)
-    until(lambda: describe(admin, [topic])[topic].partitions == 2, "the broker to hear of the second partition")
+    until(lambda: describe(admin, [topic])[topic].partitions == 2, "the broker to list the second partition")
     with pytest.raises(TopicMisconfigured, match=r"partitions is 2, required: 1 .*under another name"):
         verify_topics(admin, cluster_name, stack.bootstrap_servers, [METADATA])
 
@@ -182,10 +182,10 @@ def test_a_running_node_reads_new_partitions_of_the_mutations(
 
     try:
         until(lambda: _is_assigned(reading), "leaders of the new partitions")
-        until(lambda: not taken(b"none") and len(reading.ends) == 4, "the partitions that it begins with")
+        until(lambda: not taken(b"none") and len(reading.ends) == 4, "the initial partitions")
         for future in admin.create_partitions([NewPartitions(topic, 6)]).values():
             future.result(DEADLINE_S)
-        until(lambda: describe(admin, [topic])[topic].partitions == 6, "the broker to hear of the partitions")
+        until(lambda: describe(admin, [topic])[topic].partitions == 6, "the broker to list the partitions")
         producer = Producer({"bootstrap.servers": stack.bootstrap_servers})
         for partition in range(6):
             producer.produce(topic, b"write %d" % partition, partition=partition)

@@ -64,7 +64,7 @@ def test_a_day_of_an_operator(world: World) -> None:
         (found,) = [one for one in json.loads(done("operation", "list", "--json")) if "waits_for" in one]
         return found if found["waits_for_nodes"] == [*names] else None
 
-    held = until(lambda: held_by("n3"), "n3 to be the only one that is waited for")
+    held = until(lambda: held_by("n3"), "the operation to wait only for n3")
     assert any("ringlog operation cancel" in way for way in held["ways_out"])
     assert "waits for" in done("operation", "show", held["id"])
     done("operation", "fail", held["id"], "--reason", "its disk is gone")

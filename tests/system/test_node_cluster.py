@@ -164,7 +164,7 @@ def test_a_join_under_load_with_a_killed_source_and_restarts(world: World) -> No
     world.nodes[source].kill()
     world.write(ROWS // 4)
     world.agents.start("publisher")
-    until(lambda: "stream waits" in (world.folder / "n4.log").read_text(), "the joiner to miss its source")
+    until(lambda: "stream waits" in (world.folder / "n4.log").read_text(), "the joining node to report the lost source")
     # The barrier is needed: the joining node may be ahead of this test's replica.
     assert world.agents.client.read_barrier().operations[operation].stage == WRITE_BOTH_READ_OLD
     world.nodes[source].restart()

@@ -169,7 +169,7 @@ def check_the_whole_log(readers: Readers, head: StoredSnapshot, spark: SparkSess
 def truncate(readers: Readers, head: StoredSnapshot) -> None:
     """Truncate the log to the snapshot's entry and restart all agents."""
     readers.typed("log", "truncate", "--below", str(head.epoch))
-    until_found(lambda: readers.begin_offset() == head.position - 1, "the broker to delete")
+    until_found(lambda: readers.begin_offset() == head.position - 1, "the broker to delete the records")
     for role in ROLES:
         for agent in readers.agents.alive(role):
             agent.kill()

@@ -168,7 +168,7 @@ def test_nodes_on_two_machines_serve_a_third_and_survive_a_cut(
     assert world.rows("--at", apart) == [1, 2]
 
     machines.cable(2, plugged=True)
-    until(lambda: world.data("read", "ks", "k", "--level", "ALL") == (0, "alone"), "both to answer again")
+    until(lambda: world.data("read", "ks", "k", "--level", "ALL") == (0, "alone"), "both nodes to answer again")
     assert world.rows("--at", apart, "--level", "ALL") == [1, 2]
 
     # Only the second machine loses the broker: its node serves and requests new entries from the other node.
@@ -176,7 +176,9 @@ def test_nodes_on_two_machines_serve_a_third_and_survive_a_cut(
     epoch = world.status("n2")["epoch"]
     answer = world.agents.client.submit(Noop(), timeout_s=DEADLINE_S)
     assert isinstance(answer, AppliedResult)
-    until(lambda: world.status("n2")["known_epoch"] >= answer.epoch, "the node to hear of it from its peer, over TLS")
+    until(
+        lambda: world.status("n2")["known_epoch"] >= answer.epoch, "the node to get the epoch from its peer, over TLS"
+    )
     assert world.status("n2")["epoch"] == epoch < answer.epoch
     assert world.data("write", "ks", "k", "cut off", "--level", "ALL")[0] == 0
     alone = world.put(3)
@@ -185,7 +187,7 @@ def test_nodes_on_two_machines_serve_a_third_and_survive_a_cut(
     assert (status, said.split(":")[0]) == (1, "log_unavailable")
 
     world.doors[2].heal()
-    until(lambda: world.status("n2")["epoch"] >= answer.epoch, "the node to have the log again")
+    until(lambda: world.status("n2")["epoch"] >= answer.epoch, "the node to read the log again")
     assert "peer_refuted" not in world.nodes["n2"].log.read_text()
     assert world.data("read", "ks", "k", "--level", "ALL") == (0, "cut off")
     assert world.rows("--at", alone, "--level", "ALL") == [1, 2, 3]

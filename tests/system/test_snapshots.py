@@ -64,7 +64,7 @@ def test_agents_store_confirm_and_load_snapshots(world: AgentsWorld) -> None:
     agents = {role: world.spawn(role) for role in ROLES}
     with closing(open_snapshots(*place)) as topic:
         with StatusReader(*place) as status:
-            until(lambda: are_at_work(status), "all to work")
+            until(lambda: are_at_work(status), "all agents to be active")
         first = taken(world, topic)
         assert (first.head.by, first.confirmed_by) == ("keeper", ("publisher",))
         assert digest(topic.state(first.head)) == first.head.digest
@@ -76,7 +76,7 @@ def test_agents_store_confirm_and_load_snapshots(world: AgentsWorld) -> None:
         for role in ("keeper", "publisher"):
             world.spawn(role)
         with StatusReader(*place) as status:
-            until(lambda: are_at_work(status), "all to work again")
+            until(lambda: are_at_work(status), "all agents to be active again")
     with closing(KafkaLog(*place)) as log:
 
         def is_same_epoch() -> bool:
@@ -87,4 +87,4 @@ def test_agents_store_confirm_and_load_snapshots(world: AgentsWorld) -> None:
                 assert state.epoch != whole.epoch or digest(state) == digest(whole)
                 return (state.epoch, folded) == (whole.epoch, log.end_offset() - newest.head.position)
 
-        until(is_same_epoch, "two readers to see the same log, one of them only what is behind the snapshot")
+        until(is_same_epoch, "both readers to have the same state, one of them from the snapshot")

@@ -58,11 +58,11 @@ def test_a_disagreeing_process_halts_for_good(stack: StackInfo, cluster_name: st
         agents.await_active("coordinator", "publisher", "keeper")
 
         world.submit(TakeSnapshot())
-        until(lambda: confirmed_snapshots(agents.state), "keeper and publisher to confirm it")
+        until(lambda: confirmed_snapshots(agents.state), "cache writer and change publisher to confirm the snapshot")
         assert wrong.exit_code() == HALTED
         until(world.nodes["n1"].is_dead, "n1 to end")
         with StatusReader(stack.bootstrap_servers, cluster_name) as status:
-            (told,) = until(lambda: [one for one in status.read() if one.state == "halted"], "it to say so")
+            (told,) = until(lambda: [one for one in status.read() if one.state == "halted"], "the halt to be reported")
         assert told.role == "coordinator"
         assert "state_disputed" in told.why
         assert "state_disputed" in world.nodes["n1"].log.read_text()

@@ -54,7 +54,7 @@ class Commits:
     def go_on(self, what: str) -> None:
         """Wait for further commits."""
         least = len(self.told) + MORE
-        until(lambda: len(self.told) >= least, f"commits to go on {what}")
+        until(lambda: len(self.told) >= least, f"commits to continue {what}")
 
     def end(self) -> list[AppliedResult]:
         self._ending.set()

@@ -76,7 +76,7 @@ class World:
             return tuple(agent.role for agent in status.read() if agent.caught_up) == ROLES
 
         with StatusReader(*self.place) as status:
-            until(at_work, "all to work")
+            until(at_work, "all agents to be active")
 
     def apply(self, client: Client) -> None:
         assert isinstance(client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
@@ -139,7 +139,7 @@ def test_a_broker_deletes_and_states_agree(world: World, asleep: Callable[[], tu
     world.node.kill()
     assert world.begin_offset() == 0
     world.typed("log", "truncate", "--below", str(head.epoch))
-    until(lambda: world.begin_offset() == head.position - 1, "the broker to delete")
+    until(lambda: world.begin_offset() == head.position - 1, "the broker to delete the records")
     for process in world.processes:
         process.kill()
 
@@ -171,7 +171,7 @@ def at_one_epoch(*readers: Client | MetadataWatch | LogReplica) -> list[ClusterS
         found = [one.read_barrier(DEADLINE_S) for one in readers]
         return found if len({state.epoch for state in found}) == 1 else []
 
-    return until(states, "one epoch for all who read")
+    return until(states, "all readers to have the same epoch")
 
 
 def _past(world: World, head: StoredSnapshot, later: StoredSnapshot, state: ClusterState) -> None:
@@ -188,7 +188,7 @@ def _past(world: World, head: StoredSnapshot, later: StoredSnapshot, state: Clus
             assert world.typed("log", "at", str(epoch), *where)[0]["digest"] == wanted
     world.typed("log", "at", "2", status=1)
     assert world.typed("log", "at", "2", *world.archive)[0]["epoch"] == 2
-    until(lambda: _cached(world.cache) == (state.epoch, digest(state)), "the cache to follow")
+    until(lambda: _cached(world.cache) == (state.epoch, digest(state)), "the cache to have the epoch")
 
 
 def _cached(cache: RedisCache) -> tuple[int, str]:

@@ -26,8 +26,8 @@ def checks_in(deadline_s: float, look: Callable[[], object]) -> int:
         look()
         return False
 
-    with pytest.raises(AssertionError, match="for what never comes"):
-        until(never, "what never comes", deadline_s)
+    with pytest.raises(AssertionError, match="for an event that never happens"):
+        until(never, "an event that never happens", deadline_s)
     return looks
 
 
