@@ -13,7 +13,7 @@ import json
 from itertools import combinations
 from typing import Any
 
-from ringlog.client.data.plans import Access, ClientRequest, Level, RequestPlan, met, plan
+from ringlog.client.data.plans import Access, ClientRequest, Level, RequestPlan, meets_needs, plan
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight
 from ringlog.operator.rehearsal.rehearsal import Rehearsal
@@ -84,7 +84,7 @@ def rows() -> list[str]:
             pending = len(nodes) - factor
             for down in range(max(1, len(dead)), factor // 2 + 2):
                 choices = [dead.union(some) for some in combinations(sorted(nodes - dead), down - len(dead))]
-                ours = sum(met(write.needs, nodes - gone) for gone in choices)
+                ours = sum(meets_needs(write.needs, nodes - gone) for gone in choices)
                 theirs = sum(len(nodes - gone) >= factor // 2 + 1 + pending for gone in choices)
                 made.append(
                     f"| {movement} | {factor} | {down} | {ours} of {len(choices)} | {theirs} of {len(choices)} |"

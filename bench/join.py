@@ -45,7 +45,7 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.operations.gates import REPORTED_STAGES, awaited, gaining_nodes
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gate_nodes, gaining_nodes
 from ringlog.kernel.operations.stages import FINISHED, in_flight
 from ringlog.kernel.values import NodeId, StreamReport
 from ringlog.log.folding import Start, follow
@@ -123,7 +123,7 @@ class Nodes:
         if stages != self._stages:
             self._stages = stages
             for one in flying:
-                yield from sorted(awaited(self._state, one))
+                yield from sorted(gate_nodes(self._state, one))
 
     def _due(self) -> Iterator[NodeId]:
         """Those that have said nothing for a while, and have something newer."""

@@ -24,7 +24,7 @@ from ringlog.runtime.kafka.config import connection
 from ringlog.runtime.kafka.options import read_kafka_config
 from ringlog.stack.artifacts import jars
 from ringlog.stack.commands import Stack
-from ringlog.stack.java import BROKER, RECORD, SPARK, find_java, path_of, recorded
+from ringlog.stack.java import BROKER, RECORD, SPARK, find_java, path_of, recording_path
 from ringlog_cdc.driver.session import open_session
 
 ENDS_S_MAX = 120.0
@@ -38,15 +38,15 @@ def main() -> None:
         return
     for name in NAMES:
         path_of(name).parent.mkdir(parents=True, exist_ok=True)
-        recorded(name).unlink(missing_ok=True)
+        recording_path(name).unlink(missing_ok=True)
     os.environ[RECORD] = "1"
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as both:
         broker = both.submit(_broker, Path(folder) / "stack")
         _spark(Path(folder))
         broker.result()
-    there = [name for name in NAMES if recorded(name).is_file()]
+    there = [name for name in NAMES if recording_path(name).is_file()]
     for name in there:
-        recorded(name).replace(path_of(name))
+        recording_path(name).replace(path_of(name))
     stamp.write_text(wanted, encoding="utf-8")
     sizes = [f"{name} {path_of(name).stat().st_size >> 20} MiB" for name in there]
     print(f"archives: {', '.join(sizes) or 'none'}")

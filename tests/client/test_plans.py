@@ -22,7 +22,7 @@ from ringlog.client.data.plans import (
     RequestPlan,
     Satisfied,
     count,
-    met,
+    meets_needs,
     plan,
     repair,
 )
@@ -103,7 +103,7 @@ def test_a_swap_counts_as_one_vote_when_both_have_answered(factor: int) -> None:
     assert len(slots) == factor
     for size in range(len(made.asked) + 1):
         for some in map(set, combinations(made.asked, size)):
-            assert met(made.needs, some) == (sum(slot <= some for slot in slots) >= factor // 2 + 1)
+            assert meets_needs(made.needs, some) == (sum(slot <= some for slot in slots) >= factor // 2 + 1)
 
 
 def test_a_majority_of_all_writers_is_not_enough_when_two_are_swapped() -> None:
@@ -127,8 +127,8 @@ def test_a_majority_of_all_writers_is_not_enough_when_two_are_swapped() -> None:
     )
     made = planned(state, client_request())
     assert [set(need.members) for need in made.needs] == [set(map(name_of, (1, 2, 3))), set(map(name_of, (9, 1, 4)))]
-    assert not met(made.needs, set(map(name_of, (2, 3, 9))))
-    assert met(made.needs, set(map(name_of, (1, 2, 9))))
+    assert not meets_needs(made.needs, set(map(name_of, (2, 3, 9))))
+    assert meets_needs(made.needs, set(map(name_of, (1, 2, 9))))
 
 
 def test_several_operations_at_once_need_every_combination() -> None:

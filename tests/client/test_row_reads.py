@@ -12,7 +12,7 @@ from ringlog.client.data import row_reads
 from ringlog.client.data.plans import Level
 from ringlog.client.data.registers import AskReplica, AwaitReplies, ReadNewest, ReceivedReply
 from ringlog.client.data.row_reads import FoundPartition, PartitionRequest, ReadEnds, found_rows, message_of
-from ringlog.client.data.row_writer import VerdictSearch, WrittenRow, named
+from ringlog.client.data.row_writer import VerdictSearch, WrittenRow, with_context
 from ringlog.client.errors import RequestImpossible, RequestTimedOut
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.cluster.cluster import Noop
@@ -259,7 +259,7 @@ ROW_WRITER_SECOND = 1_000_000
 def test_a_write_names_cluster_table_and_epoch_unless_it_does_already() -> None:
     state = cluster((0,), factor=1)
     plain = write("ann", 1, cluster_id=None)
-    found = named(state, plain)
+    found = with_context(state, plain)
     assert (found.cluster_id, found.table_id, found.epoch) == (state.cluster_id, state.tables[TABLE].id, state.epoch)
     assert found.table_version is None
     for own in (
@@ -267,13 +267,13 @@ def test_a_write_names_cluster_table_and_epoch_unless_it_does_already() -> None:
         {"cluster_id": "c", "table_id": "t", "table_version": "v"},
     ):
         said = write("ann", 1, **own)
-        assert named(state, said) == said
-    assert named(state, write("ann", 1, table="nosuch")).table_id is None
+        assert with_context(state, said) == said
+    assert with_context(state, write("ann", 1, table="nosuch")).table_id is None
 
 
 def test_the_decision_is_final_at_the_watermark() -> None:
     state = cluster((0,), factor=1)
-    mutation = named(state, write("ann", 1))
+    mutation = with_context(state, write("ann", 1))
     sought = VerdictSearch(mutation, APPENDED)
     assert sought.found(state) is None, "no decision is guaranteed yet"
     early = applied(state, SettleVerdicts(APPENDED))
@@ -291,9 +291,9 @@ def test_the_decision_is_final_at_the_watermark() -> None:
 
 def test_a_write_is_read_with_the_table_of_its_epoch() -> None:
     state = applied(cluster((0,), factor=1), SettleVerdicts(APPENDED - ROW_WRITER_SECOND))
-    mutation = named(state, write("ann", 1))
+    mutation = with_context(state, write("ann", 1))
     changed = applied(state, AlterTable("shop", "orders", add_columns=(Column("more", "text"),)))
-    newer = named(changed, write("ann", 1))
+    newer = with_context(changed, write("ann", 1))
     assert newer.epoch == changed.epoch
     state = applied(changed, SettleVerdicts(APPENDED + ROW_WRITER_SECOND))
     for one in (mutation, newer):
@@ -301,7 +301,7 @@ def test_a_write_is_read_with_the_table_of_its_epoch() -> None:
         assert found is not None
         assert found[0] == verdict(rules_of(state), one, APPENDED)
         assert not found[0].code
-    refused = VerdictSearch(named(state, write("ann", 1, table="nosuch")), APPENDED).found(state)
+    refused = VerdictSearch(with_context(state, write("ann", 1, table="nosuch")), APPENDED).found(state)
     assert refused is not None
     assert refused[0].code == "unknown_table"
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.kernel.columns import blocks
-from ringlog.kernel.columns.blocks import Blocks, apart, in_blocks, picked, taken_over, with_items, with_more
+from ringlog.kernel.columns.blocks import Blocks, in_blocks, items_at, taken_over, unshared_items, with_items, with_more
 from ringlog.kernel.encoding.digester import Digester
 from ringlog.kernel.encoding.encoder import digest, encode
 from tests.kernel.ownership.rings import a_cluster
@@ -48,7 +48,7 @@ def test_blocks_equal_the_tuple_after_each_change(
             break
         sizes = {place % len(plain): size for place, size in given_places}
         places = sorted(sizes)
-        assert picked(found, places) == [plain[at] for at in places]
+        assert items_at(found, places) == [plain[at] for at in places]
         if grows:
             instead = [[next(fresh) for _ in range(sizes[at])] for at in places]
             found = held(with_more(found, places, instead))
@@ -137,7 +137,7 @@ def test_shared_and_different_blocks_are_separated(count: int, data: st.DataObje
     before = held(list(range(count)))
     places = sorted(data.draw(st.sets(st.integers(0, count - 1), max_size=5)))
     after = held(with_items(before, places, [-1] * len(places)))
-    gone, came = apart(before, after)
+    gone, came = unshared_items(before, after)
     assert set(before) - set(gone) == set(after) - set(came)
     assert {before[at] for at in places} <= set(gone)
     assert len(gone) == len(came) <= 5 * len(places)
@@ -146,4 +146,4 @@ def test_shared_and_different_blocks_are_separated(count: int, data: st.DataObje
         assert at is None or tuple(before[at : at + len(block)]) == tuple(block)
         whole += block
     assert whole == list(after)
-    assert apart(tuple(before), after) == (tuple(before), after)
+    assert unshared_items(tuple(before), after) == (tuple(before), after)

@@ -21,7 +21,7 @@ from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, Truncate
 from ringlog.kernel.encoding.encoder import digest, encode, encoded_parts, sha256_of
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import generate
-from ringlog.kernel.generations.packed import kept
+from ringlog.kernel.generations.packed import to_stored
 from ringlog.kernel.history import STORED_MAX
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Command
@@ -218,7 +218,7 @@ def test_an_invalid_snapshot_is_refused_and_an_older_one_is_used(cluster: Cluste
 
 def test_generations_are_stored_by_their_differences(cluster: Cluster) -> None:
     ring, nodes = {number * 7: "a" for number in range(400)}, directory((2, 12))
-    each = [kept(generate(ring, nodes, bytes([number] * 16))) for number in range(3)]
+    each = [to_stored(generate(ring, nodes, bytes([number] * 16))) for number in range(3)]
     made = tuple(replace(generation((), number, f"g{number}"), ranges=one) for number, one in enumerate(each))
     state = replace(cluster.state, generations=made)
     head, chunks = encode_snapshot(Start(state, 9), "t", "keeper", 0, "s", 500)

@@ -11,7 +11,7 @@ from immutables import Map
 
 from ringlog.kernel.model.modes import ServiceMember
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.operations.gates import GAINING_MUST_STAGES, GATED_STAGES, awaited, gate, is_met
+from ringlog.kernel.operations.gates import GAINING_MUST_STAGES, GATED_STAGES, gate, gate_nodes, is_met
 from ringlog.kernel.service import JOINING, LEAVING, MEMBER
 from ringlog.kernel.values import Witness
 from ringlog.node.protocol.ack_schedule import SELDOM_US, AckContent, AckSchedule
@@ -73,7 +73,7 @@ def test_required_nodes_acknowledge_a_gate_at_once(stage: str) -> None:
     asked = {name for name, node in nodes.items() if len(node.said) > 1}
     assert (
         asked
-        == awaited(state, operation)
+        == gate_nodes(state, operation)
         == {*gate(state, operation).must}.union(*(need.members for need in gate(state, operation).needs))
     )
     assert is_met(state, operation, [Witness(name, state.epoch, state.epoch) for name in asked])

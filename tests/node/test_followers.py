@@ -30,11 +30,11 @@ from ringlog.protocol.rebalancer.zone_groups import (
     FAILED,
     HAS,
     RETURNED,
-    awaited,
     failure_causes,
     previous_nodes,
     session,
     session_reports,
+    unanswered_nodes,
 )
 from ringlog.wire.records import NodeAck
 from ringlog_sim.actors.nodes.kept_rows import SimRows
@@ -323,7 +323,7 @@ def test_a_replica_with_a_failed_disk_reports_only_the_failure(coming: Coming) -
     ]
     words = session_reports(state, {node.node: last})
     assert failure_causes(partition(state), words) == ("rows_damaged",)
-    assert node.node in awaited(partition(state), words)
+    assert node.node in unanswered_nodes(partition(state), words)
 
 
 def test_an_existing_replica_with_a_failed_disk_reports_nothing(topic: tuple[Topic, Make]) -> None:
@@ -373,7 +373,7 @@ def test_a_group_continues_with_a_majority_and_all_new_members(topic: tuple[Topi
 
     def waited_for() -> str:
         acks = {node.node: node.acks[-1] for node in nodes.values()}
-        missing = awaited(one, session_reports(state, acks))
+        missing = unanswered_nodes(one, session_reports(state, acks))
         return "".join(letter for letter in "ABCD" if ids(letter)[0] in missing)
 
     (newcomer,) = [letter for letter in "ABCD" if ids(letter)[0] not in one.reached.nodes]

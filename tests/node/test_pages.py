@@ -21,7 +21,7 @@ from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.protocol.stream import RowStreamProgress
 from ringlog.node.rows.memory_rows import MemoryRows
-from ringlog.node.rows.pages import Body, StreamBroken, grouped, received, sent
+from ringlog.node.rows.pages import Body, StreamBroken, grouped, stream_messages, verified_bodies
 from ringlog.node.rows.replica import RowFetch, RowReplica
 from ringlog.node.rows.store import checksum, order
 from ringlog.node.servers.data_server import STREAMS_MAX, DataServer
@@ -111,14 +111,14 @@ def test_rows_arrive_complete_and_continue_after_each_row(
     rows = listed(found)
     after = data.draw(st.none() | st.sampled_from(rows)) if rows else None
     got: list[RowVersion] = []
-    for body in received(sent("n", 1, bodies(pages_of(rows, page_bytes), after)), "n"):
+    for body in verified_bodies(stream_messages("n", 1, bodies(pages_of(rows, page_bytes), after)), "n"):
         got += rows_of(body, got[-1] if got else after, FETCH).rows
     assert got == [one for one in rows if after is None or order(one) > order(after)]
 
 
 @given(st.lists(versions, min_size=1, max_size=20), st.data())
 def test_damaged_bytes_are_never_accepted_as_a_stream(found: list[RowVersion], data: st.DataObject) -> None:
-    pages = list(sent("n", 1, bodies(pages_of(listed(found), 40), None)))
+    pages = list(stream_messages("n", 1, bodies(pages_of(listed(found), 40), None)))
     at = data.draw(st.integers(0, len(pages) - 1))
     kind = data.draw(st.sampled_from(["lost", "twice", "changed", "count"]))
     if kind == "lost":
@@ -135,7 +135,7 @@ def test_damaged_bytes_are_never_accepted_as_a_stream(found: list[RowVersion], d
 
     def taken() -> list[RowVersion]:
         got: list[RowVersion] = []
-        for one in received(damaged, "n"):
+        for one in verified_bodies(damaged, "n"):
             got += rows_of(one, got[-1] if got else None, FETCH).rows
         return got
 
@@ -145,14 +145,14 @@ def test_damaged_bytes_are_never_accepted_as_a_stream(found: list[RowVersion], d
 
 def test_a_refusal_has_a_code_and_a_message() -> None:
     with raises_code(StreamBroken, NOT_READY, match="not_ready at epoch 4: writes are missing"):
-        list(received([StreamPage("n", 4, NOT_READY, "writes are missing")], "n"))
+        list(verified_bodies([StreamPage("n", 4, NOT_READY, "writes are missing")], "n"))
 
 
 def test_pages_of_another_node_are_refused() -> None:
-    pages = list(sent("n", 1, bodies(pages_of((version(b"k", timestamp=1, value=b"v"),), 40), None)))
-    assert len(list(received(pages, "n"))) == 1
+    pages = list(stream_messages("n", 1, bodies(pages_of((version(b"k", timestamp=1, value=b"v"),), 40), None)))
+    assert len(list(verified_bodies(pages, "n"))) == 1
     with raises_code(StreamBroken, WRONG_NODE, match="n answers in place of m"):
-        list(received(pages, "m"))
+        list(verified_bodies(pages, "m"))
 
 
 def cell_body(*pairs: tuple[Key, RegisterCell], count: int | None = None) -> Body:

@@ -61,7 +61,7 @@ from ringlog.wire.data import (
 from ringlog.wire.entries import decode_entry
 from ringlog.wire.records import decode_snapshot_record, encode_snapshot_record
 from ringlog_sim.devices.world import Chance
-from ringlog_sim.stories.peer_logs import LIES, bent
+from ringlog_sim.stories.peer_logs import LIES, false_answer
 from tests.kernel.commands.test_service import ONE, THREE, TWO, of
 from tests.kernel.entries import applied, uuid
 from tests.log.test_snapshots import Cluster
@@ -254,7 +254,7 @@ def test_a_page_outside_the_chain_is_rejected_whole(history: History, lie: str) 
     own, claims = history.states[3], PeerLogClaims(fold_on)
     honest = history.side().answer(claims.request(TWO, own))
     for seed in range(20):
-        code, reply = asked(claims, own, history.side(), lambda one, s=seed: bent(one, lie, own, Chance(s, "")))
+        code, reply = asked(claims, own, history.side(), lambda one, s=seed: false_answer(one, lie, own, Chance(s, "")))
         last_was_cut = lie == "gap" and reply.entries == honest.entries[:-1]
         assert code == {"foreign": FOREIGN_CLUSTER}.get(lie, "" if last_was_cut else BAD_ENTRIES)
         assert bool(claims.newest_epoch) is last_was_cut
@@ -299,7 +299,7 @@ def test_the_own_log_confirms_or_refutes_a_peer(history: History) -> None:
     for lie in ("copied", "ahead"):
         claims = PeerLogClaims(fold_on)
         side = history.side(page_bytes=10**6)
-        code, _ = asked(claims, own, side, lambda one, how=lie: bent(one, how, newest, Chance(1, "")))
+        code, _ = asked(claims, own, side, lambda one, how=lie: false_answer(one, how, newest, Chance(1, "")))
         assert code in ("", BAD_ENTRIES), "another command may not apply there"
         if not code:
             assert claims.compare(newest, history.at, ended=True) == TWO
@@ -311,7 +311,7 @@ def test_the_ids_of_an_entry_around_another_command_are_found_when_the_log_comes
     history = History(cluster)
     own = history.states[-3]
     claims = PeerLogClaims(fold_on)
-    code, _ = asked(claims, own, history.side(), lambda one: bent(one, "copied", own, Chance(1, "")))
+    code, _ = asked(claims, own, history.side(), lambda one: false_answer(one, "copied", own, Chance(1, "")))
     assert (code, claims.newest_epoch) == ("", own.epoch + 2)
     assert claims.newest(own).state_id == history.states[-1].state_id
     assert claims.compare(history.states[-1], history.at) == TWO
@@ -409,7 +409,7 @@ def test_the_own_log_decides_between_two_differing_peers() -> None:
     own = history.states[-4]
     claims = PeerLogClaims(fold_on)
     claims.request(TWO, own)
-    ahead = bent(EntriesReply(TWO, own.epoch, "", own.state_id), "ahead", own, Chance(1, ""))
+    ahead = false_answer(EntriesReply(TWO, own.epoch, "", own.state_id), "ahead", own, Chance(1, ""))
     assert claims.take(TWO, ahead) == ""
     driver = Driver(own, [0], [None])
     driver.sides = {TWO: history.side(TWO), THREE: history.side(THREE)}

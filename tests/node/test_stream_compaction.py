@@ -28,7 +28,7 @@ from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.node.protocol.stream import RowStreamProgress
 from ringlog.node.rows import compaction
 from ringlog.node.rows.memory_rows import MemoryRows
-from ringlog.node.rows.pages import received, sent
+from ringlog.node.rows.pages import stream_messages, verified_bodies
 from ringlog.node.rows.replica import KEPT, NOT_OWNED, NotReady, RowReplica
 from ringlog.node.streams.row_stream import bodies, rows_of
 from ringlog.wire.data import Rows, RowVersion
@@ -146,7 +146,7 @@ class Life:
             return source.rows.page(fetch, self.state.epoch, after, PAGE_BYTES)
 
         def pages() -> Iterator[Rows]:
-            for body in received(sent(source.name, 0, bodies(page, gained.last)), source.name):
+            for body in verified_bodies(stream_messages(source.name, 0, bodies(page, gained.last)), source.name):
                 yield rows_of(body, gained.last, fetch)
 
         try:

@@ -11,7 +11,7 @@ from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views import views
 from ringlog.operator.views.service import service_status
 from ringlog.operator.views.waiting import waiting
-from ringlog.operator.views.ways_out import submit, tried
+from ringlog.operator.views.ways_out import state_after, submit
 from tests.kernel.commands.test_service import ONE, THREE, TWO, of, settled, step
 from tests.kernel.entries import applied
 
@@ -21,7 +21,7 @@ def test_the_printed_command_is_accepted() -> None:
     state = applied(state, AddServiceMember(TWO))
     _, way = service_status(state, {})["ways_out"]
     printed = way.partition("ringlog submit ")[2].strip("'")
-    assert tried(state, submit(json.loads(printed))) is not None
+    assert state_after(state, submit(json.loads(printed))) is not None
 
 
 def test_an_operation_that_waits_for_the_service_names_the_silent_members() -> None:

@@ -29,10 +29,10 @@ from ringlog.protocol.rebalancer.rebalancer import rebalance
 from ringlog.protocol.rebalancer.zone_groups import (
     COPY,
     SessionReports,
-    awaited,
     awaiting_return,
     session,
     session_reports,
+    unanswered_nodes,
 )
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.wire.ids import time_of
@@ -115,8 +115,8 @@ def test_a_step_counts_only_after_the_new_node_has_a_replica() -> None:
     state, asked = final_state(done(with_zone("ABC", replicas=1), AlterZone("z", replicas=3)), "ABC", late="ABC")
     assert asked == ["TriggerRebalance"]
     who = partition(state)
-    assert len(awaited(who, reports_of(state, "ABC", newcomers(state)))) == 2
-    assert len(awaited(who, reports_of(state, "ABC", "ABC"))) == 3, (
+    assert len(unanswered_nodes(who, reports_of(state, "ABC", newcomers(state)))) == 2
+    assert len(unanswered_nodes(who, reports_of(state, "ABC", "ABC"))) == 3, (
         "an existing member does not count either before it has caught up"
     )
     assert final_state(state, "ABC")[0].zone_partitions["z/0"].stable != who.stable
@@ -134,10 +134,10 @@ def test_a_majority_of_the_voters_before_must_have_a_step(speak: str, goes_on: b
 def test_reports_of_an_older_step_do_not_count() -> None:
     state, _ = final_state(done(with_zone("ABC", replicas=1), AlterZone("z", replicas=3)), "")
     old = reports_of(state, "ABC")
-    assert awaited(partition(state), old) == ()
+    assert unanswered_nodes(partition(state), old) == ()
     moved, _ = final_state(state, "ABC")
     again, _ = final_state(done(moved, AlterZone("z", replicas=1)), "")
-    assert awaited(partition(again), old) == ids("ABC")
+    assert unanswered_nodes(partition(again), old) == ids("ABC")
 
 
 def test_only_durable_data_is_reported() -> None:
@@ -357,7 +357,7 @@ def test_a_node_removed_by_a_reset_does_not_start_after_its_return() -> None:
     state = done(state, reset(state, {"C": 1}))
     state = applied(state, *(DeclareUp(node, "mended") for node in ids("AB")))
     assert [len(Member(node, NoRows()).reports(state, state.epoch)) for node in ids("ABC")] == [0, 0, 1]
-    assert awaited(partition(state), reports_of(state, "AB")) == ids("C")
+    assert unanswered_nodes(partition(state), reports_of(state, "AB")) == ids("C")
 
 
 def test_the_move_limit_holds_and_queued_moves_follow() -> None:

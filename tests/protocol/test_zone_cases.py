@@ -26,7 +26,7 @@ from ringlog.node.registers.registers import (
     restarted,
 )
 from ringlog.protocol.rebalancer.core import ROLE
-from ringlog.protocol.rebalancer.zone_groups import HAS, awaited, session
+from ringlog.protocol.rebalancer.zone_groups import HAS, session, unanswered_nodes
 from ringlog.wire.data import NOT_MEMBER, RegisterCell, key_of
 from tests.kernel.zones.states import NoRows, done, down, ids, partition, reset, shown, switch, tried, trigger
 from tests.kernel.zones.zone_keyspaces import (
@@ -122,7 +122,7 @@ def test_9_a_node_that_missed_a_step_reports_nothing_and_gets_its_replica_later(
     assert cut_off.reports(before, before.epoch) == ()
     assert cut_off.reports(state, before.epoch) == (), "the step is not on its disk"
     others = node_reports(state, silent=ids("D"))
-    assert awaited(partition(state), others) == ids("D")
+    assert unanswered_nodes(partition(state), others) == ids("D")
     back = Member(ids("D")[0], NoRows()).reports(state, state.epoch)
     assert [one.operation for one in back] == [session(partition(state), HAS)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.stack import java
-from ringlog.stack.java import BROKER, RECORD, find_java, options, path_of, recorded, used
+from ringlog.stack.java import BROKER, RECORD, archive_options, find_java, options, path_of, recording_path
 
 
 @pytest.fixture(autouse=True)
@@ -18,13 +18,13 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_an_archive_a_jvm_has_no_options_for_one() -> None:
-    assert options(BROKER) == used(BROKER) == ()
+    assert options(BROKER) == archive_options(BROKER) == ()
 
 
 def test_an_archive_is_written_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RECORD, "1")
-    assert options(BROKER)[0] == f"-XX:ArchiveClassesAtExit={recorded(BROKER)}"
-    assert used(BROKER) == (), "a tool records nothing"
+    assert options(BROKER)[0] == f"-XX:ArchiveClassesAtExit={recording_path(BROKER)}"
+    assert archive_options(BROKER) == (), "a tool records nothing"
 
 
 def test_a_jvm_starts_silently_with_an_invalid_archive() -> None:

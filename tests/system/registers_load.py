@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ringlog.client.client import Client
 from ringlog.client.data.coordinator import Coordinator
-from ringlog.client.data.plans import counts, met, plan
+from ringlog.client.data.plans import counts, meets_needs, plan
 from ringlog.client.data.registers import RegisterResult
 from ringlog.client.errors import RequestTimedOut
 from ringlog.stack import StackInfo
@@ -143,7 +143,7 @@ class Load:
         if state.epoch == told.epoch:
             now = plan(state, told.plan.request)
             assert all(counts(now, answer) for answer in told.answers)
-            assert met(now.needs, {answer.node for answer in told.answers})
+            assert meets_needs(now.needs, {answer.node for answer in told.answers})
             self.told["success", "verified"] += 1
 
     def check(self, coordinator: Coordinator) -> None:

@@ -34,7 +34,7 @@ from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.sections import NODES, PLACEMENTS, SCHEMA
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from ringlog.log.kafka.adapter import reader_config
-from ringlog.log.kafka.compacted import held
+from ringlog.log.kafka.compacted import read_compacted
 from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.kafka.topics import RECORD_BYTES_MAX, SCHEMAS, admin_client, create_topics, topic_name
 from ringlog.protocol.coordinator.core import propose
@@ -320,7 +320,7 @@ def test_the_next_publisher_reverts_foreign_records(world: AgentsWorld) -> None:
 
 def test_a_later_schema_is_published_once_and_only_if_compatible(world: AgentsWorld) -> None:
     servers, topic = world.stack.bootstrap_servers, topic_name(world.cluster, SCHEMAS.suffix)
-    there = held(servers, topic, bytes)
+    there = read_compacted(servers, topic, bytes)
     fits = next_version(NODE_CHANGE)
     fields = [{name: said for name, said in field.items() if name != "default"} for field in fits.json["fields"][-1:]]
     json_of = dict(fits.json) | {"fields": [*fits.json["fields"][:-1], *fields]}
@@ -332,6 +332,6 @@ def test_a_later_schema_is_published_once_and_only_if_compatible(world: AgentsWo
 
     with pytest.raises(SchemasIncompatible, match=r"schemas_incompatible: .*NodeChange\.why"):
         publish(other)
-    assert held(servers, topic, bytes) == there
+    assert read_compacted(servers, topic, bytes) == there
     assert [publish(fits) for _ in range(2)] == [1, 0]
-    assert held(servers, topic, bytes).keys() == {*there, fits.hex}
+    assert read_compacted(servers, topic, bytes).keys() == {*there, fits.hex}

@@ -24,7 +24,7 @@ from functools import cache, partial
 from typing import Any
 
 from ringlog.kernel import sections
-from ringlog.kernel.columns.blocks import apart
+from ringlog.kernel.columns.blocks import unshared_items
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.state_section import WHOLE, SplitField, StateSection
 
@@ -192,7 +192,7 @@ def _whole_item(key: str, before: object, after: object) -> tuple[dict[str, Any]
 
 def _elements_of(split: SplitField, key: str, before: object, after: object) -> tuple[dict[str, Any], dict[str, Any]]:
     was, now = (() if item is None else split.of(item) for item in (before, after))
-    old, new = ({f"{key}/{split.key(element)}": element for element in some} for some in apart(was, now))
+    old, new = ({f"{key}/{split.key(element)}": element for element in some} for some in unshared_items(was, now))
     return old, new
 
 

@@ -22,7 +22,7 @@ from ringlog.operator.answers import TIMEOUT_S, ended_json
 from ringlog.operator.errors import Refused
 from ringlog.operator.history.log_lines import BAD_DUMP, read_dump, state_at_end
 from ringlog.operator.history.log_past import Past, past_of
-from ringlog.operator.intents.json_commands import typed
+from ringlog.operator.intents.json_commands import intent_of_json
 from ringlog.operator.rehearsal.balance_chart import EPOCHS
 from ringlog.operator.rehearsal.rehearsal import Rehearsal
 
@@ -107,7 +107,7 @@ def submit(
         given: Any = json.loads(command if command is not None else read_text(STDIN))
     except (OSError, ValueError, RecursionError) as error:
         fail("bad_json", str(error), 2)
-    context, intent = resolve(bootstrap, cluster), typed(given)
+    context, intent = resolve(bootstrap, cluster), intent_of_json(given)
     if isinstance(given, dict) and given.get("command") == "DecideResize" and request_id is None:
         check_not_undone(context, newest(context), str(given.get("table")), str(given.get("decision")))
     submitting.submit(context, intent, True, timeout_s=timeout, request_id=request_id, since_epoch=since_epoch)

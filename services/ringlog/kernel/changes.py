@@ -21,7 +21,7 @@ from inspect import getdoc
 from operator import attrgetter, is_not
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
-from ringlog.kernel.columns.blocks import apart
+from ringlog.kernel.columns.blocks import unshared_items
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Generation, Node, Operation, RangeGroup, Replica
 from ringlog.kernel.model.state_section import StateSection, sections_of
@@ -312,7 +312,7 @@ def _ranges(
     key: str, before: tuple[RangeGroup | ServedRange, ...], after: tuple[RangeGroup | ServedRange, ...], epoch: Epoch
 ) -> Iterable[ChangeRecord]:
     """Yield the records of the ranges of one placement that are deleted, new or changed."""
-    old, new = ({group.end: group for group in groups} for groups in apart(before or (), after or ()))
+    old, new = ({group.end: group for group in groups} for groups in unshared_items(before or (), after or ()))
     for end in sorted(end for end in old if end not in new):
         yield ChangeRecord(PLACEMENTS, f"{key}/{end}", None)
     for end in sorted(new):

@@ -116,7 +116,7 @@ class Setting:
     value: Annotated[int, "Value, in the unit of the setting."]
 
 
-def spoken(field: str) -> str:
+def public_name(field: str) -> str:
     """Return the name of a field in records and JSON. A class field named like a Python keyword ends with ``_``."""
     return field.removesuffix("_")
 

@@ -143,7 +143,7 @@ def format_command(layout: StackLayout, settings: StackSettings) -> list[str]:
     """Return the command that formats empty storage for this cluster id. Safe on partially formatted storage."""
     tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", settings.kafka_cluster_id]
     return [
-        *_java(layout, heap_mib=128, class_options=java.used(BROKER)),
+        *_java(layout, heap_mib=128, class_options=java.archive_options(BROKER)),
         *tool,
         "-c",
         str(layout.server_properties),

@@ -96,18 +96,18 @@ def path_of(name: str) -> Path:
 def options(name: str) -> tuple[str, ...]:
     """Return JVM options that use or record an archive. Recording requires ``RINGLOG_RECORD_CLASSES``."""
     if os.environ.get(RECORD):
-        return (f"-XX:ArchiveClassesAtExit={recorded(name)}", *_QUIET)
-    return used(name)
+        return (f"-XX:ArchiveClassesAtExit={recording_path(name)}", *_QUIET)
+    return archive_options(name)
 
 
-def recorded(name: str) -> Path:
+def recording_path(name: str) -> Path:
     """Return the path of an archive that is being recorded. It is renamed when complete, so no JVM uses a partial
     archive.
     """
     return path_of(name).with_suffix(".new")
 
 
-def used(name: str) -> tuple[str, ...]:
+def archive_options(name: str) -> tuple[str, ...]:
     """Return options that use an existing archive, for tools that share it and are not recorded."""
     path = path_of(name)
     return (f"-XX:SharedArchiveFile={path}", *_QUIET) if path.is_file() else ()

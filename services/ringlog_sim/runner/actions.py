@@ -31,7 +31,7 @@ from ringlog_sim.runner.script import Action
 from ringlog_sim.shape import keyspace_in_racks
 from ringlog_sim.stories import column_rename, truncation
 from ringlog_sim.stories.images import changes
-from ringlog_sim.stories.members import asked
+from ringlog_sim.stories.members import drawn_commands
 from ringlog_sim.stories.moving_tablets import KEYSPACE as IN_TABLETS
 from ringlog_sim.stories.moving_tablets import table_in_tablets
 from ringlog_sim.stories.story import APPLICATIONS, WRITER
@@ -285,7 +285,7 @@ def _zone(run: Acted, number: int, kind: str) -> None:
 def _service(run: Acted, number: int, kind: str) -> None:
     """Perform an action on members of the metadata service, drawn for their current state."""
     state = run.sim.log.state
-    if commands := asked(kind, state, Chance(run.world.seed, f"members/{number}/{run.world.now}")):
+    if commands := drawn_commands(kind, state, Chance(run.world.seed, f"members/{number}/{run.world.now}")):
         run.operator.images(commands)
 
 
@@ -293,13 +293,13 @@ def _service(run: Acted, number: int, kind: str) -> None:
 
 
 def _columns(what: str) -> Perform:
-    return lambda run, number, *arguments: column_rename.befalls(
+    return lambda run, number, *arguments: column_rename.perform_fault(
         run.sim, run.operator, run.producer, number, what, arguments
     )
 
 
 def _log_end(what: str) -> Perform:
-    return lambda run, number, *arguments: truncation.befalls(run.sim, run.operator, number, what, arguments)
+    return lambda run, number, *arguments: truncation.perform_fault(run.sim, run.operator, number, what, arguments)
 
 
 def _fault(what: str) -> Perform:

@@ -65,7 +65,7 @@ from ringlog_sim.runner.rest import (
     waits_for_lost,
     waits_for_tablets,
 )
-from ringlog_sim.runner.script import Action, Script, told
+from ringlog_sim.runner.script import Action, Script, trace_line
 from ringlog_sim.simulation import Simulation
 from ringlog_sim.stories.story import AGENT_HOSTS, APPLICATIONS, CONSUMER, OPERATOR, OUTSIDER, PRODUCER, WRITER
 from ringlog_sim.stories.truncation import unarchived, unended_snapshots
@@ -231,7 +231,7 @@ class Run:
         before = len(self.sim.log.states)
         for action in self.script.actions:
             self.world.run(action.at)
-            self.world.tell("script", told(action))
+            self.world.tell("script", trace_line(action))
             perform(self, action)
         self.world.run(self.script.calm)
         self.faults.stop()

@@ -366,6 +366,6 @@ def from_json(value: Mapping[str, Any]) -> Script:
     return Script(value["seed"], value["profile"], ClusterShape(**value["shape"]), value["calm"], actions)
 
 
-def told(action: Action) -> str:
+def trace_line(action: Action) -> str:
     """Return an action as a line of the trace."""
     return " ".join([action.what, *(str(argument) for argument in action.arguments)])

@@ -62,7 +62,7 @@ def _used_again(chance: Chance) -> list[Drawn]:
     return drawn
 
 
-def befalls(
+def perform_fault(
     sim: Simulation, operator: SimOperator, producer: SimProducer, number: int, what: str, arguments: tuple[Any, ...]
 ) -> None:
     """Perform one of ``ACTIONS``."""

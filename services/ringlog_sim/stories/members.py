@@ -138,7 +138,7 @@ ASKED: Final[Mapping[str, tuple[int, Callable[[ClusterState, Chance], list[Comma
 """The operators' requests: weight, and function that draws the commands for the current members."""
 
 
-def asked(kind: str, state: ClusterState, chance: Chance) -> list[Command]:
+def drawn_commands(kind: str, state: ClusterState, chance: Chance) -> list[Command]:
     """Return an operator's commands, in order."""
     return ASKED[kind][1](state, chance)
 

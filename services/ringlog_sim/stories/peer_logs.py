@@ -53,7 +53,7 @@ def draw_peer_logs(setting: StorySetting) -> list[Drawn]:
     return drawn
 
 
-def bent(reply: EntriesReply, lie: str, state: ClusterState, chance: Chance) -> EntriesReply:
+def false_answer(reply: EntriesReply, lie: str, state: ClusterState, chance: Chance) -> EntriesReply:
     """Return a node's false answer. ``state``: its own."""
     entries = list(reply.entries)
     if lie == "ahead" and not reply.refused and not reply.snapshot:

@@ -101,7 +101,7 @@ def draw_truncations(setting: StorySetting) -> list[Drawn]:
     return drawn
 
 
-def befalls(sim: Simulation, operator: SimOperator, number: int, what: str, arguments: tuple[Any, ...]) -> None:
+def perform_fault(sim: Simulation, operator: SimOperator, number: int, what: str, arguments: tuple[Any, ...]) -> None:
     """Perform one of ``ACTIONS``."""
     ends = sim.log_ends
     match what, arguments:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ringlog.kernel.balance.advice import asked, input_of, make_plan
+from ringlog.kernel.balance.advice import as_migration, input_of, make_plan
 from ringlog.kernel.commands.cluster.service import AddServiceMember, ReconfigureService, RemoveServiceMember
 from ringlog.kernel.commands.placement.rebalances import TriggerRebalance
 from ringlog.kernel.commands.placement.resizes import DecideResize
@@ -193,7 +193,7 @@ def resizes(state: ClusterState, options: CaseOptions) -> Iterator[TabletCase]: 
 
 def balanced(state: ClusterState) -> Command | None:
     """Return the balancer's moves before any node has reported its load. They serve a merge that it would revoke."""
-    moves, _ = admissible(state, map(asked, make_plan(input_of(state, {})).migrations))
+    moves, _ = admissible(state, map(as_migration, make_plan(input_of(state, {})).migrations))
     return MigrateTablets(moves) if moves else None
 
 

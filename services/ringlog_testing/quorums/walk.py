@@ -23,7 +23,7 @@ from ringlog.kernel.commands.topology.operations import CancelOperation
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Outcome, OutcomeKind
 from ringlog.kernel.model.state import ClusterState, Operation, Placement, in_order
-from ringlog.kernel.operations.gates import parting
+from ringlog.kernel.operations.gates import leaving_node
 from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, in_flight, is_ended
 from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.ownership.placements import canonical, nodes_of, placement_key, replications_in_use
@@ -163,7 +163,7 @@ def drive(world: WalkWorld, request: Command) -> tuple[tuple[WalkStep, ...], Fau
             break
     if is_draining(world.state, world.state.operations[begun[0]]):
         return tuple(steps), Fault("ends", steps[-1].stage, "its node still has tablets", AWAITS_TABLETS)
-    if parting(world.state.operations[begun[0]]) in world.state.service and not has_live_majority(world.state):
+    if leaving_node(world.state.operations[begun[0]]) in world.state.service and not has_live_majority(world.state):
         return tuple(steps), Fault("ends", steps[-1].stage, "its node is still a member", AWAITS_SERVICE)
     return tuple(steps), Fault(
         "ends", steps[-1].stage, "every node has acknowledged, but the operation does not continue"

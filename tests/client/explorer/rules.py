@@ -50,7 +50,7 @@ ringlog.kernel.operations.gates:_needs, 1
 + yield from needs_of(state.nodes, where, group, members, silent, operation.ignored)
 
 tablet_gate_of_too_few: a quorum of a tablet's old replicas may not know that the new ones are read
-ringlog.kernel.tablets.gates:meeting, 1
+ringlog.kernel.tablets.gates:blocking_size, 1
 - return count - quorum(count) + 1
 + return count - quorum(count)
 """

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from ringlog.kernel.balance.advice import advise, asked, make_plan, report_basis
+from ringlog.kernel.balance.advice import advise, as_migration, make_plan, report_basis
 from ringlog.kernel.balance.ledger import Ledger
 from ringlog.kernel.balance.model import MeasuredLoads
 from ringlog.kernel.balance.source import collect_input
@@ -95,7 +95,7 @@ def test_planner_and_admission_count_streams_alike(kind: str, limit: int) -> Non
     assert {name: host.writes for name, host in ledger.nodes.items() if host.writes} == dict(streams.node_writes)
     assert ledger.streams == streams.all
     planned = make_plan(collect_input(state, maps, {})).migrations
-    assert admissible(state, [asked(row) for row in planned])[1] == ()
+    assert admissible(state, [as_migration(row) for row in planned])[1] == ()
 
 
 def test_a_waiting_node_operation_blocks_all_moves() -> None:

@@ -18,7 +18,7 @@ from ringlog.kernel.commands.topology.nodes import UpdateNode
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.tablet_map import TabletMap, with_settled, with_transitions
-from ringlog.kernel.tablets.resize import MERGE, SPLIT, apart
+from ringlog.kernel.tablets.resize import MERGE, SPLIT, separated_pair
 from ringlog.kernel.values import NodeId, StreamReport, TabletOptions, Witness
 from ringlog.protocol.balancer.load_reports import own_tablets
 from tests.kernel.entries import applied
@@ -83,7 +83,7 @@ def arrived(state: ClusterState) -> ClusterState:
 def finished(state: ClusterState, tablets: TabletMap) -> ClusterState:
     """Return the state after the table's resize, if it can finish."""
     resize = tablets.resize
-    if resize is None or tablets.transitions or (resize.decision != SPLIT and apart(tablets) is not None):
+    if resize is None or tablets.transitions or (resize.decision != SPLIT and separated_pair(tablets) is not None):
         return state
     who = members(tablets)
     session = resize_session(tablets.table, resize.sequence)

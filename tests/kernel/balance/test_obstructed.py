@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.balance.advice import advise, input_of, sized
+from ringlog.kernel.balance.advice import advise, input_of, sizing_table
 from ringlog.kernel.balance.ledger import Ledger
 from ringlog.kernel.balance.model import FEWER, GIB, MORE, REBUILDS, BalanceInput, MeasuredLoads
 from ringlog.kernel.balance.reports import Reports
@@ -23,7 +23,7 @@ from ringlog.kernel.model.modes import BALANCING
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.tablet_map import TabletReplica, new_map, uniform_ends
 from ringlog.kernel.tablets.mutual_exclusion import tables_on
-from ringlog.kernel.tablets.resize import apart
+from ringlog.kernel.tablets.resize import separated_pair
 from ringlog.kernel.values import DatacenterReplication, Replication, TabletOptions
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views.tablets import explained, explanation, resizes_view, resizing
@@ -119,7 +119,7 @@ def test_siblings_of_a_merge_meet(even: tuple[int, int], odd: tuple[int, int], d
     state = with_tablet_groups(with_table(cluster(*nodes), factor(2), 2), TABLE, even, odd)
     state = with_at_most_one_tablet(state)
     state = balanced(applied(state, DecideResize(TABLE, "merge", 1)))
-    assert apart(state.tablets[TABLE]) is None
+    assert separated_pair(state.tablets[TABLE]) is None
 
 
 def test_siblings_that_cannot_meet_are_reported() -> None:
@@ -343,7 +343,9 @@ def test_reports_from_before_a_merge_count_for_no_other_table() -> None:
     reports = take(Reports(), heard, state)
     state = finished(decided := applied(state, DecideResize("ks.a", "merge", 1)), decided.tablets["ks.a"])
     inputs = input_of(state, measured(reports, state))
-    sizes_of = {found.table: found.bytes for found in (sized(state, inputs, each) for each in state.tablets.values())}
+    sizes_of = {
+        found.table: found.bytes for found in (sizing_table(state, inputs, each) for each in state.tablets.values())
+    }
     assert sizes_of == bytes_of
     for node in Ledger(inputs).nodes.values():
         assert "of ks.a is missing" in node.incomplete

@@ -25,8 +25,8 @@ from ringlog.kernel.commands.schema.user_types import AlterType, CreateType, Dro
 from ringlog.kernel.commands.schema.views import CreateIndex, CreateView, DropIndex, DropView
 from ringlog.kernel.cql.collections import LENGTH_MAX
 from ringlog.kernel.cql.literals import LITERAL_MAX, is_literal
-from ringlog.kernel.cql.types import is_type, normalised, thawed
-from ringlog.kernel.cql.user_types import is_part, resolved, used_in
+from ringlog.kernel.cql.types import is_type, normalised, without_frozen
+from ringlog.kernel.cql.user_types import expand_types, is_part, used_in
 from ringlog.kernel.encoding.decoder import decode_state
 from ringlog.kernel.encoding.encoder import digest, encode
 from ringlog.kernel.fold import fold
@@ -183,8 +183,8 @@ def test_literals(text: str, found: bool) -> None:
 
 def test_a_type_has_one_canonical_spelling() -> None:
     assert normalised(" map < text,frozen< udt<a int,b list<x>> > >") == "map<text, frozen<udt<a int, b list<x>>>>"
-    assert thawed("frozen<map<text, frozen<list<x>>>>") == "map<text, list<x>>"
-    assert normalised("a;b") == thawed("a;b") == ""
+    assert without_frozen("frozen<map<text, frozen<list<x>>>>") == "map<text, list<x>>"
+    assert normalised("a;b") == without_frozen("a;b") == ""
 
 
 # Random sequences
@@ -319,8 +319,8 @@ def test_invalid_type_commands_are_rejected(code: str, command: Any) -> None:
 def test_a_field_may_have_the_name_of_a_type() -> None:
     known = {"a": (("b", "int"), ("a", "text")), "b": (("a", "frozen<a>"),)}
     assert used_in("udt<a b, b frozen<list<c>>>") == {"b", "c"}
-    assert resolved("b", known) == "udt<a frozen<udt<b int, a text>>>"
-    assert resolved("set<int>", known) == "set<int>"
+    assert expand_types("b", known) == "udt<a frozen<udt<b int, a text>>>"
+    assert expand_types("set<int>", known) == "set<int>"
     assert is_part("a", "list<frozen<b>>", known)
     assert not is_part("b", "frozen<a>", known)
-    assert not is_type(resolved("b>", known)), "an invalid type stays invalid"
+    assert not is_type(expand_types("b>", known)), "an invalid type stays invalid"

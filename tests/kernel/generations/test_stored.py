@@ -25,8 +25,8 @@ from ringlog.kernel.generations.packed import (
     PackedRanges,
     Ranges,
     as_ranges,
+    concatenated,
     ends_of,
-    joined,
     no_ends,
     packed,
     streams_in,
@@ -198,8 +198,8 @@ def test_parts_are_joined(ranges: Ranges, cuts: list[int], data: st.DataObject) 
     bounds = sorted({0, len(ranges), *(cut for cut in cuts if cut < len(ranges))})
     parts = [ranges[start:end] for start, end in pairwise(bounds)]
     mixed = [part if data.draw(st.booleans()) else as_ranges(columns_of(part)) for part in parts]
-    assert joined(mixed) == ranges
-    whole = joined([as_ranges(columns_of(part)) for part in parts])
+    assert concatenated(mixed) == ranges
+    whole = concatenated([as_ranges(columns_of(part)) for part in parts])
     assert isinstance(whole, PackedRanges)
     assert whole == ranges
 

@@ -20,7 +20,14 @@ from ringlog.kernel.values import StreamReport
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK, cancel_finished, cancelled, switched, triggered
 from ringlog.node.protocol.groups import Member
 from ringlog.protocol.coordinator.tablet_steps import NOTHING
-from ringlog.protocol.rebalancer.zone_groups import HAS, SessionReports, added_nodes, awaited, awaiting_return, session
+from ringlog.protocol.rebalancer.zone_groups import (
+    HAS,
+    SessionReports,
+    added_nodes,
+    awaiting_return,
+    session,
+    unanswered_nodes,
+)
 from tests.kernel.zones.states import NoRows
 
 RULES = {
@@ -118,7 +125,7 @@ class Primaries:
 
     def awaited(self, one: ZonePartition, words: SessionReports) -> bool:
         if self.left_out != "before":
-            return bool(awaited(one, words))
+            return bool(unanswered_nodes(one, words))
         having = words.get(session(one, HAS), {})
         return not added_nodes(one) <= set(having) or not _most(one.pending[0].peers, having)
 

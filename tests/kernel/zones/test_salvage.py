@@ -17,8 +17,8 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.tablets.groups import group_of, streams_of
 from ringlog.kernel.zones.data import goal_of, holders
-from ringlog.kernel.zones.resets import can_go_on
-from ringlog.kernel.zones.salvage import having, may_lose, unsaved
+from ringlog.kernel.zones.resets import is_available
+from ringlog.kernel.zones.salvage import full_replicas, lost_tables, may_lose
 from ringlog.node.stream_work import works_for_node
 from ringlog.operator.views.zone_explanations import explain
 from ringlog.protocol.rebalancer.zone_waits import OPERATION, VOTERS, waits_of
@@ -171,10 +171,10 @@ def test_a_lost_majority_in_each_stage_keeps_the_live_rows(taken: int, mode: str
     state = with_data("ABC", "DE", partitions=1, replicas=3, mode=mode)
     state = done(state, SetDataNodes("z", ids("ADE"), state.epoch))
     state = steps(done(state, trigger(state)), taken)
-    have = sorted({chr(int(one.node[:8], 16) + 64) for one in having(state.tablets[TABLE].tablet(0))})
+    have = sorted({chr(int(one.node[:8], 16) + 64) for one in full_replicas(state.tablets[TABLE].tablet(0))})
     others = "".join(sorted(set("ABCDE") - {have[-1]}))
     state = done(state, *down(others))
-    if can_go_on(state, state.zones["z"], partition(state)):
+    if is_available(state, state.zones["z"], partition(state)):
         return
     if mode == "strong":
         state = done(state, reset(state, {have[-1]: 1}, admits_loss=True))
@@ -264,7 +264,7 @@ def test_only_a_manual_reset_abandons_lost_data() -> None:
     state = done(with_data("ABC", partitions=1, replicas=3, mode=HIGH), *down("A"))
     state = done(state, create_table("u", 2))
     state = done(state, *down("BC"), DeclareUp(ids("A")[0], ""))
-    assert unsaved(state, partition(state)) == ("ks.u",)
+    assert lost_tables(state, partition(state)) == ("ks.u",)
     assert refusal(state, reset(state, {"A": 1}, "automatic"))[0] == "nothing_survives"
     assert [one for one in of_rebalancer(state) if isinstance(one, ResetPartitions)] == []
     told_ = str(waits(state))
@@ -432,7 +432,7 @@ def test_random_histories_with_resets_end_with_data_in_place(seed: int) -> None:
             before = state
             state, code = tried(state, command)
             if not code and isinstance(command, ResetPartitions) and command.mode == "automatic":
-                assert [unsaved(before, partition(before, number)) for number in command.partitions] == [()] * len(
+                assert [lost_tables(before, partition(before, number)) for number in command.partitions] == [()] * len(
                     command.partitions
                 )
     state = done(state, SetDataNodes("z", ids("ABCDE"), state.epoch))

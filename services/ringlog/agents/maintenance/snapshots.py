@@ -299,7 +299,7 @@ class SnapshotSteps:
         head = await AwaitHead(topic, epoch)
         if head is None:
             return
-        said, confirms = compared(start, head, self._identity(), self._role, self._now())
+        said, confirms = confirmation_of(start, head, self._identity(), self._role, self._now())
         topic.confirm(said)
         if confirms is not None:
             self._say("confirmed", epoch)
@@ -412,7 +412,7 @@ class _Over(Exception):
     """Ends the thread."""
 
 
-def compared(
+def confirmation_of(
     start: Start, head: StoredSnapshot, topic_id: str, role: str, now: Micros
 ) -> tuple[SnapshotConfirmation, ConfirmSnapshot | None]:
     """Return a role's confirmation of a stored snapshot, and the command for the log; None if the digests differ.

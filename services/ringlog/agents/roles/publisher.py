@@ -35,7 +35,7 @@ from ringlog.client.errors import SchemasIncompatible
 from ringlog.kernel.changes import ChangeRecord, EpochChange
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
-from ringlog.log.kafka.compacted import held
+from ringlog.log.kafka.compacted import read_compacted
 from ringlog.log.kafka.topics import topic_name
 from ringlog.log.replicas.feed import Feed
 from ringlog.protocol.followers.publisher import (
@@ -147,7 +147,7 @@ class PublisherThread(FollowingThread):
         self._published = state.epoch
         found = restoration_of(
             state,
-            lambda suffix: held(
+            lambda suffix: read_compacted(
                 self.settings.bootstrap_servers, topic_name(cluster, suffix), content_digest, self.check_active
             ),
         )

@@ -52,7 +52,7 @@ def read(
         result = coordinator.read(keyspace, _bytes(key, as_hex), level=level, timeout_s=timeout)
     is_there = result.cell is not None and not result.cell.deleted
     if as_json:
-        typer.echo(json.dumps(row_text.done(state, result, as_hex)))
+        typer.echo(json.dumps(row_text.register_view(state, result, as_hex)))
     elif result.cell is not None and is_there:
         typer.echo(row_text.text_of(result.cell.value, as_hex))
     else:
@@ -77,7 +77,7 @@ def _performed(
     with _coordinator(bootstrap, cluster, datacenter) as (coordinator, state):
         result = coordinator.write(keyspace, _bytes(key, as_hex), value, timestamp=at, level=level, timeout_s=timeout)
     if as_json:
-        typer.echo(json.dumps(row_text.done(state, result, as_hex)))
+        typer.echo(json.dumps(row_text.register_view(state, result, as_hex)))
     else:
         names = ", ".join(state.nodes[answer.node].name for answer in result.answers)
         out.print(f"done at epoch {result.epoch}, on {names}")

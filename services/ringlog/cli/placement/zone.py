@@ -16,7 +16,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import Zone
 from ringlog.operator.balancing import last_heard, read_acks
 from ringlog.operator.intents.intents import Intent
-from ringlog.operator.intents.json_commands import typed
+from ringlog.operator.intents.json_commands import intent_of_json
 from ringlog.operator.views import zones as views
 from ringlog.operator.views.words import printable, silent_lines, when
 from ringlog.protocol.rebalancer.zone_groups import session_reports
@@ -42,7 +42,9 @@ Mode = Annotated[str | None, typer.Option(help="strong or high_availability.")]
 
 def _given(command: str, zone: str, **values: Any) -> Intent:
     """Return the intent of a command with the values that are not None."""
-    return typed({"command": command, "zone": zone} | {name: one for name, one in values.items() if one is not None})
+    return intent_of_json(
+        {"command": command, "zone": zone} | {name: one for name, one in values.items() if one is not None}
+    )
 
 
 def _with_values(name: str, command: str, about: str) -> None:

@@ -18,7 +18,7 @@ from ringlog.operator.answers import TIMEOUT_S, answer_json
 from ringlog.operator.ddl.reading import DdlError, DdlStatement, batch_json, located, read_ddl
 from ringlog.operator.ddl.writing import describe
 from ringlog.operator.errors import Refused
-from ringlog.operator.intents.json_commands import typed
+from ringlog.operator.intents.json_commands import intent_of_json
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.runtime.context import ClusterContext
 
@@ -53,7 +53,7 @@ def ddl(
 
 def _submit(client: Client, part: tuple[DdlStatement, ...], given: object, timeout_s: float, as_json: bool) -> None:
     """Submit one command; exit status 1 unless it is applied."""
-    answer, began = submitted(client, typed(given), timeout_s)
+    answer, began = submitted(client, intent_of_json(given), timeout_s)
     if isinstance(answer, RejectedResult) and not as_json:
         fail(answer.code, located(part, answer.detail))
     found = answer_json(answer, began)

@@ -16,7 +16,7 @@ from ringlog.cli.shared.tables import show_table
 from ringlog.files import read_text
 from ringlog.kernel.commands.schema.tables import DropTable
 from ringlog.operator.intents.intents import Intent, named
-from ringlog.operator.intents.json_commands import typed
+from ringlog.operator.intents.json_commands import intent_of_json
 from ringlog.operator.views import views
 from ringlog.runtime.context import ClusterContext
 
@@ -44,7 +44,7 @@ def create_table(
         fail("bad_json", f"{definition}: {error}", 2)
     if not isinstance(given, dict):
         fail("bad_json", f"{definition}: expected a JSON object", 2)
-    return typed({"command": "CreateTable"} | given)
+    return intent_of_json({"command": "CreateTable"} | given)
 
 
 @app.command("drop")

@@ -16,7 +16,7 @@ from typing import Any
 
 from ringlog.client.direct import TIMEOUT_S
 from ringlog.client.errors import SchemasIncompatible
-from ringlog.log.kafka.compacted import held
+from ringlog.log.kafka.compacted import read_compacted
 from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.kafka.topics import SCHEMAS, topic_name
 from ringlog.runtime.logs import get_logger
@@ -45,7 +45,7 @@ def publish_schemas(
     Raises SchemasIncompatible (nothing was written), LogUnavailable, and the errors of ``check``.
     """
     topic = topic_name(cluster, SCHEMAS.suffix)
-    there = held(bootstrap_servers, topic, bytes.decode, check)
+    there = read_compacted(bootstrap_servers, topic, bytes.decode, check)
     broken = incompatibilities(there, current() if own is None else own)
     if broken:
         raise SchemasIncompatible(topic, broken)

@@ -267,24 +267,24 @@ def count(made: RequestPlan, answers: Iterable[Answer], newest: ClusterState) ->
     A node may have several answers. Include the kept answers of an earlier plan.
     """
     answers = tuple(answers)
-    now = as_of(made, newest)
+    now = replanned(made, newest)
     if isinstance(now, Failed):
         return now
     good = tuple(answer for answer in answers if counts(now, answer))
     counted = {answer.node for answer in good}
-    if met(now.needs, counted):
+    if meets_needs(now.needs, counted):
         return Satisfied(newest.epoch, tuple(sorted(counted)))
     ahead = max((answer.epoch for answer in answers), default=0)
     # Nodes of the plan that have not answered. ``Replan`` follows if even their answers could not meet the needs.
     silent = set(made.asked).difference(answer.node for answer in answers)
     if ahead > newest.epoch:
         return AwaitedAnswers(tuple(sorted(silent)), ahead)
-    if met(now.needs, counted | silent):
+    if meets_needs(now.needs, counted | silent):
         return AwaitedAnswers(tuple(sorted(silent)), newest.epoch)
     return Replan(good)
 
 
-def as_of(made: RequestPlan, newest: ClusterState) -> RequestPlan | Failed:
+def replanned(made: RequestPlan, newest: ClusterState) -> RequestPlan | Failed:
     """Plan the same request on ``newest``."""
     return made if (made.epoch, made.state_id) == (newest.epoch, newest.state_id) else plan(newest, made.request)
 
@@ -311,7 +311,7 @@ def counts(now: RequestPlan, answer: Answer) -> bool:
     return any(replica.node == answer.node and replica.since <= answer.epoch for replica in now.replicas)
 
 
-def met(needs: Iterable[AnswersNeeded], nodes: set[NodeId]) -> bool:
+def meets_needs(needs: Iterable[AnswersNeeded], nodes: set[NodeId]) -> bool:
     """Return whether ``nodes`` meet every need."""
     return all(len(nodes.intersection(need.members)) >= need.count for need in needs)
 
@@ -338,4 +338,4 @@ def repair(read: RequestPlan, holders: Iterable[Answer], newest: ClusterState) -
     if isinstance(write, Failed):
         return write
     has = {answer.node for answer in holders if counts(write, answer)}
-    return None if met(write.needs, has) else write
+    return None if meets_needs(write.needs, has) else write

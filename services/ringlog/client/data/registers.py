@@ -206,7 +206,7 @@ async def write(key: Key, cell: RegisterCell, level: Level, datacenter: str, tim
     """Write ``cell``. Raises RequestTimedOut (a later read may or may not return it), RequestImpossible."""
     wanted = plans.request_of(key, Access.WRITE, level, datacenter)
     deadline = await Now() + timeout
-    done: Success[FoundCell] = await succeed(RegisterRequest(wanted, key, "Write", timeout, deadline, cell))
+    done: Success[FoundCell] = await retry_request(RegisterRequest(wanted, key, "Write", timeout, deadline, cell))
     return _result(done, key, cell)
 
 
@@ -215,9 +215,9 @@ async def read(key: Key, level: Level, datacenter: str, timeout: Micros) -> Regi
     wanted = plans.request_of(key, Access.READ, level, datacenter)
     deadline = await Now() + timeout
     request = RegisterRequest(wanted, key, "Read", timeout, deadline, is_lean=True)
-    done: Success[FoundCell] = await succeed(request)
+    done: Success[FoundCell] = await retry_request(request)
     if _differ(done.good):
-        whole: Success[FoundCell] = await succeed(replace(request, is_lean=False))
+        whole: Success[FoundCell] = await retry_request(replace(request, is_lean=False))
         done = replace(whole, attempts=done.attempts + whole.attempts)
     cells = (found.cell for found in done.good if found.cell is not None and not found.digest)
     best = max(cells, key=rank, default=None)
@@ -230,7 +230,7 @@ async def read(key: Key, level: Level, datacenter: str, timeout: Micros) -> Regi
         raise RequestImpossible(f"repair of {key.keyspace}", repair.code, repair.detail)
     if repair is not None:
         write_back = RegisterRequest(repair.request, key, "Repair", timeout, deadline, best)
-        await succeed(write_back, [FoundCell(answer) for answer in holders])
+        await retry_request(write_back, [FoundCell(answer) for answer in holders])
     return _result(done, key, best, repair)
 
 
@@ -259,7 +259,7 @@ def _digest(found: FoundCell) -> bytes:
 # ---------------------------------------------------------------------------------------------------- plans
 
 
-async def succeed(request: ReplicaRequest, kept: Sequence[F] = ()) -> Success[F]:
+async def retry_request(request: ReplicaRequest, kept: Sequence[F] = ()) -> Success[F]:
     """Plan and ask until a plan succeeds or the deadline passes. ``kept``: answers that already count."""
     attempts, has_looked = 0, False
     waited_for: tuple[str, ...] = ()
@@ -291,7 +291,7 @@ async def succeed(request: ReplicaRequest, kept: Sequence[F] = ()) -> Success[F]
 
 
 def _good(judged: JudgedAttempt[F]) -> tuple[F, ...]:
-    now = plans.as_of(judged.made, judged.state)
+    now = plans.replanned(judged.made, judged.state)
     assert isinstance(now, RequestPlan), "a satisfied consistency level can be planned"
     return tuple(found for found in judged.found if plans.counts(now, found.answer))
 

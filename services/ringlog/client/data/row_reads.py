@@ -36,7 +36,7 @@ from ringlog.client.data.registers import (
     ReadNewest,
     RegisterRequest,
     Success,
-    succeed,
+    retry_request,
 )
 from ringlog.client.data.row_merge import partition_of
 from ringlog.client.errors import RequestImpossible, RequestTimedOut
@@ -154,7 +154,7 @@ async def read(
         raise RequestImpossible(f"repair of {table}", repair.code, repair.detail)
     if repair is not None:
         wait = replace(request, wanted=repair.request, at=tuple(sorted(reached.items())), is_position=True)
-        await succeed(wait, holders)
+        await retry_request(wait, holders)
     answers = tuple(found.answer for found in done.good)
     found = tuple(sorted(writes))
     return FoundPartition(
@@ -202,10 +202,10 @@ def _no_table(state: ClusterState, table: str) -> Failed:
 
 async def _found(request: PartitionRequest) -> Success[FoundRows]:
     """Read the versions of the replicas: digests first, from all but one replica."""
-    lean: Success[FoundRows] = await succeed(replace(request, is_lean=True))
+    lean: Success[FoundRows] = await retry_request(replace(request, is_lean=True))
     if len({_digest(found) for found in lean.good}) == 1 and not all(found.digest for found in lean.good):
         return lean
-    whole: Success[FoundRows] = await succeed(request)
+    whole: Success[FoundRows] = await retry_request(request)
     return replace(whole, attempts=lean.attempts + whole.attempts)
 
 
@@ -216,7 +216,7 @@ async def _found_at_ends(request: PartitionRequest) -> Success[FoundRows] | None
     if ends is None:
         return None
     try:
-        found: Success[FoundRows] = await succeed(replace(request, at=tuple(sorted(ends.items()))))
+        found: Success[FoundRows] = await retry_request(replace(request, at=tuple(sorted(ends.items()))))
     except RequestTimedOut:
         return None
     return found

@@ -53,7 +53,7 @@ class WrittenRow:
         return {self.partition: self.offset + 1}
 
 
-def named(state: ClusterState, mutation: Mutation) -> Mutation:
+def with_context(state: ClusterState, mutation: Mutation) -> Mutation:
     """Return the mutation with missing context filled in from ``state``."""
     table = state.tables.get(f"{mutation.keyspace}.{mutation.table}")
     return replace(
@@ -107,7 +107,7 @@ class RowWriter:
         Acknowledged does not mean accepted: see ``verdict``. Raises WriteUnanswered (outcome unknown: the same mutation
         may be sent again), RecordTooLarge, WireError.
         """
-        mutation = named(self._replica.state, mutation)
+        mutation = with_context(self._replica.state, mutation)
         key = compose([part or b"" for part in mutation.partition_key])
         try:
             future = self._producer.send(

@@ -172,7 +172,7 @@ def advise(
     never = [(one, rejected) for one, rejected in against if rejected.code != STREAMING_LIMIT]
     for _ in range(PLANS_MAX):
         plan = make_plan(inputs)
-        moves, refused = admissible(state, [asked(row) for row in plan.migrations if row.table in state.tablets])
+        moves, refused = admissible(state, [as_migration(row) for row in plan.migrations if row.table in state.tablets])
         final = [(one, rejected) for one, rejected in refused if rejected.code != STREAMING_LIMIT]
         never += final
         if not final:
@@ -196,7 +196,7 @@ def _first_that_begin(
     """
     first: tuple[tuple[TabletMigration, Rejected], ...] = ()
     while changes := list(islice(wanted, TABLETS_MAX)):
-        begun, against = admissible(state, map(asked, changes))
+        begun, against = admissible(state, map(as_migration, changes))
         if begun or any(rejected.code == STREAMING_LIMIT for _, rejected in against):
             return changes, begun, (*first, *against)
         first = first or against
@@ -208,16 +208,16 @@ def input_of(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) -> B
     zones place.
     """
     busy = NODE_REQUEST if may_begin(state) is not None else ""
-    return collect_input(state, [tablets for _, tablets in balanced(state)], measured, sharing(state), busy)
+    return collect_input(state, [tablets for _, tablets in balanced(state)], measured, table_groups(state), busy)
 
 
-def asked(row: Migration) -> TabletMigration:
+def as_migration(row: Migration) -> TabletMigration:
     """Return a row of a plan as a migration of the command."""
     source, target = (None if place == NOWHERE else Shard(*place) for place in (row.source, row.target))
     return TabletMigration(row.table, row.tablet, row.kind, source, target)
 
 
-def sharing(state: ClusterState) -> dict[str, tuple[str, ...]]:
+def table_groups(state: ClusterState) -> dict[str, tuple[str, ...]]:
     """Return for each table the tables that share its tablets, by name."""
     found: dict[str, tuple[str, ...]] = {}
     for name, table in in_order(state.tables):
@@ -229,7 +229,7 @@ def sharing(state: ClusterState) -> dict[str, tuple[str, ...]]:
 
 def report_basis(state: ClusterState) -> ReportBasis:
     """Return the part of the state that reports are checked against."""
-    shared = sharing(state)
+    shared = table_groups(state)
     tables = {
         state.tables[name].id: (name, tablets.count)
         for base, tablets in state.tablets.items()
@@ -244,7 +244,7 @@ def report_basis(state: ClusterState) -> ReportBasis:
 
 def resizings(state: ClusterState, inputs: BalanceInput) -> tuple[Resizing, ...]:
     """Return the decisions that should replace the present ones."""
-    tables = [sized(state, inputs, tablets) for _, tablets in balanced(state)]
+    tables = [sizing_table(state, inputs, tablets) for _, tablets in balanced(state)]
     return decide_resizes(tables, inputs.hosts, limits_of(state))
 
 
@@ -259,7 +259,7 @@ def would_be_undone(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads
     ``NONE`` revokes it while it is in progress, ``SPLIT`` or ``MERGE`` follows it.
     """
     inputs = input_of(state, measured)
-    known = {name: sized(state, inputs, tablets) for name, tablets in balanced(state)}
+    known = {name: sizing_table(state, inputs, tablets) for name, tablets in balanced(state)}
     if table not in known:
         return ""
     limits = replace(limits_of(state), resizes_per_plan=len(known))
@@ -272,7 +272,7 @@ def would_be_undone(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads
     return ""
 
 
-def sized(state: ClusterState, inputs: BalanceInput, tablets: TabletMap) -> Sized:
+def sizing_table(state: ClusterState, inputs: BalanceInput, tablets: TabletMap) -> Sized:
     """Return a table as the sizing rules see it."""
     name = tablets.table
     together = next(one.tables for one in inputs.tables if one.table == name)

@@ -188,7 +188,7 @@ def _below_cap(capacities: list[int], replicas: int, most: int) -> tuple[int, in
     return replicas, total
 
 
-def uneven(source: LedgerHost, target: LedgerHost, group: int) -> int:
+def imbalance(source: LedgerHost, target: LedgerHost, group: int) -> int:
     """Return how many more of the group the source has than the target would have, each by its weight.
 
     The group with the greatest value moves first.

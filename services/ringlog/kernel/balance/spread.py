@@ -28,7 +28,7 @@ from typing import Final
 
 from ringlog.kernel.balance.ledger import SCALE, Ledger, LedgerHost, LedgerShard, by_key, heavier_after, heaviest_first
 from ringlog.kernel.balance.model import BALANCE, MIGRATION, TABLE_LIMIT, BalanceStop
-from ringlog.kernel.balance.rules import OpenRacks, TableLimits, forbidden, uneven
+from ringlog.kernel.balance.rules import OpenRacks, TableLimits, forbidden, imbalance
 
 SKIPS_MAX: Final = 64
 """The number of targets without a possible tablet after which a source stops in this plan."""
@@ -159,7 +159,7 @@ class Spread:
             group = group_of[unit]
             if group not in scores:
                 within = target.counts[group] < self._table_limits.limit(target, group)
-                scores[group] = (uneven(source, target, group), held[group]) if within else None
+                scores[group] = (imbalance(source, target, group), held[group]) if within else None
             score = scores[group]
             if score is None or (best is not None and (score, size, -unit) <= best):
                 continue

@@ -171,7 +171,7 @@ def in_blocks(items: Sequence[T]) -> tuple[T, ...]:
     return cast(tuple[T, ...], items if isinstance(items, Blocks) else tuple(items))
 
 
-def picked(items: Sequence[T], places: Sequence[int]) -> list[T]:
+def items_at(items: Sequence[T], places: Sequence[int]) -> list[T]:
     """Return the items at ascending positions."""
     return items.picked(places) if isinstance(items, Blocks) else [items[at] for at in places]
 
@@ -198,7 +198,7 @@ def with_more(items: Sequence[T], places: Sequence[int], instead: Sequence[Seque
     return tuple(changed)
 
 
-def apart(before: Sequence[T], after: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+def unshared_items(before: Sequence[T], after: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
     """Return the items of each sequence that are in no shared block, in order; all if a sequence has no blocks."""
     if not (isinstance(before, Blocks) and isinstance(after, Blocks)):
         return before, after

@@ -344,7 +344,7 @@ def normalised(type_name: str) -> str:
     return _joined(tokens_of(type_name) or ())
 
 
-def thawed(type_name: str) -> str:
+def without_frozen(type_name: str) -> str:
     """Return the normalised name of a type without any ``frozen``."""
     found, inside = list[str](), list[bool]()
     for token in tokens_of(type_name) or ():
@@ -361,7 +361,7 @@ def thawed(type_name: str) -> str:
 
 def signature(keyspace: str, name: str, arguments: Iterable[str]) -> str:
     """Return ``keyspace.name(type, type)``, which is unique among functions and among aggregates."""
-    return f"{keyspace}.{name}({', '.join(map(thawed, arguments))})"
+    return f"{keyspace}.{name}({', '.join(map(without_frozen, arguments))})"
 
 
 def _joined(tokens: Iterable[str]) -> str:

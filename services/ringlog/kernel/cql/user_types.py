@@ -17,7 +17,7 @@ BUILT_IN = frozenset({*TYPES, *PARTS, TUPLE, USER_TYPE, FROZEN})
 """Names that a user type must not have."""
 
 
-def spelled(fields: Fields) -> str:
+def type_signature(fields: Fields) -> str:
     """Return a user type by its fields."""
     return f"{USER_TYPE}<{', '.join(f'{name} {kind}' for name, kind in fields)}>"
 
@@ -27,7 +27,7 @@ def used_in(type_name: str) -> frozenset[str]:
     return frozenset(name for name in _named(type_name) if name) - BUILT_IN
 
 
-def resolved(type_name: str, known: Mapping[str, Fields]) -> str:
+def expand_types(type_name: str, known: Mapping[str, Fields]) -> str:
     """Return the type with the names of ``known`` types replaced recursively. Other names stay. Types are acyclic."""
     if not used_in(type_name) & known.keys():
         return type_name
@@ -35,7 +35,9 @@ def resolved(type_name: str, known: Mapping[str, Fields]) -> str:
     parts = []
     for token, name in zip(tokens, _named(type_name), strict=True):
         fields = known.get(name)
-        parts.append(token if fields is None else spelled(tuple((one, resolved(kind, known)) for one, kind in fields)))
+        parts.append(
+            token if fields is None else type_signature(tuple((one, expand_types(kind, known)) for one, kind in fields))
+        )
     found = " ".join(parts)
     shape = shape_of(found)
     return found if shape is None else str(shape)

@@ -30,7 +30,7 @@ from immutables import Map
 from ringlog.kernel.columns.blocks import in_blocks
 from ringlog.kernel.columns.fast_dataclass import is_plain, maker_of
 from ringlog.kernel.encoding.encoder import DIGESTED, is_empty, layout_of
-from ringlog.kernel.generations.packed import kept
+from ringlog.kernel.generations.packed import to_stored
 from ringlog.kernel.model.applied_history import Applied, History, history_of
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, RangeGroup, Replica
 from ringlog.kernel.values import GenerationRange
@@ -253,7 +253,7 @@ def _members(of_each: dict[bytes, Read]) -> Read:
 
 
 def _ranges(read: Read) -> Read:
-    return lambda reader, end: kept(read(reader, end))
+    return lambda reader, end: to_stored(read(reader, end))
 
 
 def _blocks(read: Read) -> Read:

@@ -43,9 +43,9 @@ from ringlog.kernel.generations.verdicts import (
     history_of,
     is_settled,
     leeway_for,
-    resettled,
     used_by,
     version_at,
+    with_watermark,
 )
 from ringlog.kernel.model.settings import leeway_at, setting
 from ringlog.kernel.model.state import PARTS, ClusterState, in_order
@@ -111,7 +111,7 @@ def rules_of(state: ClusterState, before: tuple[ClusterState, AdmissionRules] | 
         and is_same
         and all(getattr(state, part) is getattr(other, part) for part in _UNSETTLED)
     ):
-        return replace(known, history=resettled(known.history, state))
+        return replace(known, history=with_watermark(known.history, state))
     return AdmissionRules(
         cluster_id=state.cluster_id,
         tables={
@@ -134,7 +134,7 @@ def verdict(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> WriteVerd
     """
     history = rules.history
     assert history is not None, "the rules come from a state with history"
-    if not is_settled(history, used(rules, write, now)):
+    if not is_settled(history, needed_watermark(rules, write, now)):
         return None
     found = _version(history, write, now)
     if isinstance(found, str):
@@ -143,7 +143,7 @@ def verdict(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> WriteVerd
     return WriteVerdict(code) if code else WriteVerdict("", found)
 
 
-def used(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> Micros:
+def needed_watermark(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> Micros:
     """Return the time that the watermark must exceed for a verdict on a write appended at ``now``."""
     leeway = rules.leeway if rules.history is None else leeway_for(rules.history, rules.leeway, now)
     return used_by(_timestamps(write), now, leeway)

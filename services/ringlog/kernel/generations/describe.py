@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
 
-from ringlog.kernel.generations.packed import PackedRanges, digest_of, ends_of, joined, streams_in
+from ringlog.kernel.generations.packed import PackedRanges, concatenated, digest_of, ends_of, streams_in
 from ringlog.kernel.model.state import ClusterState, Forgotten, Generation, Node, in_order
 from ringlog.kernel.model.stream_id import RANDOM_BITS, StreamId, encode
 from ringlog.kernel.model.tables import Table
@@ -104,7 +104,7 @@ def size_of(generation: Generation) -> Forgotten:
     if generation.forgotten is not None:
         return generation.forgotten
     tablets = [ranges_of(generation.timestamp, described) for described in generation.tables]
-    ranges = joined((generation.ranges, *tablets))
+    ranges = concatenated((generation.ranges, *tablets))
     return Forgotten(len(ranges), streams_in(ranges), ranges_digest(ranges))
 
 

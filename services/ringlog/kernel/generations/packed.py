@@ -102,7 +102,7 @@ def packed(ranges: Sequence[GenerationRange]) -> PackedRanges | None:
     return PackedRanges(bounds, bits, numbers, b"".join(streams))
 
 
-def kept(ranges: Ranges) -> Ranges:
+def to_stored(ranges: Ranges) -> Ranges:
     """Return the ranges as a state stores them: packed if there are many."""
     columns = packed(ranges) if len(ranges) >= PACKED_FROM else None
     return ranges if columns is None else as_ranges(columns)
@@ -113,7 +113,7 @@ def as_ranges(columns: PackedRanges) -> Ranges:
     return cast(Ranges, columns)
 
 
-def joined(parts: Sequence[Sequence[GenerationRange]]) -> Ranges:
+def concatenated(parts: Sequence[Sequence[GenerationRange]]) -> Ranges:
     """Return all ranges of the parts, in their order; packed if all parts are."""
     if len(parts) == 1:
         return cast(Ranges, parts[0])

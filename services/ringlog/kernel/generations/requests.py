@@ -36,7 +36,9 @@ OUTCOMES: Final = (IN_PROGRESS, NOTHING_TO_DO, DONE, DROPPED)
 """All outcomes; all but the first are final."""
 
 
-def asked(state: ClusterState, requester: str, generation: GenerationId | None, context: EntryContext) -> ClusterState:
+def add_request(
+    state: ClusterState, requester: str, generation: GenerationId | None, context: EntryContext
+) -> ClusterState:
     """Return the state with a new request, which waits for ``generation``; None: there is nothing to do.
 
     A request without requester is not recorded.
@@ -52,7 +54,7 @@ def asked(state: ClusterState, requester: str, generation: GenerationId | None, 
     return advance(state, context.epoch, requests=kept)
 
 
-def ended(state: ClusterState, generation: GenerationId, outcome: str, context: EntryContext) -> ClusterState:
+def end_requests(state: ClusterState, generation: GenerationId, outcome: str, context: EntryContext) -> ClusterState:
     """Return the state after ``generation`` was published or dropped: requests that waited for it have this outcome."""
     assert outcome in (DONE, DROPPED), outcome
     requests = state.requests

@@ -121,7 +121,7 @@ def history_of(state: ClusterState, before: tuple[ClusterState, SchemaHistory] |
     return SchemaHistory(state.settled.until, state.settled.forgotten, lifetimes | past, leeways, max(ends, default=0))
 
 
-def resettled(history: SchemaHistory, state: ClusterState) -> SchemaHistory:
+def with_watermark(history: SchemaHistory, state: ClusterState) -> SchemaHistory:
     """Return the history after a change of the watermark alone. Pruning changes nothing else here."""
     leeways = tuple((one.leeway, one.until) for one in state.settled.leeways)
     return replace(history, settled=state.settled.until, forgotten=state.settled.forgotten, leeways=leeways)
@@ -205,7 +205,7 @@ def is_settled(history: SchemaHistory, used: Micros) -> bool:
 # ------------------------------------------------------------------------------------------------------- entries
 
 
-def raised(state: ClusterState, horizon: Micros) -> Settled:
+def with_lease(state: ClusterState, horizon: Micros) -> Settled:
     """Return the promise after a writer's horizon rises. It is in use from the first ``SettleVerdicts`` on."""
     settled = state.settled
     return replace(settled, until=horizon) if 0 < settled.until < horizon else settled

@@ -40,7 +40,7 @@ def cancel(state: ClusterState, operation: Operation, reason: str, context: Entr
     assert not has_reached(operation, POINT_OF_NO_RETURN), "a replica that may have been read is not removed"
     prepared, generation = state.prepared, operation.generation
     if prepared is not None and prepared.operation == operation.id:
-        state = requests.ended(state, prepared.id, requests.DROPPED, context)
+        state = requests.end_requests(state, prepared.id, requests.DROPPED, context)
         prepared = None
         generation = None
     ended = replace(moved(operation, CANCELLED, context), reason=reason, generation=generation)

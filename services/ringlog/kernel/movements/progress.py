@@ -176,7 +176,9 @@ def without_orphan(state: ClusterState, context: EntryContext) -> ClusterState:
     """
     if state.prepared is None or target_owners(state):
         return state
-    return advance(requests.ended(state, state.prepared.id, requests.DROPPED, context), context.epoch, prepared=None)
+    return advance(
+        requests.end_requests(state, state.prepared.id, requests.DROPPED, context), context.epoch, prepared=None
+    )
 
 
 def _with(state: ClusterState, deltas: Deltas, context: EntryContext) -> Map[str, Placement]:

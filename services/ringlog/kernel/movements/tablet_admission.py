@@ -10,7 +10,7 @@ from ringlog.kernel.model.tablet_map import Tablet, TabletMap, TabletReplica, Tr
 from ringlog.kernel.operations.gates import quorum
 from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.tablets.gates import blocked_by
-from ringlog.kernel.tablets.groups import is_dead, is_forfeited, unknowing
+from ringlog.kernel.tablets.groups import irreplaceable, is_dead, is_forfeited
 from ringlog.kernel.tablets.mutual_exclusion import (
     drained_by,
     is_anywhere,
@@ -153,7 +153,7 @@ def needed(state: ClusterState, table: str, moved: Tablet) -> tuple[NodeId, ...]
     """
     group = nodes_of(moved.replicas)
     if knows_every_row(state, table, group) or is_forfeited(group, state.nodes):
-        return unknowing(moved, state.nodes, is_anywhere(state, table))
+        return irreplaceable(moved, state.nodes, is_anywhere(state, table))
     return tuple([node for node in group if is_dead(state.nodes[node])])
 
 

@@ -20,9 +20,9 @@ from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.model.tables import Table
 from ringlog.kernel.model.tablet_map import TabletMap, new_map, uniform_ends
 from ringlog.kernel.ownership.kinds import strategy_of
-from ringlog.kernel.tablets.allocation import allocated, eligible, held, unplaceable
+from ringlog.kernel.tablets.allocation import allocated, eligible, replica_counts, unplaceable
 from ringlog.kernel.values import Epoch, Replication, TabletOptions
-from ringlog.kernel.zones.data import first_replicas, unplaced
+from ringlog.kernel.zones.data import first_replicas, placement_obstacle
 
 TARGET_BYTES: Final = 5 * 2**30
 BYTES_MAX: Final = 2**62
@@ -66,9 +66,9 @@ def _as_its_zone(state: ClusterState, table: Table, options: TabletOptions, epoc
         return Rejected(
             "bad_tablets", f"tablets: zone {zone.name} has {zone.partitions:,} partitions, the limit is {most:,}"
         )
-    if why := unplaced(state, zone):
+    if why := placement_obstacle(state, zone):
         return Rejected("replication_impossible", f"keyspace: {why}")
-    groups = first_replicas(state, zone, held(state.tablets.values()), epoch)
+    groups = first_replicas(state, zone, replica_counts(state.tablets.values()), epoch)
     return new_map(table.full_name, uniform_ends(zone.partitions), groups, epoch)
 
 

@@ -147,7 +147,7 @@ def is_fully_met(state: ClusterState, operation: Operation, witnesses: Iterable[
     return all(len(seen.intersection(need.members)) >= need.need for need in _needs(state, operation, seen))
 
 
-def awaited(state: ClusterState, operation: Operation) -> frozenset[NodeId]:
+def gate_nodes(state: ClusterState, operation: Operation) -> frozenset[NodeId]:
     """Return the nodes whose acknowledgement of the stage's epoch the gate may count if no setting relaxes it."""
     needs = _needs(state, operation, frozenset())
     return frozenset(_without_needs(operation).must).union(*(need.members for need in needs))
@@ -198,7 +198,7 @@ def _groups(state: ClusterState, operation: Operation) -> Iterator[tuple[tuple[s
                 yield (key, start, end), views(group_at(state.placements[key], end), change)
 
 
-def outnumbered(state: ClusterState, operation: Operation) -> GateNeed | None:
+def unasked_group(state: ClusterState, operation: Operation) -> GateNeed | None:
     """Return a group in a datacenter whose quorum the gate does not ask, because of ignored nodes; None if there is
     none.
 
@@ -214,7 +214,7 @@ def outnumbered(state: ClusterState, operation: Operation) -> GateNeed | None:
     return None
 
 
-def parting(operation: Operation) -> NodeId:
+def leaving_node(operation: Operation) -> NodeId:
     """Return the node that has left once the operation is finished; empty if there is none."""
     return operation.replaced or (operation.node if kind_of(operation).parts else "")
 
@@ -223,7 +223,7 @@ def dead_parting(state: ClusterState, operation: Operation) -> tuple[NodeId, ...
     """Return the leaving node if it was declared down. The gate does not wait for it if enough others of its group are
     asked.
     """
-    node = parting(operation)
+    node = leaving_node(operation)
     return (node,) if node and state.nodes[node].down else ()
 
 

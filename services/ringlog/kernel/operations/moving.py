@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ringlog.kernel.columns.blocks import picked, with_items
+from ringlog.kernel.columns.blocks import items_at, with_items
 from ringlog.kernel.model.state import Change, ClusterState, Operation, RangeGroup, Replica, in_order
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, has_reached, in_flight
 from ringlog.kernel.ring.ranges import in_range
@@ -101,7 +101,7 @@ def _with_moving(
     state.
     """
     places = sorted(here)
-    served_ranges = [_served(group, here[at]) for at, group in zip(places, picked(ranges, places), strict=True)]
+    served_ranges = [_served(group, here[at]) for at, group in zip(places, items_at(ranges, places), strict=True)]
     every: Sequence[RangeGroup | ServedRange] = ranges
     return with_items(every, places, served_ranges)
 

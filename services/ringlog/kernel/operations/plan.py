@@ -23,7 +23,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from ringlog.kernel.columns.blocks import picked
+from ringlog.kernel.columns.blocks import items_at
 from ringlog.kernel.model.plan_columns import (
     ChangeList,
     LockList,
@@ -306,10 +306,10 @@ def locks_of(state: ClusterState, operation: Operation) -> tuple[LockedRange, ..
         if asked not in known:
             tokens = {end for column in inside for end in column.ends()}
             places = _places_of(placement.ends, tokens.union(cut[0]), cut[1])
-            known[asked] = places, list(map(_range_of, picked(placement.ranges, places)))
+            known[asked] = places, list(map(_range_of, items_at(placement.ranges, places)))
         places, ranges = known[asked]
         if places:
-            columns[key] = RangeColumn(ranges, list(zip(map(_changed_of, picked(placement.ranges, places)))))
+            columns[key] = RangeColumn(ranges, list(zip(map(_changed_of, items_at(placement.ranges, places)))))
     return in_columns(LockList, columns)
 
 

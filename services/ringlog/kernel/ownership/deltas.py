@@ -19,7 +19,7 @@ from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.columns.blocks import picked, with_items
+from ringlog.kernel.columns.blocks import items_at, with_items
 from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.model.plan_columns import RangeColumn, by_end, columns_of, nodes_in
@@ -293,7 +293,7 @@ def _apply(
     enter_read, leave_read, enter_write, leave_write = (
         None if column is None else _over(column, ranges) for column in columns
     )
-    groups = picked(placement.ranges, places)
+    groups = items_at(placement.ranges, places)
     assert list(map(_end_of, groups)) == list(map(by_end, ranges)), "ranges have the ends of the placement"
     assert max(map(_changed_of, groups)) <= epoch, "no range changed at a future epoch"
     reads, writes = list(map(_read_of, groups)), list(map(_write_of, groups))

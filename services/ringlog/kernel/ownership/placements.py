@@ -19,7 +19,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ringlog.kernel.columns.blocks import Blocks, in_blocks, picked, with_more
+from ringlog.kernel.columns.blocks import Blocks, in_blocks, items_at, with_more
 from ringlog.kernel.columns.fast_dataclass import replacer_of
 from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.model.state import ClusterState, Node, Placement, RangeGroup, Replica
@@ -130,7 +130,7 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
         ranges = tuple(RangeGroup(start, end, (), (), 0) for start, end in ranges_between(ends))
         return Placement(placement.key, ranges, ends)
     behind = cut.get(len(old), ())
-    hosts = picked(placement.ranges, places)
+    hosts = items_at(placement.ranges, places)
     parts = [_parts(host, cut.get(place, ())) for place, host in zip(places, hosts, strict=True)]
     if behind:
         *last, first = _parts(hosts[0], behind)

@@ -51,7 +51,7 @@ def place_for(name: str, epoch: Epoch, taken: Iterable[str]) -> str:
     return next(one for one in chain((first,), (f"{first}.{number}" for number in count(2))) if one not in others)
 
 
-def respelled(table: Table, drops: Collection[str], names: Mapping[str, str], epoch: Epoch) -> Table:
+def with_renames(table: Table, drops: Collection[str], names: Mapping[str, str], epoch: Epoch) -> Table:
     """Return the table without the columns ``drops`` and with other columns renamed to ``names``. All of them must
     exist.
     """

@@ -49,7 +49,7 @@ def unplaceable(state: ClusterState, replication: Replication) -> str:
     return impossible(replication, census(eligible(state)))
 
 
-def held(maps: Iterable[TabletMap]) -> dict[NodeId, int]:
+def replica_counts(maps: Iterable[TabletMap]) -> dict[NodeId, int]:
     """Return the number of replicas of each node, over all maps, once all transitions have finished.
 
     It reads node totals and the tablets in transition only.
@@ -91,7 +91,7 @@ def _exchanged(tablets: TabletMap) -> Iterator[tuple[tuple[TabletReplica, ...], 
 def allocated(table: str, count: int, replication: Replication, state: ClusterState, epoch: Epoch) -> TabletMap:
     """Return the map of a new table. The replication can be placed (``unplaceable``)."""
     nodes = eligible(state)
-    there = held(state.tablets.values())
+    there = replica_counts(state.tablets.values())
     scopes = _scopes(replication, nodes, there)
     groups = []
     for index in range(count):

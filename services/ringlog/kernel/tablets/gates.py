@@ -93,10 +93,10 @@ def _needs(
     passed_over = _passed_over(state, table, tablet)
     for datacenter, nodes in parts:
         left = tuple([node for node in nodes if node not in passed_over])
-        yield GateNeed(*where, _GROUPS[asked], datacenter, left, min(meeting(len(nodes)), len(left)))
+        yield GateNeed(*where, _GROUPS[asked], datacenter, left, min(blocking_size(len(nodes)), len(left)))
 
 
-def meeting(count: int) -> int:
+def blocking_size(count: int) -> int:
     """Return the least number of ``count`` members that shares a member with each quorum."""
     return count - quorum(count) + 1
 
@@ -124,7 +124,7 @@ def _gate_of_salvage(tablets: TabletMap, tablet: Tablet, transition: Transition,
     return Gate(where[0], transition.stage, transition.stage_epoch, nodes_of(transition.next), tuple(needs))
 
 
-def awaited(state: ClusterState, tablets: TabletMap, tablet: Tablet, acked: Mapping[NodeId, Epoch]) -> Gate:
+def unmet_gate(state: ClusterState, tablets: TabletMap, tablet: Tablet, acked: Mapping[NodeId, Epoch]) -> Gate:
     """Return the unmet part of the gate. ``acked``: the epoch that each node has applied and drained.
 
     The fast path needs no gate: nearly always all nodes have acknowledged.
@@ -175,7 +175,7 @@ def in_stage(tablet: Tablet, stage: str) -> Tablet:
 
 
 def is_open(unmet: Gate) -> bool:
-    """Return whether nothing in the result of ``awaited`` keeps the tablet in its stage."""
+    """Return whether nothing in the result of ``unmet_gate`` keeps the tablet in its stage."""
     return not unmet.must and not unmet.needs
 
 

@@ -129,7 +129,7 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
     )
 
 
-def unknowing(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[NodeId, ...]:
+def irreplaceable(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[NodeId, ...]:
     """Return the dead replicas without which the living do not know every row that a transition streams; empty if they
     do.
     """
@@ -141,7 +141,7 @@ def unknowing(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> t
 def missed(tablet: Tablet, nodes: Mapping[NodeId, Node]) -> tuple[NodeId, ...]:
     """Return the dead replicas that a salvage waits for because no loss was admitted; empty if it may continue."""
     transition = tablet.transition
-    return unknowing(tablet, nodes, True) if transition is not None and transition.stage == SALVAGING else ()
+    return irreplaceable(tablet, nodes, True) if transition is not None and transition.stage == SALVAGING else ()
 
 
 def has_majority(group: tuple[NodeId, ...], nodes: Mapping[NodeId, Node]) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import ClusterState, Node, Operation, in_order
 from ringlog.kernel.model.tablet_map import Tablet, TabletMap, Transition
-from ringlog.kernel.operations.gates import parting
+from ringlog.kernel.operations.gates import leaving_node
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.sources import quorum_sources
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
@@ -59,19 +59,19 @@ def lost_without(state: ClusterState, node: NodeId) -> Iterator[str]:
 
 def is_draining(state: ClusterState, operation: Operation) -> bool:
     """Return whether the operation waits until its node has no tablets and no place in the metadata service."""
-    node = parting(operation)
+    node = leaving_node(operation)
     waits = operation.stage == REQUESTED and bool(node)
     return waits and (holds_place(state, node) or bool(tables_on(state, node)))
 
 
 def drained_by(state: ClusterState) -> dict[NodeId, Operation]:
     """Return the nodes that must give their tablets away, each with its operation."""
-    return {node: one for one in in_flight(state) if one.stage == REQUESTED and (node := parting(one))}
+    return {node: one for one in in_flight(state) if one.stage == REQUESTED and (node := leaving_node(one))}
 
 
 def must_wait(state: ClusterState, operation: Operation) -> Rejected | None:
     """Return why tablets, or the metadata service, keep a requested operation from continuing; None if they do not."""
-    node = parting(operation)
+    node = leaving_node(operation)
     if node and holds_place(state, node):
         text = f"{state.nodes[node].name} must first leave the metadata service"
         return Rejected("awaits_service", f"operation: {text}")

@@ -53,7 +53,7 @@ def merge(tablets: TabletMap, epoch: Epoch) -> TabletMap:
     return _made(tablets, parts, epoch)
 
 
-def apart(tablets: TabletMap) -> Tablet | None:
+def separated_pair(tablets: TabletMap) -> Tablet | None:
     """Return the first tablet whose sibling is on other shards; None if all siblings can be merged."""
     for even in range(0, tablets.count - 1, 2):
         one, other = tablets.replicas(even), tablets.replicas(even + 1)

@@ -137,7 +137,9 @@ def awaits_return(state: ClusterState, partition: ZonePartition) -> Rejected | N
     return _awaits(state, partition, _back(partition))
 
 
-def elsewhere(state: ClusterState, partition: ZonePartition, goal: ZoneGoal) -> Iterator[tuple[TabletMap, Tablet]]:
+def misplaced_tablets(
+    state: ClusterState, partition: ZonePartition, goal: ZoneGoal
+) -> Iterator[tuple[TabletMap, Tablet]]:
     """Yield the tablets of a partition, by table, that are in transition or not on the nodes that ``goal`` asks for."""
     must = goal.must if goal.forward else frozenset(node for node in goal.must if is_alive(state, node))
     for tablets in maps_in(state, partition.zone):
@@ -147,7 +149,7 @@ def elsewhere(state: ClusterState, partition: ZonePartition, goal: ZoneGoal) -> 
 
 
 def _awaits(state: ClusterState, partition: ZonePartition, goal: ZoneGoal) -> Rejected | None:
-    for tablets, tablet in elsewhere(state, partition, goal):
+    for tablets, tablet in misplaced_tablets(state, partition, goal):
         where = f"{tablets.table}/{tablet.index}"
         stage = "" if tablet.transition is None else f", in {tablet.transition.stage}"
         there, wanted = (_names(state, nodes) for nodes in (holders(tablet), goal.must))
@@ -196,7 +198,7 @@ def may_shrink(state: ClusterState, goal: ZoneGoal, tablet: Tablet) -> bool:
 # -------------------------------------------------------------------------------------------------------- creation
 
 
-def unplaced(state: ClusterState, zone: Zone) -> str:
+def placement_obstacle(state: ClusterState, zone: Zone) -> str:
     """Return why a zone cannot place the tablets of a new table; empty if it can.
 
     A majority of each partition's nodes must be normal and up. The others get their tablets when they return.
@@ -214,7 +216,7 @@ def unplaced(state: ClusterState, zone: Zone) -> str:
 
 
 def first_replicas(state: ClusterState, zone: Zone, held: dict[NodeId, int], epoch: int) -> list[list[TabletReplica]]:
-    """Return the replicas of each tablet of a new table that the zone can place (``unplaced``).
+    """Return the replicas of each tablet of a new table that the zone can place (``placement_obstacle``).
 
     The shards of a node take turns. ``held``: the number of replicas that each node has.
     """

@@ -41,7 +41,7 @@ from ringlog.kernel.zones.data import keyspaces_in, takers
 from ringlog.kernel.zones.distribution import data_nodes, is_alive, ranked, split, targets
 from ringlog.kernel.zones.queue import is_same, step_of
 from ringlog.kernel.zones.rebalance import reset_to
-from ringlog.kernel.zones.salvage import held_by, is_served, sole_reader, unsaved
+from ringlog.kernel.zones.salvage import held_by, is_served, lost_tables, sole_reader
 
 MANUAL: Final = "manual"
 AUTOMATIC: Final = "automatic"
@@ -64,7 +64,7 @@ def has_quorum(state: ClusterState, zone: Zone, partition: ZonePartition) -> boo
     return sum(is_alive(state, node) for node in peers) >= voters_needed(zone, len(peers))
 
 
-def can_go_on(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:
+def is_available(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:
     """Return whether a partition has a quorum of living voters, and a living majority of the nodes with its data.
 
     After a reset has begun, only the survivor counts. A reset cannot be cancelled, so other nodes that return do not
@@ -87,7 +87,7 @@ def survives(state: ClusterState, partition: ZonePartition) -> bool:
     reset it.
     """
     nodes = partition.reached.nodes if partition.reached is not None else ()
-    return any(is_alive(state, node) for node in nodes) and not unsaved(state, partition)
+    return any(is_alive(state, node) for node in nodes) and not lost_tables(state, partition)
 
 
 def members(partition: ZonePartition) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def reset(
     ``logs``: the log length of each node that has data. If the zone places keyspaces, a named node counts only if it
     has a tablet or may get one. A node that has not joined does not count.
     """
-    if can_go_on(state, zone, partition):
+    if is_available(state, zone, partition):
         return Rejected("partition_healthy", "a quorum of its voters is alive")
     pending = partition.pending
     if mode == AUTOMATIC:

@@ -70,7 +70,7 @@ from ringlog.kernel.zones.data import maps_in
 from ringlog.kernel.zones.distribution import is_alive
 
 
-def having(tablet: Tablet) -> tuple[TabletReplica, ...]:
+def full_replicas(tablet: Tablet) -> tuple[TabletReplica, ...]:
     """Return the replicas that have all rows of a tablet."""
     transition = tablet.transition
     if transition is not None and transition.stage in (WRITE_BOTH_READ_NEW, FALLBACK, SALVAGED):
@@ -83,7 +83,7 @@ def is_served(state: ClusterState, partition: ZonePartition) -> bool:
     return all(has_majority(nodes_of(readers(tablet)), state.nodes) for _, tablet in _tablets(state, partition))
 
 
-def unsaved(state: ClusterState, partition: ZonePartition) -> tuple[str, ...]:
+def lost_tables(state: ClusterState, partition: ZonePartition) -> tuple[str, ...]:
     """Return the tables whose tablet no living node has, by name. A reset loses all of their rows in the partition."""
     return tuple([maps.table for maps, tablet in _tablets(state, partition) if not _living(state, tablet)])
 
@@ -110,11 +110,11 @@ def sole_reader(state: ClusterState, partition: ZonePartition) -> NodeId:
 
 def may_lose(state: ClusterState, partition: ZonePartition) -> str:
     """Return the data that a reset of a partition may lose, in words; empty if none."""
-    gone = unsaved(state, partition)
+    gone = lost_tables(state, partition)
     parts = [f"all of {name} in the partition, which no live node has" for name in gone]
     lacking = set[NodeId]()
     for maps, tablet in _tablets(state, partition):
-        group = nodes_of(having(tablet))
+        group = nodes_of(full_replicas(tablet))
         if maps.table not in gone and not has_majority(group, state.nodes):
             lacking.update(node for node in group if not is_alive(state, node))
     if lacking:
@@ -141,7 +141,7 @@ def salvaged(
     kind = (LOSSY_SALVAGE if admits_loss else SALVAGE).name
     found = {}
     for maps, tablet in _tablets(state, partition):
-        group, index = having(tablet), tablet.index
+        group, index = full_replicas(tablet), tablet.index
         assert group, "a tablet has replicas"
         after = maps
         if tablet.transition is not None:
@@ -174,4 +174,4 @@ def _tablets(state: ClusterState, partition: ZonePartition) -> Iterator[tuple[Ta
 
 
 def _living(state: ClusterState, tablet: Tablet) -> list[NodeId]:
-    return [node for node in nodes_of(having(tablet)) if is_alive(state, node)]
+    return [node for node in nodes_of(full_replicas(tablet)) if is_alive(state, node)]

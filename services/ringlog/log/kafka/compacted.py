@@ -19,7 +19,7 @@ POLL_S = 0.02
 """Seconds that a call waits for more records, even at the end of the topic. A take-over reads every change topic."""
 
 
-def held(
+def read_compacted(
     bootstrap_servers: str, topic: str, show: Callable[[bytes], V], check: Callable[[], None] = lambda: None
 ) -> dict[str, V]:
     """Read the committed records of a one-partition topic up to its present end. Return key to decoded value.

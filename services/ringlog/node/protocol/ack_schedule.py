@@ -5,7 +5,7 @@ A node sends an acknowledgement in these cases:
 =====================  ===============================================================================================
 First                  The node has started and reports its incarnation.
 Barrier                A stage began at an epoch that the node has and has not acknowledged, and its barrier counts this
-                       node. Operations: ``kernel.operations.gates.awaited``. Tablets: the current and next replicas.
+                       node. Operations: ``kernel.operations.gates.gate_nodes``. Tablets: the current and next replicas.
                        Metadata service: the write group.
 Streams                Rows have arrived, or a stream failed. The coordinator acts on either.
 History                The last acknowledged epoch is in the older half of the history that the log remembers. The log
@@ -26,7 +26,7 @@ from immutables import Map
 from ringlog.kernel.model.modes import ServiceMember
 from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.model.tablet_map import TabletMap, Transition
-from ringlog.kernel.operations.gates import awaited
+from ringlog.kernel.operations.gates import gate_nodes
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.service import MEMBER
 from ringlog.kernel.tablets.mutual_exclusion import transitions
@@ -89,7 +89,7 @@ class AckSchedule:
         """
         if state.operations is not self._operations:
             flying = (one for one in in_flight(state) if one.stage_epoch > self._epoch)
-            self._awaited = tuple(one.stage_epoch for one in flying if self._node in awaited(state, one))
+            self._awaited = tuple(one.stage_epoch for one in flying if self._node in gate_nodes(state, one))
             self._operations = state.operations
         if state.tablets is not self._tablets:
             stages = {one.stage_epoch for tablets, one in transitions(state) if self._has(tablets, one)}

@@ -31,7 +31,7 @@ class StreamBroken(Exception):
         self.code = code
 
 
-def sent(node: NodeId, epoch: Epoch, bodies: Iterable[Body]) -> Iterator[StreamPage]:
+def stream_messages(node: NodeId, epoch: Epoch, bodies: Iterable[Body]) -> Iterator[StreamPage]:
     """Yield the messages of a complete stream."""
     total = items = 0
     for body, count in bodies:
@@ -40,7 +40,7 @@ def sent(node: NodeId, epoch: Epoch, bodies: Iterable[Body]) -> Iterator[StreamP
     yield StreamPage(node, epoch, crc=total, count=items, is_end=True)
 
 
-def received(pages: Iterable[StreamPage], source: NodeId) -> Iterator[Body]:
+def verified_bodies(pages: Iterable[StreamPage], source: NodeId) -> Iterator[Body]:
     """Yield the verified bodies of a stream, up to its end. Raises StreamBroken."""
     total = items = 0
     for page in pages:

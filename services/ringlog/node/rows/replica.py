@@ -31,7 +31,7 @@ from itertools import islice
 
 from ringlog.kernel.balance.model import READS, WRITES
 from ringlog.kernel.columns.fast_dataclass import maker_of
-from ringlog.kernel.generations.admission import RULED_BY, AdmissionRules, rules_of, used, verdict
+from ringlog.kernel.generations.admission import RULED_BY, AdmissionRules, needed_watermark, rules_of, verdict
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.generations.verdicts import SchemaHistory
 from ringlog.kernel.model.state import ClusterState
@@ -257,7 +257,7 @@ class RowReplica:
     def watermark_needed(self, value: bytes, append_time_us: int) -> int:
         """Return the time that the watermark must exceed before a waiting record can be validated."""
         try:
-            return used(self._rules, decode_mutation(value), append_time_us)
+            return needed_watermark(self._rules, decode_mutation(value), append_time_us)
         except WireError:
             return append_time_us
 

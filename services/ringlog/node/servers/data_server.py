@@ -33,7 +33,7 @@ from ringlog.node.protocol import requests
 from ringlog.node.registers.cells import CellSnapshot
 from ringlog.node.registers.registers import Behind, RegisterFetch, Reply, read_reply, write_reply
 from ringlog.node.rows import row_reads
-from ringlog.node.rows.pages import Body, grouped, sent
+from ringlog.node.rows.pages import Body, grouped, stream_messages
 from ringlog.node.rows.replica import NotReady, NotServed, RowFetch, RowReplica, SourceBehind
 from ringlog.node.streams import row_stream
 from ringlog.runtime.monitoring.open_connections import grpc_options
@@ -351,7 +351,7 @@ class DataServer:
         fetch = RegisterFetch(request.operation, request.epoch, node, request.replication, request.ranges)
         found = self._host.snapshot(fetch, request.newest)
         if isinstance(found, CellSnapshot):
-            yield from sent(node, self._epoch(), bodies(found, request.after, self._page_bytes))
+            yield from stream_messages(node, self._epoch(), bodies(found, request.after, self._page_bytes))
         else:
             yield StreamPage(node, self._epoch(), BEHIND if isinstance(found, Behind) else found)
 
@@ -363,7 +363,7 @@ class DataServer:
             return self._row_replica.page(fetch, request.newest, after, self._page_bytes)
 
         try:
-            yield from sent(node, self._epoch(), row_stream.bodies(page, request.after))
+            yield from stream_messages(node, self._epoch(), row_stream.bodies(page, request.after))
         except SourceBehind as behind:
             yield StreamPage(node, self._epoch(), BEHIND, str(behind))
         except NotReady as waiting:

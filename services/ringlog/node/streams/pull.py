@@ -24,7 +24,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.protocol.stream import AwaitRetry, EndPages, KeepPage, NextPage, StreamInterrupted, stream
 from ringlog.node.registers.registers import RegisterFetch
-from ringlog.node.rows.pages import Body, StreamBroken, received
+from ringlog.node.rows.pages import Body, StreamBroken, verified_bodies
 from ringlog.node.rows.replica import RowFetch
 from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.protocol.effects import FaultPoint, WallClock, run_steps
@@ -190,7 +190,7 @@ class _CellPull:
             *self._newest,
         )
         messages = self._peers.stream(fetch.source, "Stream", pack(request), CALL_S)
-        for body in received((unpack(StreamPage, data) for data in messages), fetch.source):
+        for body in verified_bodies((unpack(StreamPage, data) for data in messages), fetch.source):
             yield cells_of(body, self.mark())
 
 

@@ -17,7 +17,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import NodeId
 from ringlog.node.checks import token_of_partition
 from ringlog.node.protocol.stream import RowStreamProgress
-from ringlog.node.rows.pages import Body, StreamBroken, received
+from ringlog.node.rows.pages import Body, StreamBroken, verified_bodies
 from ringlog.node.rows.replica import RowFetch
 from ringlog.node.rows.store import inside, order
 from ringlog.wire.data import Rows, RowsRequest, RowVersion, StreamPage, pack, unpack
@@ -69,7 +69,7 @@ class RowPull:
 
     def pages(self) -> Iterator[Rows]:
         """Perform one call. Raises StreamBroken, Unreachable, WireError or grpc.RpcError if another call is needed."""
-        for body in received(self.messages(), self._gained.fetch.source):
+        for body in verified_bodies(self.messages(), self._gained.fetch.source):
             yield rows_of(body, self._gained.last, self._gained.fetch)
 
     def messages(self) -> Iterator[StreamPage]:

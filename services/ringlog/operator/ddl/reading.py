@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ringlog.kernel.commands.schema.batch import STATEMENTS_MAX
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents.intents import Intent
-from ringlog.operator.intents.json_commands import typed
+from ringlog.operator.intents.json_commands import intent_of_json
 
 if TYPE_CHECKING:  # Commands without CQL do not load the parser.
     from lark import Lark, Token
@@ -120,7 +120,7 @@ def batch_json(statements: Sequence[DdlStatement]) -> Json:
 
 def ddl(text: str, keyspace: str = "") -> Intent:
     """Return the intent of a CQL text. Raises DdlError."""
-    return typed(batch_json(read_ddl(text, keyspace)))
+    return intent_of_json(batch_json(read_ddl(text, keyspace)))
 
 
 def located(statements: Sequence[DdlStatement], detail: str) -> str:

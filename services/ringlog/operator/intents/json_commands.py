@@ -18,7 +18,7 @@ from ringlog.kernel.commands.schema.batch import PLACES, SchemaBatch, SchemaStat
 from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.model.state import CdcWriter, ClusterState
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.values import IDENTIFIER_MAX, CdcOptions, Command, Replication, spoken
+from ringlog.kernel.values import IDENTIFIER_MAX, CdcOptions, Command, Replication, public_name
 from ringlog.kernel.zones.resets import MANUAL
 from ringlog.operator.intents import zone_nodes
 from ringlog.operator.intents.intents import NODE_FIELDS, NUM_TOKENS, NUM_TOKENS_MAX, Intent, InvalidCommand, seed_of
@@ -44,7 +44,7 @@ class AuthorSource:
 Default = Callable[[AuthorSource, Values], Any]
 
 
-def typed(value: Any) -> Intent:
+def intent_of_json(value: Any) -> Intent:
     """Return the intent of a JSON command."""
     return lambda state, draw: from_json(state, value, draw)
 
@@ -286,7 +286,7 @@ DEFAULTS: Mapping[str, Mapping[str, Default]] = {
 
 
 def _object(state: ClusterState, value: Any) -> dict[str, Any]:
-    items = ((spoken(field.name), getattr(value, field.name)) for field in fields(value))
+    items = ((public_name(field.name), getattr(value, field.name)) for field in fields(value))
     return {name: _written(state, name, item) for name, item in items if item is not None}
 
 

@@ -28,7 +28,7 @@ from ringlog.kernel.commands.placement.tablets import Shard
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.stream_id import STREAM_ID_BYTES
 from ringlog.kernel.ownership.kinds import STRATEGIES
-from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Position, Replication, TypeField, spoken
+from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Position, Replication, TypeField, public_name
 from ringlog.operator.intents.intents import NODE_FIELDS, WHOLE_NUMBER, WHOLE_TEXT, is_whole, node_id
 from ringlog.operator.intents.replication import ENTIRE, in_zone, network
 
@@ -347,7 +347,7 @@ def _read_as(name: str, hint: Any) -> Any:
 def _members(model: type, optional: Collection[str] = ()) -> dict[str, Any]:
     type_hints = get_type_hints(model)
     return {
-        spoken(field.name): (NotRequired if field.name in optional or field.default is not MISSING else Required)[
+        public_name(field.name): (NotRequired if field.name in optional or field.default is not MISSING else Required)[
             _read_as(field.name, type_hints[field.name])
         ]
         for field in fields(model)
@@ -356,7 +356,7 @@ def _members(model: type, optional: Collection[str] = ()) -> dict[str, Any]:
 
 def _in_class(model: Any, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values by the class's field names, which differ from the JSON names for Python keywords."""
-    return {field.name: found[spoken(field.name)] for field in fields(model) if spoken(field.name) in found}
+    return {field.name: found[public_name(field.name)] for field in fields(model) if public_name(field.name) in found}
 
 
 def _value(model: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlog.kernel.balance.advice import report_basis, sharing
+from ringlog.kernel.balance.advice import report_basis, table_groups
 from ringlog.kernel.balance.model import BYTES
 from ringlog.kernel.balance.reports import Reports, measured_of
 from ringlog.kernel.model.state import EMPTY_STATE, OWNING, ClusterState, in_order
@@ -104,7 +104,7 @@ class BalanceHistory:
             if node not in self._numbers:
                 self._numbers[node] = len(self.nodes)
                 self.nodes.append(HistoryNode(found.name, found.shards))
-        sharing_tables = sharing(state)
+        sharing_tables = table_groups(state)
         for name in self._tables.keys() - state.tablets.keys():
             del self._tables[name]
         for name in self._reported.keys() - state.tables.keys():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ringlog.kernel.balance.advice import Advice, advise, report_basis, sharing
+from ringlog.kernel.balance.advice import Advice, advise, report_basis, table_groups
 from ringlog.kernel.balance.model import BYTES
 from ringlog.kernel.balance.reports import (
     UNREGISTERED,
@@ -174,7 +174,7 @@ def _followed(state: ClusterState, reports: Reports, moves: tuple[TabletMigratio
         for node, one in measured_now.items()
     }
     for move in moves:
-        for table in (move.table, *sharing(state).get(move.table, ())):
+        for table in (move.table, *table_groups(state).get(move.table, ())):
             there = [replica.node for replica in state.tablets[move.table].replicas(move.tablet)]
             # The size is read before the source is removed, because the source may be the only node that reported it.
             present = [loads[node][table][move.tablet] for node in there if _has(loads, node, table, move.tablet)]

@@ -33,18 +33,18 @@ def text_of(value: bytes, as_hex: bool) -> str:
     return value.hex() if as_hex else value.decode(errors="backslashreplace")
 
 
-def done(state: ClusterState, result: RegisterResult, as_hex: bool) -> dict[str, Any]:
+def register_view(state: ClusterState, result: RegisterResult, as_hex: bool) -> dict[str, Any]:
     """Return a successful register request as JSON, with node names."""
     cell = result.cell
     return {
         "value": None if cell is None or cell.deleted else text_of(cell.value, as_hex),
         "timestamp": None if cell is None else cell.timestamp,
         "deleted": cell is not None and cell.deleted,
-        **about(state, result),
+        **request_view(state, result),
     }
 
 
-def about(state: ClusterState, result: RegisterResult | FoundPartition) -> dict[str, Any]:
+def request_view(state: ClusterState, result: RegisterResult | FoundPartition) -> dict[str, Any]:
     """Return the epoch, plan, answers and attempts of a successful request."""
     return {
         "epoch": result.epoch,
@@ -145,7 +145,7 @@ def found_json(state: ClusterState, found: FoundPartition, now: Micros) -> dict[
         "rows": [key(row.clustering_key) | shown(row.cells) for row in live.rows],
         "writes": len(found.writes),
         "positions": {str(partition): offset for partition, offset in sorted(found.positions.items())},
-        **about(state, found),
+        **request_view(state, found),
         "lacking": [name_of(state, node) for node in found.lacking],
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 from ringlog.kernel.model.state import STAYS, ClusterState, in_order
 from ringlog.kernel.service import GATED, explained, in_recovery, missing, next_step, read_group, wanted_size
 from ringlog.operator.views import views
-from ringlog.operator.views.ways_out import REASON, submit, ways
+from ringlog.operator.views.ways_out import REASON, remedy_line, submit
 from ringlog.operator.views.words import printable
 from ringlog.protocol.coordinator.witnesses import witnesses_of
 from ringlog.wire.records import NodeAck
@@ -56,7 +56,10 @@ def _ways_out(state: ClusterState, silent: tuple[str, ...]) -> tuple[str, ...]:
     if in_recovery(state) is not None:
         return (f"start {names}",)
     enter = submit({"command": "EnterRecovery", "operator": "NAME", "reason": REASON})
-    return (f"start {names}", *ways(state, "if a majority is permanently lost, a step needs no quorum after", enter))
+    return (
+        f"start {names}",
+        *remedy_line(state, "if a majority is permanently lost, a step needs no quorum after", enter),
+    )
 
 
 def recovery_lines(state: ClusterState) -> tuple[str, ...]:

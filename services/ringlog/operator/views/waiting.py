@@ -14,14 +14,14 @@ from ringlog.kernel.model.state import ClusterState, Failure, Node, Operation
 from ringlog.kernel.model.tablet_map import Tablet, TabletMap
 from ringlog.kernel.movements.progress import waits_behind
 from ringlog.kernel.operations.gates import counts_from, describe, explain, gate, stopped_by
-from ringlog.kernel.operations.gates import parting as parting_of
+from ringlog.kernel.operations.gates import leaving_node as parting_of
 from ringlog.kernel.operations.kinds import kind_of as kind_of_operation
 from ringlog.kernel.operations.stages import (
     POINT_OF_NO_RETURN,
     has_reached,
 )
 from ringlog.kernel.service import explained, missing, next_step
-from ringlog.kernel.tablets.gates import awaited, turns_back_without
+from ringlog.kernel.tablets.gates import turns_back_without, unmet_gate
 from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.mutual_exclusion import drained_by, knows_every_row, tables_on, transitions
 from ringlog.kernel.tablets.stages import (
@@ -182,7 +182,7 @@ def format_failed_tries(state: ClusterState, one: FailedTries) -> str:
 def _decision(state: ClusterState, found: Operation, failures: tuple[Failure, ...]) -> WaitingFor:
     failed_nodes = tuple(sorted({failure.node for failure in failures if failure.node in state.nodes}))
     failed = "; ".join(describe(state, failure) for failure in failures)
-    again = advice.ways(state, "after you fix the cause", advice.retry(found))
+    again = advice.remedy_line(state, "after you fix the cause", advice.retry(found))
     text = f"an operator's decision since epoch {failures[0].epoch}: {failed}"
     return WaitingFor(text, failed_nodes, lambda: (*again, *_cancel(state, found)))
 
@@ -216,11 +216,11 @@ def _turn(state: ClusterState, found: Operation) -> WaitingFor:
     text = f"its turn: one of {', '.join(other.id for other in waits_behind(state, found))} to end"
     settings = {"operations_concurrent_max": setting(state, "operations_concurrent_max") + 1}
     more = advice.submit({"command": "ChangeSettings", "settings": settings})
-    return WaitingFor(text, (), lambda: (*advice.ways(state, "raise the limit", more), *_cancel(state, found)))
+    return WaitingFor(text, (), lambda: (*advice.remedy_line(state, "raise the limit", more), *_cancel(state, found)))
 
 
 def _cancel(state: ClusterState, found: Operation) -> tuple[str, ...]:
-    return advice.ways(state, "cancel it", advice.cancel(found))
+    return advice.remedy_line(state, "cancel it", advice.cancel(found))
 
 
 def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) -> tuple[str, ...]:
@@ -233,12 +233,12 @@ def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) 
     found_ways += again
     for node in awaited:
         if node.id == parting and not node.down and not again:
-            found_ways += advice.ways(
+            found_ways += advice.remedy_line(
                 state, f"if {node.name} is permanently lost, continue without it", *advice.down(node)
             )
         elif node.id == parting and is_late:
             text = f"if {node.name} is permanently lost, continue without it"
-            found_ways += advice.ways(
+            found_ways += advice.remedy_line(
                 state, text, advice.assassinate(node), remark="reads of other nodes may miss rows"
             )
     others = [node for node in awaited if node.id != parting]
@@ -250,7 +250,7 @@ def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) 
     if gone is not None:
         text = f"if {gone.name} is permanently lost"
         if gone.id == found.node and kind_of_operation(found).brings_node:
-            found_ways += advice.ways(state, text, advice.cancel(found), advice.unregister(gone))
+            found_ways += advice.remedy_line(state, text, advice.cancel(found), advice.unregister(gone))
         else:
             found_ways += advice.without_node(state, gone, advice.cancel(found), text=text)
     return tuple(found_ways)
@@ -271,10 +271,10 @@ def _restart_lines(awaited: Sequence[Node], action: str) -> Iterator[str]:
 def _without(state: ClusterState, found: Operation, node: Node) -> Iterator[str]:
     """Yield the remedy for an operation past the point of no return whose node is lost."""
     text = f"if {node.name} is permanently lost"
-    kept = advice.ways(state, text, *advice.down(node), advice.retry(found, node))
+    kept = advice.remedy_line(state, text, *advice.down(node), advice.retry(found, node))
     loss = "too few other nodes know that it continued: their reads may miss rows"
     last = (*advice.down(node), advice.retry(found, node, admits_loss=True))
-    yield from kept or advice.ways(state, text, *last, remark=loss)
+    yield from kept or advice.remedy_line(state, text, *last, remark=loss)
 
 
 # ------------------------------------------------------------------------------------------------------- tablets
@@ -288,7 +288,7 @@ def tablet_waiting(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks
         return WaitingFor(COORDINATOR)
     if here.kind == ACKNOWLEDGEMENTS:
         acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
-        text = explain(awaited(state, tablets, tablet, acked), (), state.nodes)
+        text = explain(unmet_gate(state, tablets, tablet, acked), (), state.nodes)
     elif here.kind == SURVIVORS:
         text = (
             f"{', '.join(state.nodes[node].name for node in here.nodes)} to be up: too few other nodes have every row"
@@ -313,21 +313,21 @@ def _tablet_ways_out(
     if stage != WRITE_BOTH_READ_NEW and turns_back_without(state, tablets, tablet, nodes):
         one = {"table": tablets.table, "tablet": tablet.index, "reason": advice.REASON}
         back = advice.submit({"command": "RevertTablets", "tablets": [one]})
-        found_ways += advice.ways(state, "revert it", back)
+        found_ways += advice.remedy_line(state, "revert it", back)
     asks = stage == SALVAGED and any(node.down for node in awaited) and not kind_of(tablet.transition).admits_loss
     if asks or missed(tablet, state.nodes):
-        found_ways += advice.ways(state, "continue without", advice.reset(zone_of(state, tablets.table)))
+        found_ways += advice.remedy_line(state, "continue without", advice.reset(zone_of(state, tablets.table)))
     for node in awaited:
         text = f"if {node.name} is permanently lost"
         if not node.down:
-            found_ways += advice.ways(state, text, *advice.down(node))
+            found_ways += advice.remedy_line(state, text, *advice.down(node))
             continue
         leaving = drained_by(state).get(node.id)
         first = () if leaving is None else (advice.cancel(leaving),)
         has_every_row = knows_every_row(state, tablets.table, nodes_of(readers(tablet)))
         # Remove and replace stream the tablet's rows from the other replicas, so those must have every row.
         lasts = (advice.remove, advice.swap) if has_every_row and not is_salvage(tablet.transition) else ()
-        kept = [way for last in lasts for way in advice.ways(state, text, *first, last(node))]
+        kept = [way for last in lasts for way in advice.remedy_line(state, text, *first, last(node))]
         loss = "rows that only it has are lost"
-        found_ways += kept or advice.ways(state, text, *first, advice.assassinate(node), remark=loss)
+        found_ways += kept or advice.remedy_line(state, text, *first, advice.assassinate(node), remark=loss)
     return tuple(found_ways)

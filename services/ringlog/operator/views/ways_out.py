@@ -42,7 +42,7 @@ class Step:
     starts: Node | None = None
 
 
-def tried(state: ClusterState, *steps: Step) -> ClusterState | None:
+def state_after(state: ClusterState, *steps: Step) -> ClusterState | None:
     """Return the state after the steps; None if it rejects one of them."""
     for step in steps:
         if step.starts is not None:
@@ -63,9 +63,9 @@ def line(text: str, *steps: Step, remark: str = "") -> str:
     return f"{text}: {commands}" + (f" ({remark})" if remark else "")
 
 
-def ways(state: ClusterState, text: str, *steps: Step, remark: str = "") -> tuple[str, ...]:
+def remedy_line(state: ClusterState, text: str, *steps: Step, remark: str = "") -> tuple[str, ...]:
     """Return the line if the state accepts the steps, else nothing."""
-    return () if tried(state, *steps) is None else (line(text, *steps, remark=remark),)
+    return () if state_after(state, *steps) is None else (line(text, *steps, remark=remark),)
 
 
 def submit(command: dict[str, Any]) -> Step:
@@ -145,8 +145,8 @@ def replace_again(state: ClusterState, found: Operation) -> tuple[str, ...]:
     text = f"if {old.name} is permanently lost"
     ignored = "".join(f" --ignore {state.nodes[node].name}" for node in found.ignored)
     again = Step(f"node replace {new.name} {old.name}{ignored}", named(Replace(new.id, old.id, found.ignored)))
-    found_ways = ways(state, text, cancel(found), *down(old), again)
-    return found_ways or (() if old.down else ways(state, f"{text}, continue without it", *down(old)))
+    found_ways = remedy_line(state, text, cancel(found), *down(old), again)
+    return found_ways or (() if old.down else remedy_line(state, f"{text}, continue without it", *down(old)))
 
 
 def assassinate(node: Node) -> Step:
@@ -163,13 +163,13 @@ def reset(zone: str) -> Step:
 def without_node(state: ClusterState, node: Node, *first: Step, text: str) -> Iterator[str]:
     """Yield the lines that remove a dead member after the steps ``first``: with its rows if possible."""
     begun = (*first, *down(node))
-    kept = [way for last in (swap, remove) for way in ways(state, text, *begun, last(node))]
+    kept = [way for last in (swap, remove) for way in remedy_line(state, text, *begun, last(node))]
     yield from kept or last_resort(state, node, *begun, text=text)
 
 
 def last_resort(state: ClusterState, node: Node, *first: Step, text: str) -> Iterator[str]:
     """Yield the line that removes a dead member without its rows, with the expected loss."""
     steps = (*first, assassinate(node))
-    if (after := tried(state, *steps)) is not None:
+    if (after := state_after(state, *steps)) is not None:
         loss = max(after.operations.values(), key=lambda one: one.marks[0].epoch).reason
         yield line(f"{text}, as a last resort", *steps, remark=loss)

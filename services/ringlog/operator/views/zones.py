@@ -17,7 +17,7 @@ from ringlog.kernel.zones.distribution import data_nodes, is_alive, kept, ranked
 from ringlog.kernel.zones.queue import is_same, steps_between
 from ringlog.kernel.zones.rebalance import triggered
 from ringlog.kernel.zones.resets import has_quorum, members
-from ringlog.kernel.zones.salvage import having
+from ringlog.kernel.zones.salvage import full_replicas
 from ringlog.operator.views.views import NO_REPORTS, name_of, silent_nodes
 from ringlog.operator.views.zone_explanations import explain, names, timer_line
 from ringlog.protocol.balancer.load_book import LastReports
@@ -158,7 +158,7 @@ def _replicas(
     failed = replica_reports.get(session(partition, FAILED), {})
     starting = added_nodes(partition).difference(reported) if partition.pending else frozenset[str]()
     must, tablets = goal_of(partition).must, [one.tablet(partition.number) for one in maps]
-    lacking = {node for tablet in tablets for node in must.difference(nodes_of(having(tablet)))}
+    lacking = {node for tablet in tablets for node in must.difference(nodes_of(full_replicas(tablet)))}
     found = {}
     for node in members(partition):
         if not is_alive(state, node):

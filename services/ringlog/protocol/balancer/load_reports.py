@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ringlog.kernel.balance.advice import sharing
+from ringlog.kernel.balance.advice import table_groups
 from ringlog.kernel.balance.model import READS, WRITES
 from ringlog.kernel.balance.reports import WINDOW_US
 from ringlog.kernel.model.state import ClusterState, in_order
@@ -29,7 +29,7 @@ Own = Mapping[str, tuple[int, ...]]
 def own_tablets(state: ClusterState, node: NodeId) -> dict[str, tuple[int, ...]]:
     """Return the tablets of the node by table, including tables that share the tablets of another one."""
     found: dict[str, tuple[int, ...]] = {}
-    shared = sharing(state)
+    shared = table_groups(state)
     for name, tablets in in_order(state.tablets):
         if node in tablets.nodes:
             columns = tablets.columns()

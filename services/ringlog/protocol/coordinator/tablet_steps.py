@@ -30,8 +30,8 @@ from ringlog.kernel.commands.placement.tablets import (
 )
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.model.tablet_map import Tablet, TabletMap
-from ringlog.kernel.tablets.gates import awaited, is_open, must_report, reporters
-from ringlog.kernel.tablets.groups import is_dead, missed, unknowing
+from ringlog.kernel.tablets.gates import is_open, must_report, reporters, unmet_gate
+from ringlog.kernel.tablets.groups import irreplaceable, is_dead, missed
 from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, is_worse_off, transitions
 from ringlog.kernel.tablets.resize import MERGE
 from ringlog.kernel.tablets.stages import (
@@ -175,7 +175,7 @@ def _unknowing(state: ClusterState, table: str, tablet: Tablet) -> str:
     assert tablet.transition is not None, "only a migrating tablet has a next stage"
     if tablet.transition.stage not in STREAMING_STAGES:
         return ""
-    dead = unknowing(tablet, state.nodes, is_anywhere(state, table))
+    dead = irreplaceable(tablet, state.nodes, is_anywhere(state, table))
     return f"too few live replicas have all rows; {_dead_names(state, dead)}" if dead else ""
 
 
@@ -190,7 +190,7 @@ def _next(
     transition = tablet.transition
     assert transition is not None, "only a migrating tablet has a next stage"
     anywhere = is_anywhere(state, tablets.table)
-    if missed(tablet, state.nodes) or not is_open(awaited(state, tablets, tablet, acked)):
+    if missed(tablet, state.nodes) or not is_open(unmet_gate(state, tablets, tablet, acked)):
         return None
     own = session(tablets.table, tablet.index, transition)
     done = reports.get(own, {})

@@ -14,10 +14,10 @@ from typing import Final
 from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.model.tablet_map import Tablet, TabletMap
 from ringlog.kernel.movements.progress import unreported, waits_behind
-from ringlog.kernel.operations.gates import gate, missing, parting, stopped_by
+from ringlog.kernel.operations.gates import gate, leaving_node, missing, stopped_by
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, REQUESTED
 from ringlog.kernel.service import holds_place
-from ringlog.kernel.tablets.gates import awaited, must_report, waited_for
+from ringlog.kernel.tablets.gates import must_report, unmet_gate, waited_for
 from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, must_wait
 from ringlog.kernel.tablets.stages import session
@@ -64,7 +64,7 @@ def operation_waits(state: ClusterState, found: Operation, acks: Mapping[str, No
     if stopped_by(found):
         return Awaited(DECISION)
     if found.stage == REQUESTED:
-        node = parting(found)
+        node = leaving_node(found)
         if node and holds_place(state, node):
             return Awaited(SERVICE, (node,))
         if must_wait(state, found) is not None:
@@ -87,7 +87,7 @@ def tablet_waits(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: 
     if nodes := missed(tablet, state.nodes):
         return Awaited(SURVIVORS, nodes)
     acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
-    if nodes := waited_for(awaited(state, tablets, tablet, acked)):
+    if nodes := waited_for(unmet_gate(state, tablets, tablet, acked)):
         return Awaited(ACKNOWLEDGEMENTS, nodes)
     own = session(tablets.table, tablet.index, tablet.transition)
     done = {node for node, ack in acks.items() if own in [one.operation for one in valid_reports(state, node, ack)]}

@@ -53,18 +53,18 @@ from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.data import awaits_step, maps_in
 from ringlog.kernel.zones.distribution import is_alive, kept, targets
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK
-from ringlog.kernel.zones.resets import AUTOMATIC, can_go_on, members, restarts_from_survivor, survives
+from ringlog.kernel.zones.resets import AUTOMATIC, is_available, members, restarts_from_survivor, survives
 from ringlog.protocol.controller import Proposal, Rejection, decided_now, is_accepted, proposal_of
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES, IdleZones, next_idle_zones
 from ringlog.protocol.rebalancer.zone_groups import (
     COPY,
     SessionReports,
     added_nodes,
-    awaited,
     awaiting_return,
     failed_nodes,
     failure_causes,
     session,
+    unanswered_nodes,
 )
 from ringlog.protocol.rebalancer.zone_tablets import SUBJECT, migrations
 from ringlog.protocol.rebalancer.zone_waits import (
@@ -136,7 +136,7 @@ def _active_zones(view: RebalancerView) -> Iterator[tuple[str, Zone]]:
 def _next_command(view: RebalancerView, partition: ZonePartition) -> Iterator[Command]:
     """Yield the next command about a partition with pending steps, if there is one."""
     name, number, revision = partition.zone, partition.number, partition.revisions.pending
-    applied = not awaited(partition, view.reports)
+    applied = not unanswered_nodes(partition, view.reports)
     if partition.cancel is not None:
         if applied and awaits_step(view.state, partition) is None:
             yield FinishCancel(name, number, revision, ALREADY_NEW)
@@ -172,7 +172,11 @@ def _automatic_reset(view: RebalancerView, zone: Zone) -> ResetPartitions | None
     if not mode_of(zone).resets_itself:
         return None
     for partition in partitions_of(state, zone):
-        if partition.reached is None or can_go_on(state, zone, partition) or restarts_from_survivor(state, partition):
+        if (
+            partition.reached is None
+            or is_available(state, zone, partition)
+            or restarts_from_survivor(state, partition)
+        ):
             continue
         if survives(state, partition) and not without_copy(state, partition, view.reports):
             reported = view.reports.get(session(partition, COPY), {})
@@ -197,7 +201,7 @@ def _trigger(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
     left = [one for one in partitions if not one.pending and left_nodes(state, one)]
     followed = partitions if mode_of(zone).asks_the_living else []
     for cause, found in ((zone.liveness, followed), (state.changed.get("nodes", 0), left)):
-        older = [one for one in found if one.change < cause and can_go_on(state, zone, one)]
+        older = [one for one in found if one.change < cause and is_available(state, zone, one)]
         if numbers := off_target(state, zone, older):
             return TriggerRebalance(zone.name, cause, tuple(numbers))
     return None

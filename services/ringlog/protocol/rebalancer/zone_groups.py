@@ -79,7 +79,7 @@ def previous_nodes(partition: ZonePartition) -> tuple[NodeId, ...]:
     return () if reached is None or partition.pending[0].forced else reached.nodes
 
 
-def awaited(partition: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
+def unanswered_nodes(partition: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
     """Return the nodes that the pending step waits for, by id; empty: it is applied."""
     reported = reports.get(session(partition, HAS), {})
     missing = {node for node in added_nodes(partition) if node not in reported}

@@ -42,11 +42,11 @@ Ends = tuple[TabletReplica | None, NodeId | None]
 
 def migrations(state: ClusterState, idle: Container[str] = ()) -> MigrateTablets | None:
     """Return the migrations that may start now, except for idle zones (``idle``); None if there are none."""
-    begun, _ = admissible(state, wanted(state, idle))
+    begun, _ = admissible(state, next_moves(state, idle))
     return MigrateTablets(begun) if begun else None
 
 
-def wanted(state: ClusterState, idle: Container[str] = ()) -> Iterator[TabletMigration]:
+def next_moves(state: ClusterState, idle: Container[str] = ()) -> Iterator[TabletMigration]:
     """Yield the next move of each settled tablet that is not where its partition needs it, even if it must wait."""
     maps = [tablets for name, tablets in in_order(state.tablets) if in_zone(state, name)]
     maps = [tablets for tablets in maps if zone_of(state, tablets.table) not in idle]

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 
 from ringlog.kernel.changes import CHANGES_OF
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.values import Before, Command, Fixed, spoken
+from ringlog.kernel.values import Before, Command, Fixed, public_name
 from ringlog_schemas.catalogue import SUFFIX, VERSION
 
 _VALUES: Final = "ringlog.commands"
@@ -42,7 +42,7 @@ def documented(model: type) -> Iterator[tuple[str, Any, str, tuple[Any, ...]]]:
         field_type = field_types[field.name]
         assert get_origin(field_type) is Annotated, f"{model.__name__}.{field.name} has no doc"
         kind, doc, *more = get_args(field_type)
-        yield spoken(field.name), kind, doc, tuple(more)
+        yield public_name(field.name), kind, doc, tuple(more)
 
 
 def schema_of(full_name: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ringlog.kernel.columns.fast_dataclass import is_plain, maker_of
-from ringlog.kernel.values import GenerationRange, Witness, is_uuid, spoken
+from ringlog.kernel.values import GenerationRange, Witness, is_uuid, public_name
 from ringlog.wire.avro import codec, reading, writing
 from ringlog.wire.avro.ack_columns import witnesses_reader
 from ringlog.wire.avro.binary import RecordCodec
@@ -108,11 +108,13 @@ class Mapper(Generic[T]):
         field_types = get_type_hints(cls)
         on_wire = {field["name"]: field["type"] for field in schema["fields"]}
         in_class = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        names = tuple(map(spoken, in_class))
+        names = tuple(map(public_name, in_class))
         if set(on_wire) != set(names):
             raise TypeError(f"{cls.__name__} and {self._full_name} differ in {sorted(set(on_wire) ^ set(names))}")
         ways = {
-            spoken(name): _converter(field_types[name], on_wire[spoken(name)], known, f"{cls.__name__}.{name}")
+            public_name(name): _converter(
+                field_types[name], on_wire[public_name(name)], known, f"{cls.__name__}.{name}"
+            )
             for name in in_class
         }
         back = tuple((index, way.back) for index, way in enumerate(ways.values()) if way.back is not None)

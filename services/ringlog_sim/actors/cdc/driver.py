@@ -45,7 +45,15 @@ from ringlog_cdc.protocol.batch import (
 )
 from ringlog_sim.actors.cdc.checkpoint import Checkpoint
 from ringlog_sim.actors.cdc.images import ImagedParts
-from ringlog_sim.actors.cdc.rows import ROW_BYTES_MAX, Places, Taken, noted, outgoing, read_input, without
+from ringlog_sim.actors.cdc.rows import (
+    ROW_BYTES_MAX,
+    Places,
+    Taken,
+    part_output,
+    read_input,
+    record_name,
+    without_existing,
+)
 from ringlog_sim.actors.cdc.writer import WRITER_NAME, SimWriter
 from ringlog_sim.client import SimClient
 from ringlog_sim.devices.broker import CDC, DEAD, MUTATIONS, SimRecord
@@ -200,7 +208,7 @@ class Driver:
                 self._check()
                 with suppress(Unanswered):
                     records = yield from self.sim.broker.read(self.host, topic, partition.number)
-            self._noted.add(map(noted, records), LETTERS if effect.letters else partition.number)
+            self._noted.add(map(record_name, records), LETTERS if effect.letters else partition.number)
 
     def _end_lookup(self) -> Step:
         yield from self._store.writes()
@@ -306,7 +314,7 @@ class Driver:
         return self._replica.state
 
     def _stored(self, entry: PlanEntry) -> None:
-        rows = within(self._batch.rows, entry)
+        rows = part_rows(self._batch.rows, entry)
         for check in self.sim.on_routed:
             check.routed(entry.incarnation, entry.epoch, [(row.item.partition, row.record) for row in rows])
 
@@ -323,11 +331,11 @@ class Driver:
         """Write the rows and dead letters of a part, in the order of each source partition."""
         entry = effect.entry
         work = (yield from self._images.work(entry)) if self._images.concern(entry) else None
-        rows, table = within(self._batch.rows, entry), self._table(effect)
+        rows, table = part_rows(self._batch.rows, entry), self._table(effect)
         if work is not None:
             yield from self._images.carry_out(rows, entry, work, table)
             return ()
-        places = self.left(outgoing(table, interleaved(rows, self._chance), entry, self.sim.cluster_id))
+        places = self.left(part_output(table, interleaved(rows, self._chance), entry, self.sim.cluster_id))
         for topic, partition in sorted(places, key=lambda _: self._chance.random()):
             values = places[topic, partition]
             for first in range(0, len(values), SENT_TOGETHER):
@@ -337,7 +345,7 @@ class Driver:
     def left(self, places: Places) -> Places:
         """Return the output without the records written before this checkpoint."""
         known_rows = self._store.folder.known_rows
-        return places if known_rows is None else without(places, known_rows)
+        return places if known_rows is None else without_existing(places, known_rows)
 
     def send(self, host: SimHost, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
         """Send records from ``host`` until they are acknowledged. Raise CdcError after ``ATTEMPTS`` attempts."""
@@ -359,7 +367,7 @@ class Driver:
         return tables[key]
 
 
-def within(rows: Iterable[Taken], entry: PlanEntry) -> list[Taken]:
+def part_rows(rows: Iterable[Taken], entry: PlanEntry) -> list[Taken]:
     """Return the rows of a plan part."""
     ranges = {item.partition: item for item in entry.ranges}
     return [

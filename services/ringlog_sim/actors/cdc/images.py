@@ -19,7 +19,7 @@ from ringlog_cdc.errors import CdcError
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry
 from ringlog_sim.actors.cdc.checkpoint import Checkpoint
 from ringlog_sim.actors.cdc.image_states import SimFiles
-from ringlog_sim.actors.cdc.rows import Places, Taken, outgoing
+from ringlog_sim.actors.cdc.rows import Places, Taken, part_output
 from ringlog_sim.devices.world import MS, Chance, SimHost
 from ringlog_sim.replica import Step
 
@@ -92,7 +92,7 @@ class ImagedParts:
         yield from files.free([item.partition])
         store, found = work.opened(item.partition)
         try:
-            sends = _sends(self._driver.left(outgoing(table, rows, entry, self.sim.cluster_id, store)), chance)
+            sends = _sends(self._driver.left(part_output(table, rows, entry, self.sim.cluster_id, store)), chance)
             commits = chance.between(0, len(sends))
             for number in range(len(sends) + 1):
                 if number == commits:

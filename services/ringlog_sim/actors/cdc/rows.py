@@ -43,7 +43,7 @@ Places = dict[tuple[str, int], list[tuple[str, Any]]]
 """(topic, partition) to its values (key, record), in order."""
 
 
-def outgoing(
+def part_output(
     table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, cluster_id: str, states: States | None = None
 ) -> Places:
     """Return the output for the rows of a plan part, which are in source order.
@@ -60,7 +60,7 @@ def outgoing(
     return places
 
 
-def noted(record: SimRecord) -> Noted:
+def record_name(record: SimRecord) -> Noted:
     """Return the name of a row or a letter."""
     found: CdcRow | DeadLetter = record.value
     if isinstance(found, DeadLetter):
@@ -72,7 +72,7 @@ def _name(row: CdcRow) -> tuple[int, int, int, int]:
     return row.source_partition, row.source_offset, row.timestamp, row.batch_seq_no
 
 
-def without(places: Places, stored: KnownRows) -> Places:
+def without_existing(places: Places, stored: KnownRows) -> Places:
     """Return the output without existing records. Incomplete writes are completed."""
     left = LeftToWrite(stored)
 

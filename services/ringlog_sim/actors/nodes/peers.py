@@ -31,7 +31,7 @@ from ringlog.protocol.effects import Draw, Steps
 from ringlog.wire.data import EntriesReply, EntriesRequest
 from ringlog_sim.devices.world import Chance, Signal, Unanswered
 from ringlog_sim.replica import Performers, SimReplica, Step
-from ringlog_sim.stories.peer_logs import bent
+from ringlog_sim.stories.peer_logs import false_answer
 
 if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation
@@ -99,7 +99,7 @@ class SimPeers:
         for check in self.sim.on_gave:
             check.gave(self.node, request, reply)
         lie = self._lie()
-        return bent(reply, lie, self._replica.state, self._chance) if lie else reply
+        return false_answer(reply, lie, self._replica.state, self._chance) if lie else reply
 
     def _await(self, effect: AwaitBehind) -> Step:
         if not self._named:

@@ -15,7 +15,7 @@ from ringlog.kernel.commands.control.recovery import ForceState
 from ringlog.kernel.commands.topology.movements import Assassinate
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState, Node
-from ringlog.kernel.operations.gates import parting
+from ringlog.kernel.operations.gates import leaving_node
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
 from ringlog.kernel.values import Epoch, NodeId
 from ringlog.wire.records import NodeAck
@@ -53,7 +53,7 @@ class Members(Check):
         if not after.service and not before.service:
             return
         for operation in in_flight(after):
-            if operation.stage != REQUESTED and parting(operation) in after.service:
+            if operation.stage != REQUESTED and leaving_node(operation) in after.service:
                 self._broken(after, f"{operation.id} advanced before its node left the metadata service")
         if isinstance(item.command, ForceState) or after.service is before.service:
             return

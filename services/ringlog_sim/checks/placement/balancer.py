@@ -36,7 +36,7 @@ from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, Node, in_order
 from ringlog.kernel.model.tablet_map import Tablet, TabletMap
-from ringlog.kernel.operations.gates import parting
+from ringlog.kernel.operations.gates import leaving_node
 from ringlog.protocol.balancer.balancer import ROLE
 from ringlog.wire.records import TableLoad
 from ringlog_sim.checks.base import Check
@@ -286,7 +286,7 @@ class BalancerCheck(Check):
         for operation in before.operations.values():
             if operation.stage in _ENDED:
                 continue
-            goes = parting(operation)
+            goes = leaving_node(operation)
             has = any(goes in _nodes_of(tablet) for tablets in before.tablets.values() for tablet in tablets)
             if operation.stage != "requested" or not goes or not has:
                 self.sim.broken("exclusion", f"{command} begins while {operation.id} is in {operation.stage}")
@@ -318,9 +318,9 @@ class BalancerCheck(Check):
         reported = self._reported(state)
         flying = [one for one in state.operations.values() if one.stage not in _ENDED]
         holders = set(ModelledPlacement(state, "count").hosts)
-        if all(one.stage == "requested" and parting(one) for one in flying):
+        if all(one.stage == "requested" and leaving_node(one) for one in flying):
             left = [node for node in sorted(holders) if state.nodes[node].state == "left"]
-            for node in [*(parting(one) for one in flying), *left]:
+            for node in [*(leaving_node(one) for one in flying), *left]:
                 self._drained(state, node)
         if flying or any(self._is_drained(state.nodes[node]) for node in holders):
             return

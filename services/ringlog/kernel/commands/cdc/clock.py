@@ -194,7 +194,7 @@ def decide_withdraw_cdc_generation(
     refused = _in_use(state, last)
     if refused is not None:
         return refused
-    state = requests.ended(state, last.id, requests.DROPPED, context)
+    state = requests.end_requests(state, last.id, requests.DROPPED, context)
     state = advance(state, context.epoch, generations=state.generations[:-1])
     assert not state.generations or state.generations[-1].closed is None, "the last generation is open"
     begun = decide_request_cdc_generation(state, RequestCdcGeneration(command.seed, ""), context)

@@ -36,7 +36,7 @@ from ringlog.kernel.generations import requests
 from ringlog.kernel.generations.check import broken_part, broken_whole
 from ringlog.kernel.generations.describe import current, is_optimal, ranges_digest, tables_in_tablets
 from ringlog.kernel.generations.expiry import has_log
-from ringlog.kernel.generations.packed import PackedRanges, ends_of, joined
+from ringlog.kernel.generations.packed import PackedRanges, concatenated, ends_of
 from ringlog.kernel.model.modes import CDC, UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.state import (
@@ -117,7 +117,7 @@ def decide_request_cdc_generation(
     if broken is not None:
         return broken
     if is_optimal(state, shards=bool(command.requester)) or not target_owners(state):
-        return Accepted(requests.asked(state, command.requester, None, context))
+        return Accepted(requests.add_request(state, command.requester, None, context))
     if state.prepared is None:
         refused = _last_unpublished(state)
         if refused is not None:
@@ -128,7 +128,7 @@ def decide_request_cdc_generation(
         begun = PreparedGeneration(name, None, command.seed, 0, ())
         state = advance(state, context.epoch, prepared=begun)
     assert state.prepared is not None, "a generation is prepared"
-    return Accepted(requests.asked(state, command.requester, state.prepared.id, context))
+    return Accepted(requests.add_request(state, command.requester, state.prepared.id, context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ def _whole(state: ClusterState, prepared: PreparedGeneration, digest: str) -> tu
         names = ", ".join(map(str, missing[:5])) or "all"
         return Rejected("generation_incomplete", f"generation: {prepared.id} lacks {len(missing)} parts ({names})")
     parts = [received[part] for part in range(prepared.parts)]
-    ranges = joined(parts)
+    ranges = concatenated(parts)
     found = ranges_digest(ranges)
     if found != digest:
         return Rejected("digest_mismatch", f"digest: the data of {prepared.id} has digest {found}")
@@ -343,7 +343,7 @@ def decide_publish_cdc_generation(
     if generation.status != COMMITTED:
         return Rejected("generation_published", f"generation: {generation.id} is {generation.status} already")
     published = replace(generation, status=PUBLISHED, published=context.epoch)
-    state = requests.ended(state, generation.id, requests.DONE, context)
+    state = requests.end_requests(state, generation.id, requests.DONE, context)
     return Accepted(advance(state, context.epoch, generations=_replaced(state, published)))
 
 

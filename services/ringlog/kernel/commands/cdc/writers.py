@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field, reason_rule
 from ringlog.kernel.generations.acceptance import start_of_writers
-from ringlog.kernel.generations.verdicts import raised
+from ringlog.kernel.generations.verdicts import with_lease
 from ringlog.kernel.model.modes import UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.state import CdcWriter, ClusterState, advance, in_order
@@ -183,7 +183,7 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
 
 def _promised(state: ClusterState, writer: CdcWriter, context: EntryContext) -> ClusterState:
     """Return the state with the writer. It validates below its horizon, so the settled time rises to the horizon."""
-    settled = raised(state, writer.horizon)
+    settled = with_lease(state, writer.horizon)
     return advance(state, context.epoch, writers=state.writers.set(writer.name, writer), settled=settled)
 
 

@@ -27,7 +27,7 @@ from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.tablet_map import Resize, TabletMap, with_resize
 from ringlog.kernel.operations.gates import broken_report
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
-from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT, apart, merge, split
+from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT, merge, separated_pair, split
 from ringlog.kernel.values import Before, Command, NodeId, StreamReport, Witness
 from ringlog.kernel.zones.data import in_zone, zone_of
 
@@ -141,7 +141,7 @@ def _not_ready(state: ClusterState, tablets: TabletMap, resize: Resize, command:
         if (broken := broken_report(report)) is not None:
             return Rejected("bad_field", f"reports: the report of {report.node} is malformed: {broken}")
     if resize.decision == MERGE:
-        pair = apart(tablets)
+        pair = separated_pair(tablets)
         why = "" if pair is None else f"{command.table}/{pair.index} and /{pair.index + 1} are on different shards"
     else:
         ready = {report.node for report in command.reports}

@@ -36,7 +36,7 @@ from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.tablet_map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.movements.tablet_admission import refused_migration
 from ringlog.kernel.operations.gates import broken_report, explain
-from ringlog.kernel.tablets.gates import awaited, is_open, must_report, reporters
+from ringlog.kernel.tablets.gates import is_open, must_report, reporters, unmet_gate
 from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, is_worse_off, may_begin
 from ringlog.kernel.tablets.stages import (
@@ -272,7 +272,7 @@ def decide_advance_tablets(state: ClusterState, command: AdvanceTablets, context
         if isinstance(own, Rejected):
             return own
         acked = {**common, **{node: max(epoch, common.get(node, 0)) for node, epoch in own.items()}} if own else common
-        unmet = awaited(state, tablets, tablet, acked)
+        unmet = unmet_gate(state, tablets, tablet, acked)
         if not is_open(unmet):
             return Rejected("gate_not_met", explain(unmet, (), state.nodes))
         return _unreported(state, tablets, tablet, one.reports) or entered(tablet, one.to, context.epoch)

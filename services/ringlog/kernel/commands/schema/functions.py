@@ -18,8 +18,8 @@ from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
 from ringlog.kernel.commands.schema.shared import broken_names, exists, no_keyspace, part_of, with_schema
 from ringlog.kernel.commands.schema.user_types import known_types
 from ringlog.kernel.cql.literals import LITERAL_MAX, is_literal
-from ringlog.kernel.cql.types import is_type, normalised, signature, thawed
-from ringlog.kernel.cql.user_types import resolved
+from ringlog.kernel.cql.types import is_type, normalised, signature, without_frozen
+from ringlog.kernel.cql.user_types import expand_types
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Decision, EntryContext, Rejected
 from ringlog.kernel.model.state import ClusterState
@@ -148,7 +148,7 @@ def decide_create_aggregate(state: ClusterState, command: CreateAggregate, conte
     if missing := [name for name in aggregate.functions if name not in state.functions]:
         return Rejected("unknown_function", f"state_function, final_function: there is no function {missing[0]}")
     returned = state.functions[aggregate.functions[0]].returns
-    if thawed(returned) != thawed(aggregate.state_type):
+    if without_frozen(returned) != without_frozen(aggregate.state_type):
         text = f"{aggregate.functions[0]} returns {returned}, the state is {aggregate.state_type}"
         return Rejected("function_mismatch", f"state_function: {text}")
     assert aggregate.signature not in state.aggregates, "signatures contain normalised types"
@@ -214,6 +214,6 @@ def _wrong_types(state: ClusterState, keyspace: str, types: Iterable[str]) -> Re
         return wrong
     known = known_types(state.types, keyspace)
     for kind in types:
-        if not is_type(resolved(normalised(kind), known)):
+        if not is_type(expand_types(normalised(kind), known)):
             return Rejected("unknown_type", f"{kind[:100]!r} is not a type, or contains a type that is not frozen")
     return None

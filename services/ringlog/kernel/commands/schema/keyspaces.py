@@ -37,7 +37,7 @@ from ringlog.kernel.ownership.strategies import (
 )
 from ringlog.kernel.tablets.allocation import unplaceable
 from ringlog.kernel.values import Command, Replication, is_identifier, is_name
-from ringlog.kernel.zones.data import unplaced
+from ringlog.kernel.zones.data import placement_obstacle
 
 CODES: Final = {
     "conversion_impossible": "A keyspace keeps its kind of placement: token ring, tablets, or the same zone.",
@@ -271,5 +271,5 @@ def _unplaced(state: ClusterState, replication: Replication) -> Rejected | None:
     zone = state.zones.get(replication.zone)
     if zone is None:
         return Rejected("unknown_zone", f"replication.zone: there is no zone {replication.zone}")
-    why = unplaced(state, zone)
+    why = placement_obstacle(state, zone)
     return Rejected("replication_impossible", f"replication.zone: {why}") if why else None

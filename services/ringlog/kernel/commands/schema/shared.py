@@ -23,7 +23,7 @@ def broken_names(keyspace: str, name: str) -> Rejected | None:
     )
 
 
-def named(known: Mapping[str, T], code: str, subject: str, keyspace: str, name: str) -> T | Rejected:
+def find_object(known: Mapping[str, T], code: str, subject: str, keyspace: str, name: str) -> T | Rejected:
     """Return the part of the schema with that name, or the rejection. ``subject``: its kind."""
     if (broken := broken_names(keyspace, name)) is not None:
         return broken

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
-from ringlog.kernel.commands.schema.shared import broken_names, exists, named, no_keyspace, part_of, with_schema
+from ringlog.kernel.commands.schema.shared import broken_names, exists, find_object, no_keyspace, part_of, with_schema
 from ringlog.kernel.commands.schema.user_types import with_types
 from ringlog.kernel.cql.collections import shape_of
 from ringlog.kernel.cql.types import is_type
@@ -23,7 +23,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Table
 from ringlog.kernel.movements.tablet_creation import cut_table, rehinted, shared_by
 from ringlog.kernel.schema.dependents import dependents_of_table, first_of, indexes_of, views_of
-from ringlog.kernel.schema.stored import respelled, with_columns
+from ringlog.kernel.schema.stored import with_columns, with_renames
 from ringlog.kernel.schema.table_versions import changed
 from ringlog.kernel.values import (
     Before,
@@ -198,7 +198,7 @@ def _with_changed_columns(state: ClusterState, table: Table, command: AlterTable
         names.add(one.to)
     if not drops and not renames:
         return table
-    changed_table = respelled(table, drops, _new_names(table, command), epoch)
+    changed_table = with_renames(table, drops, _new_names(table, command), epoch)
     assert {column.name for column in changed_table.columns} == names, "the changed columns have the checked names"
     return changed_table
 
@@ -275,7 +275,7 @@ def _accept(
 
 def find_table(state: ClusterState, keyspace: str, name: str) -> Table | Rejected:
     """Return the table of that name, or the rejection of a command that names it."""
-    return named(state.tables, "unknown_table", "table", keyspace, name)
+    return find_object(state.tables, "unknown_table", "table", keyspace, name)
 
 
 def _cdc_checks(cdc: CdcOptions) -> tuple[tuple[bool, str, str], ...]:

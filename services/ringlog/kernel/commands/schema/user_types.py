@@ -16,10 +16,10 @@ from typing import Annotated, Final
 from immutables import Map
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
-from ringlog.kernel.commands.schema.shared import broken_names, exists, named, no_keyspace, part_of, with_schema
+from ringlog.kernel.commands.schema.shared import broken_names, exists, find_object, no_keyspace, part_of, with_schema
 from ringlog.kernel.cql.collections import LENGTH_MAX
 from ringlog.kernel.cql.types import is_type
-from ringlog.kernel.cql.user_types import BUILT_IN, Fields, is_part, resolved, spelled, used_in
+from ringlog.kernel.cql.user_types import BUILT_IN, Fields, expand_types, is_part, type_signature, used_in
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Decision, EntryContext, Rejected
 from ringlog.kernel.model.state import ClusterState, in_order
@@ -50,7 +50,7 @@ def known_types(types: Map[str, UserType], keyspace: str) -> dict[str, Fields]:
 def with_types(state: ClusterState, keyspace: str, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], Declared]:
     """Return columns without names of user types, and (column, type) as declared for those that had such names."""
     known = known_types(state.types, keyspace)
-    found = tuple(replace(column, type=resolved(column.type, known)) for column in columns)
+    found = tuple(replace(column, type=expand_types(column.type, known)) for column in columns)
     declared = ((old.name, old.type) for old, new in zip(columns, found, strict=True) if old.type != new.type)
     return found, tuple(declared)
 
@@ -114,9 +114,9 @@ def decide_alter_type(state: ClusterState, command: AlterType, context: EntryCon
     types = state.types.set(f"{command.keyspace}.{command.name}", altered)
     known = known_types(types, command.keyspace)
     for name, fields in known.items():
-        if not is_type(resolved(spelled(fields), known)):
+        if not is_type(expand_types(type_signature(fields), known)):
             return Rejected("bad_field", f"fields: the type {name} would be too large")
-    spelled_out = cache(partial(resolved, known=known))
+    spelled_out = cache(partial(expand_types, known=known))
     for signature, function in in_order(state.functions):
         if function.keyspace == command.keyspace and not all(map(is_type, map(spelled_out, types_of(function)))):
             return Rejected("bad_field", f"fields: a type of {signature} would be too large")
@@ -203,14 +203,16 @@ def _wrong_fields(
             return Rejected("bad_field", f"fields.name: {IDENTIFIER_RULE}")
         if field.name in names:
             return Rejected("field_exists", f"fields: {field.name} already exists")
-        alone = resolved(spelled(((field.name, field.type),)), known)
+        alone = expand_types(type_signature(((field.name, field.type),)), known)
         if not is_type(alone):
             return Rejected("unknown_type", f"fields: {field.name} has an unknown or not frozen type {field.type!r}")
-        length += len(alone) - len(spelled(()))
+        length += len(alone) - len(type_signature(()))
         if length > LENGTH_MAX:
             return Rejected("bad_field", "fields: the type would be too large")
         names.add(field.name)
-    if not is_type(resolved(spelled(tuple((field.name, field.type) for field in (*present, *added))), known)):
+    if not is_type(
+        expand_types(type_signature(tuple((field.name, field.type) for field in (*present, *added))), known)
+    ):
         return Rejected("bad_field", "fields: the type would be too large")
     return None
 
@@ -228,4 +230,4 @@ def _broken_names(keyspace: str, name: str) -> Rejected | None:
 def _find(state: ClusterState, keyspace: str, name: str) -> UserType | Rejected:
     if (broken := _broken_names(keyspace, name)) is not None:
         return broken
-    return named(state.types, "unknown_type", "type", keyspace, name)
+    return find_object(state.types, "unknown_type", "type", keyspace, name)

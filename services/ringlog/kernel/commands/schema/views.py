@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
-from ringlog.kernel.commands.schema.shared import broken_names, exists, named, no_keyspace, part_of, with_schema
+from ringlog.kernel.commands.schema.shared import broken_names, exists, find_object, no_keyspace, part_of, with_schema
 from ringlog.kernel.commands.schema.tables import COLUMNS_MAX, find_table, wrong_key
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Decision, EntryContext, Rejected
@@ -101,7 +101,7 @@ class DropView(Command):
 
 def decide_drop_view(state: ClusterState, command: DropView, context: EntryContext) -> Decision:
     """Drop a view. Its table stays."""
-    view = named(state.views, "unknown_view", "view", command.keyspace, command.name)
+    view = find_object(state.views, "unknown_view", "view", command.keyspace, command.name)
     if isinstance(view, Rejected):
         return view
     return with_schema(state, context, views=state.views.delete(f"{view.keyspace}.{view.name}"))
@@ -149,7 +149,7 @@ class DropIndex(Command):
 
 def decide_drop_index(state: ClusterState, command: DropIndex, context: EntryContext) -> Decision:
     """Drop an index. Its table stays."""
-    index = named(state.indexes, "unknown_index", "index", command.keyspace, command.name)
+    index = find_object(state.indexes, "unknown_index", "index", command.keyspace, command.name)
     if isinstance(index, Rejected):
         return index
     return with_schema(state, context, indexes=state.indexes.delete(f"{index.keyspace}.{index.name}"))

@@ -32,7 +32,7 @@ from ringlog.kernel.model.state import ClusterState, Node, Operation, Plan, Stag
 from ringlog.kernel.movements.admission import admit, planned, refusal, requested
 from ringlog.kernel.movements.cancel import cancel
 from ringlog.kernel.movements.progress import at_once, enter
-from ringlog.kernel.operations.gates import gaining_nodes, parting
+from ringlog.kernel.operations.gates import gaining_nodes, leaving_node
 from ringlog.kernel.operations.kinds import ASSASSINATE, JOIN, LEAVE, MOVE, REBUILD, REMOVE, REPLACE, kind_of
 from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.operations.plan import plan_movement, plan_rebuild, unsourced
@@ -270,7 +270,7 @@ def decide_assassinate(state: ClusterState, command: Assassinate, context: Entry
         coming = next((one for one in in_flight(state) if kind_of(one).brings_node and one.node == found.id), None)
         if coming is not None and not has_reached(coming, POINT_OF_NO_RETURN) and tables_on(state, found.id):
             return Accepted(cancel(state, coming, "assassinated: rows of its tablets may be lost", context))
-        leaving = next((one for one in in_flight(state) if parting(one) == found.id), None)
+        leaving = next((one for one in in_flight(state) if leaving_node(one) == found.id), None)
         if leaving is not None:
             return _finished_without(state, leaving, context)
     node = _down(state, command.node)

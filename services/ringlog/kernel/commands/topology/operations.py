@@ -24,8 +24,8 @@ from ringlog.kernel.operations.gates import (
     gaining_nodes,
     is_fully_met,
     is_relaxed,
-    outnumbered,
     stopped_by,
+    unasked_group,
 )
 from ringlog.kernel.operations.kinds import kind_of, next_stage
 from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, is_ended
@@ -244,7 +244,7 @@ def decide_retry_operation(state: ClusterState, command: RetryOperation, context
     retries = (*operation.retries, Retry(context.epoch, command.reason))[-FAILURES_KEPT_MAX:]
     leaver = dead_parting(state, operation) if ignored and command.admits_loss else ()
     tried = replace(operation, retries=retries, ignored=tuple(sorted({*operation.ignored, *ignored, *leaver})))
-    if ignored and (few := outnumbered(state, tried)) is not None:
+    if ignored and (few := unasked_group(state, tried)) is not None:
         where = f"({few.start}, {few.end}] under {few.replication} in {few.datacenter}"
         if not command.admits_loss:
             return Rejected(
