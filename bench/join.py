@@ -45,7 +45,7 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.operations.gates import REPORTED_STAGES, gate_nodes, gaining_nodes
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, gate_nodes
 from ringlog.kernel.operations.stages import FINISHED, in_flight
 from ringlog.kernel.values import NodeId, StreamReport
 from ringlog.log.folding import Start, follow
