@@ -20,7 +20,7 @@ from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.mutual_exclusion import is_draining, transitions
 from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.zones.distribution import is_alive
-from ringlog.kernel.zones.resets import is_available
+from ringlog.kernel.zones.resets import is_viable
 from ringlog.kernel.zones.salvage import refused_salvage
 from ringlog.protocol.rebalancer import zone_waits
 from ringlog.protocol.rebalancer.zone_groups import SessionReports, failed_nodes, previous_nodes
@@ -142,7 +142,7 @@ def _left_later(state: ClusterState, one: ZonePartition) -> bool:
     Otherwise the partition was reverted to that node.
     """
     cause = state.changed.get("nodes", 0)
-    if one.change >= cause or not is_available(state, state.zones[one.zone], one):
+    if one.change >= cause or not is_viable(state, state.zones[one.zone], one):
         return False
     return _refused(state, TriggerRebalance(one.zone, cause, (one.number,))) not in (BEHIND, NOBODY)
 

@@ -17,7 +17,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.tablets.groups import group_of, streams_of
 from ringlog.kernel.zones.data import goal_of, holders
-from ringlog.kernel.zones.resets import is_available
+from ringlog.kernel.zones.resets import is_viable
 from ringlog.kernel.zones.salvage import full_replicas, lost_tables, may_lose
 from ringlog.node.stream_work import works_for_node
 from ringlog.operator.views.zone_explanations import explain
@@ -174,7 +174,7 @@ def test_a_lost_majority_in_each_stage_keeps_the_live_rows(taken: int, mode: str
     have = sorted({chr(int(one.node[:8], 16) + 64) for one in full_replicas(state.tablets[TABLE].tablet(0))})
     others = "".join(sorted(set("ABCDE") - {have[-1]}))
     state = done(state, *down(others))
-    if is_available(state, state.zones["z"], partition(state)):
+    if is_viable(state, state.zones["z"], partition(state)):
         return
     if mode == "strong":
         state = done(state, reset(state, {have[-1]: 1}, admits_loss=True))

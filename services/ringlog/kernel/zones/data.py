@@ -137,9 +137,7 @@ def awaits_return(state: ClusterState, partition: ZonePartition) -> Rejected | N
     return _awaits(state, partition, _back(partition))
 
 
-def misplaced_tablets(
-    state: ClusterState, partition: ZonePartition, goal: ZoneGoal
-) -> Iterator[tuple[TabletMap, Tablet]]:
+def misplaced(state: ClusterState, partition: ZonePartition, goal: ZoneGoal) -> Iterator[tuple[TabletMap, Tablet]]:
     """Yield the tablets of a partition, by table, that are in transition or not on the nodes that ``goal`` asks for."""
     must = goal.must if goal.forward else frozenset(node for node in goal.must if is_alive(state, node))
     for tablets in maps_in(state, partition.zone):
@@ -149,7 +147,7 @@ def misplaced_tablets(
 
 
 def _awaits(state: ClusterState, partition: ZonePartition, goal: ZoneGoal) -> Rejected | None:
-    for tablets, tablet in misplaced_tablets(state, partition, goal):
+    for tablets, tablet in misplaced(state, partition, goal):
         where = f"{tablets.table}/{tablet.index}"
         stage = "" if tablet.transition is None else f", in {tablet.transition.stage}"
         there, wanted = (_names(state, nodes) for nodes in (holders(tablet), goal.must))

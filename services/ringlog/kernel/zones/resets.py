@@ -64,7 +64,7 @@ def has_quorum(state: ClusterState, zone: Zone, partition: ZonePartition) -> boo
     return sum(is_alive(state, node) for node in peers) >= voters_needed(zone, len(peers))
 
 
-def is_available(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:
+def is_viable(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:
     """Return whether a partition has a quorum of living voters, and a living majority of the nodes with its data.
 
     After a reset has begun, only the survivor counts. A reset cannot be cancelled, so other nodes that return do not
@@ -110,7 +110,7 @@ def reset(
     ``logs``: the log length of each node that has data. If the zone places keyspaces, a named node counts only if it
     has a tablet or may get one. A node that has not joined does not count.
     """
-    if is_available(state, zone, partition):
+    if is_viable(state, zone, partition):
         return Rejected("partition_healthy", "a quorum of its voters is alive")
     pending = partition.pending
     if mode == AUTOMATIC:

@@ -25,7 +25,7 @@ from ringlog.kernel.model.state import ClusterState, Node, in_order
 from ringlog.kernel.model.zones import Zone, ZonePartition, mode_of
 from ringlog.kernel.values import Epoch, NodeId, StreamReport
 from ringlog.kernel.zones.change import partitions_of
-from ringlog.kernel.zones.resets import is_available, members
+from ringlog.kernel.zones.resets import is_viable, members
 from ringlog.node.protocol.followers import Step, step_of
 from ringlog.protocol.coordinator.tablet_steps import NOTHING
 from ringlog.protocol.rebalancer.zone_groups import COPY, FAILED, HAS, RETURNED, added_nodes, previous_nodes, session
@@ -103,7 +103,7 @@ class Member:
             if kind:
                 length = self._replicas.log_length(one) if kind == HAS else 0
                 yield StreamReport(self._node, session(one, kind), length, NOTHING)
-            lost = mode_of(zone).resets_itself and one.reached is not None and not is_available(state, zone, one)
+            lost = mode_of(zone).resets_itself and one.reached is not None and not is_viable(state, zone, one)
             if lost and self._node in members(one):
                 yield StreamReport(self._node, session(one, COPY), self._replicas.log_length(one), NOTHING)
 

@@ -53,7 +53,7 @@ from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.data import awaits_step, maps_in
 from ringlog.kernel.zones.distribution import is_alive, kept, targets
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK
-from ringlog.kernel.zones.resets import AUTOMATIC, is_available, members, restarts_from_survivor, survives
+from ringlog.kernel.zones.resets import AUTOMATIC, is_viable, members, restarts_from_survivor, survives
 from ringlog.protocol.controller import Proposal, Rejection, decided_now, is_accepted, proposal_of
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES, IdleZones, next_idle_zones
 from ringlog.protocol.rebalancer.zone_groups import (
@@ -172,11 +172,7 @@ def _automatic_reset(view: RebalancerView, zone: Zone) -> ResetPartitions | None
     if not mode_of(zone).resets_itself:
         return None
     for partition in partitions_of(state, zone):
-        if (
-            partition.reached is None
-            or is_available(state, zone, partition)
-            or restarts_from_survivor(state, partition)
-        ):
+        if partition.reached is None or is_viable(state, zone, partition) or restarts_from_survivor(state, partition):
             continue
         if survives(state, partition) and not without_copy(state, partition, view.reports):
             reported = view.reports.get(session(partition, COPY), {})
@@ -201,7 +197,7 @@ def _trigger(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
     left = [one for one in partitions if not one.pending and left_nodes(state, one)]
     followed = partitions if mode_of(zone).asks_the_living else []
     for cause, found in ((zone.liveness, followed), (state.changed.get("nodes", 0), left)):
-        older = [one for one in found if one.change < cause and is_available(state, zone, one)]
+        older = [one for one in found if one.change < cause and is_viable(state, zone, one)]
         if numbers := off_target(state, zone, older):
             return TriggerRebalance(zone.name, cause, tuple(numbers))
     return None

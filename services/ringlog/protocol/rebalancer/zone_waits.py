@@ -44,10 +44,10 @@ from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, is_draining
 from ringlog.kernel.tablets.stages import MIGRATION, REBUILD
 from ringlog.kernel.tablets.steps import begun
 from ringlog.kernel.values import NodeId
-from ringlog.kernel.zones.data import goal_of, holders, maps_in, misplaced_tablets, takers
+from ringlog.kernel.zones.data import goal_of, holders, maps_in, misplaced, takers
 from ringlog.kernel.zones.distribution import data_nodes, is_alive, kept, targets
 from ringlog.kernel.zones.queue import is_same
-from ringlog.kernel.zones.resets import has_quorum, is_available, members, restarts_from_survivor, survives
+from ringlog.kernel.zones.resets import has_quorum, is_viable, members, restarts_from_survivor, survives
 from ringlog.protocol.coordinator.tablet_steps import revert_reason
 from ringlog.protocol.rebalancer.zone_groups import (
     COPY,
@@ -98,7 +98,7 @@ def waits_of(
 
 def _waits(state: ClusterState, one: ZonePartition, reports: SessionReports, has_tables: bool) -> Iterator[ZoneWait]:
     zone, can_proceed = state.zones[one.zone], True
-    if one.reached is not None and not is_available(state, zone, one) and not restarts_from_survivor(state, one):
+    if one.reached is not None and not is_viable(state, zone, one) and not restarts_from_survivor(state, one):
         group = members(one) if has_quorum(state, zone, one) else one.reached.peers
         lost = tuple(node for node in group if not is_alive(state, node))
         resets = mode_of(zone).resets_itself and survives(state, one)
@@ -199,9 +199,7 @@ def _operation_wait(held: Sequence[Operation]) -> ZoneWait:
 
 def unfillable(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
     """Return the nodes that must get data of a partition now, and cannot get any, by id."""
-    return _unfillable(
-        state, partition, [tablet for _, tablet in misplaced_tablets(state, partition, goal_of(partition))]
-    )
+    return _unfillable(state, partition, [tablet for _, tablet in misplaced(state, partition, goal_of(partition))])
 
 
 def _unfillable(state: ClusterState, partition: ZonePartition, tablets: Iterable[Tablet]) -> tuple[NodeId, ...]:
@@ -218,7 +216,7 @@ def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
     goal = goal_of(one)
     begin, moving = list[str](), list[str]()
     unknown, dead = set[NodeId](), set[NodeId]()
-    found = list(misplaced_tablets(state, one, goal))
+    found = list(misplaced(state, one, goal))
     if not found:
         return
     able = takers(state)

@@ -45,15 +45,7 @@ from ringlog_cdc.protocol.batch import (
 )
 from ringlog_sim.actors.cdc.checkpoint import Checkpoint
 from ringlog_sim.actors.cdc.images import ImagedParts
-from ringlog_sim.actors.cdc.rows import (
-    ROW_BYTES_MAX,
-    Places,
-    Taken,
-    part_output,
-    read_input,
-    record_name,
-    without_existing,
-)
+from ringlog_sim.actors.cdc.rows import ROW_BYTES_MAX, Places, Taken, new_output, part_output, read_input, record_name
 from ringlog_sim.actors.cdc.writer import WRITER_NAME, SimWriter
 from ringlog_sim.client import SimClient
 from ringlog_sim.devices.broker import CDC, DEAD, MUTATIONS, SimRecord
@@ -345,7 +337,7 @@ class Driver:
     def left(self, places: Places) -> Places:
         """Return the output without the records written before this checkpoint."""
         known_rows = self._store.folder.known_rows
-        return places if known_rows is None else without_existing(places, known_rows)
+        return places if known_rows is None else new_output(places, known_rows)
 
     def send(self, host: SimHost, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
         """Send records from ``host`` until they are acknowledged. Raise CdcError after ``ATTEMPTS`` attempts."""

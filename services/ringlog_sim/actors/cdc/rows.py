@@ -72,7 +72,7 @@ def _name(row: CdcRow) -> tuple[int, int, int, int]:
     return row.source_partition, row.source_offset, row.timestamp, row.batch_seq_no
 
 
-def without_existing(places: Places, stored: KnownRows) -> Places:
+def new_output(places: Places, stored: KnownRows) -> Places:
     """Return the output without existing records. Incomplete writes are completed."""
     left = LeftToWrite(stored)
 
