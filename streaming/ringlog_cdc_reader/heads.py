@@ -33,6 +33,8 @@ from ringlog_schemas import by_fingerprint
 
 NAMES_MAX = 64
 """Most distinct names of tables and topics per batch. Records with further names are decoded one by one."""
+EPOCH_FIELD = ("epoch", "long")
+"""(name, kind) of the last field. Schemas with another one are not read here."""
 FIRST_FIELDS = (
     ("stream_id", "fixed"),
     ("generation", "long"),
@@ -221,12 +223,12 @@ def head_of(row: CdcRow, offset: int, value: bytes) -> RowHead:
 
 @cache
 def known_headers() -> tuple[bytes, ...]:
-    """Return the record headers of all known schemas whose leading fields are ``FIRST_FIELDS``."""
+    """Return the record headers of all known schemas that start with ``FIRST_FIELDS`` and end with the epoch."""
     found = []
     for fingerprint, schema in sorted(by_fingerprint().items()):
         if schema.full_name == CDC_ROW:
             fields = [(field["name"], _kind(field["type"])) for field in schema.json["fields"]]
-            if tuple(fields[: len(FIRST_FIELDS)]) == FIRST_FIELDS:
+            if (*fields[: len(FIRST_FIELDS)], fields[-1]) == (*FIRST_FIELDS, EPOCH_FIELD):
                 found.append(header(fingerprint))
     return tuple(found)
 

@@ -110,10 +110,10 @@ def test_a_lost_lake_is_not_created_again(spark: SparkSession, tmp_path: Path) -
     def add(number: int, to: Lake | None = None, table_id: str = "first") -> None:
         found = row(source_offset=number)
         rows = spark.createDataFrame(
-            [("shop.people", found.generation, -5, bytearray(encode_cdc_row(found)))],
-            "table string, generation bigint, token bigint, value binary",
+            [("shop.people", found.generation, -5, 0, bytearray(encode_cdc_row(found)))],
+            "table string, generation bigint, token bigint, epoch bigint, value binary",
         )
-        (to or lake()).add(rows, LakeCommit(number, {}), {"shop.people": FIELDS}, {"shop.people": table_id})
+        (to or lake()).add(rows, LakeCommit(number, {}), {"shop.people": [FIELDS]}, {"shop.people": table_id})
 
     with raises_code(CdcError, "lake_lost"):
         lake().check_signed()
@@ -157,7 +157,7 @@ def test_a_reader_of_one_generation_and_stream_opens_only_its_files(spark: Spark
     ]
     values = spark.createDataFrame([(encode_cdc_row(one),) for one in rows], "value binary")
     lake = Lake(DeltaTables(spark, "a"), Identity("c", "w", "a", str(tmp_path)), rows_per_file=50)
-    lake.add(values.mapInArrow(heads, HEADS_TYPE), LakeCommit(0, {}), {"shop.people": FIELDS}, {})
+    lake.add(values.mapInArrow(heads, HEADS_TYPE), LakeCommit(0, {}), {"shop.people": [FIELDS]}, {})
     path = str(tmp_path / "shop" / "people_scylla_cdc_log")
     whole = spark.read.format("delta").load(path)
     of_old = whole.where(f"`cdc$generation` = {old}")

@@ -39,7 +39,7 @@ from ringlog_cdc.columnar.routing import CODES, KNOWN, ROUTED, SKIPPED
 from ringlog_cdc.driver.recovery import Index, without
 from ringlog_cdc.driver.writer import Writer
 from ringlog_cdc.errors import StopRequested
-from ringlog_cdc.lake.columns import TableFields, fields_of, ids_of
+from ringlog_cdc.lake.columns import Versions, all_versions, ids_of, versions_in
 from ringlog_cdc.lake.sink import KEPT, KEPT_TYPE, Lake, with_heads
 from ringlog_cdc.plan.decisions import context_of, table_of
 from ringlog_cdc.plan.plan import FIRST, OffsetRange, PartitionFacts, PlanEntry, next_limit
@@ -117,6 +117,7 @@ class BatchRunner:
         self._images = images
         self._index = index
         self._lake = lake
+        self._read_by: tuple[Any, Any, Versions] | None = None
         self._all_small = True
         self._done = 0
         self._began = self._report_at = self._writing_said = 0.0
@@ -255,7 +256,14 @@ class BatchRunner:
         settings = self._settings
         ttl = settings.image_ttl_s * 1_000_000
         context = context_of(state, settings.source_topic, self._partitions, settings.row_bytes_max, ttl)
-        return context if self._lake is None else context | {"columns": fields_of(state)}
+        return context if self._lake is None else context | {"columns": self._versions(state)}
+
+    def _versions(self, state: ClusterState) -> Versions:
+        """Return the table versions that can read the rows of a part. The last result is reused for the same tables."""
+        tables = state.tables, state.table_lives
+        if self._read_by is None or self._read_by[0] is not tables[0] or self._read_by[1] is not tables[1]:
+            self._read_by = *tables, all_versions(versions_in(state), sorted({*state.tables, *state.table_lives}))
+        return self._read_by[2]
 
     # ------------------------------------------------------------------------------------------ execution
 
@@ -323,7 +331,7 @@ class BatchRunner:
         # States and the lake process a part as a whole, so it must not be cut.
         is_lean = self._all_small and images is None and self._lake is None
         out = self._records.of(frame, only_small=is_lean).mapInArrow(function, columns)
-        with self._both_sinks(out, entry, context.get("columns") or fields_of(state)) as out:
+        with self._both_sinks(out, entry, context.get("columns")) as out:
             out.write.format("kafka").options(**options).mode("append").save()
             _add(self._figures, counts.value)
         if images is not None:
@@ -331,10 +339,11 @@ class BatchRunner:
         return of_kind(counts.value, CUT)
 
     @contextmanager
-    def _both_sinks(self, out: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields]) -> Iterator[DataFrame]:
+    def _both_sinks(self, out: DataFrame, entry: PlanEntry, versions: Versions | None) -> Iterator[DataFrame]:
         """Yield the frame for the topic.
 
-        If there is a lake, cache the frame, and append to the lake when the block ends.
+        If there is a lake, cache the frame, and append to the lake when the block ends. A part that was planned without
+        a lake has no ``versions``: those of the state read its rows.
         """
         if self._lake is None:
             yield out
@@ -348,7 +357,7 @@ class BatchRunner:
         try:
             yield kept.drop(*KEPT)
             rows = kept.where(F.col("table").isNotNull()).select(*KEPT, "value")
-            self._lake.append(rows, entry, fields, ends, ids_of(state))
+            self._lake.append(rows, entry, versions or self._versions(state), ends, ids_of(state))
         finally:
             kept.unpersist()
 

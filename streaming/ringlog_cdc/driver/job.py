@@ -53,7 +53,8 @@ from ringlog_cdc.driver.session import (
 from ringlog_cdc.driver.writer import Writer
 from ringlog_cdc.errors import CdcError, PartitionsAdded, StopRequested
 from ringlog_cdc.images.files import FOLDER, ImageFiles
-from ringlog_cdc.lake.opening import open_lake
+from ringlog_cdc.lake.columns import versions_in
+from ringlog_cdc.lake.opening import follow_tables, open_lake
 from ringlog_cdc.plan.agreement import check_agreement, check_images, check_said
 from ringlog_cdc.plan.source_partitioning import Share, shares_of, sources_of
 from ringlog_cdc.plan.store import CLAIM, PlanStore, claim_checkpoint, give_up_claim
@@ -239,7 +240,8 @@ class CdcJob:
             takes_all = self._index.is_made and self._store.head.sequence < 0
         state = client.read_barrier()
         left = None if takes_all else planned
-        self._lake = open_lake(self._session, self.settings, state, left, offsets, self.progress)
+        known = versions_in if self.settings.lake is None else follow_tables(client.replica, self._open)
+        self._lake = open_lake(self._session, self.settings, state, left, offsets, self.progress, known)
 
     def _runner(self, client: Client, images: ImageFolder) -> BatchRunner:
         """Return the callback of ``foreachBatch``. ``Offsets`` serves one thread, so ``is_idle`` has another one."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, decode_cdc_row
 from ringlog_cdc.columnar.mutations import grouped
-from ringlog_cdc.columnar.scan import ByteSpan
+from ringlog_cdc.columnar.scan import NUMBER_BYTES_MAX, ByteSpan, Cursor
 from ringlog_cdc.columnar.words import rows_of
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc_reader.heads import NAMES_MAX, Front, front_of
@@ -55,6 +55,7 @@ class Heads:
         offsets: Source offset.
         timestamps: Microseconds.
         lasts: ``cdc$end_of_batch``.
+        epochs: Epoch of the table version that reads the row. 0: unknown.
     """
 
     tables: pa.Array
@@ -67,6 +68,7 @@ class Heads:
     offsets: I64
     timestamps: I64
     lasts: NDArray[np.bool_]
+    epochs: I64
 
 
 def heads_of(values: pa.Array) -> Heads:
@@ -85,6 +87,7 @@ def heads_in(found: Front, values: pa.Array) -> Heads:
         BadRow: A value is not a CDC row.
     """
     names = [_texts(found, span) for span in found.names]
+    epochs = _last_numbers(found.cursor)
     if not found.cursor.sound.all():
         return _of_rows([decoded(value) for value in values.to_pylist()])
     return Heads(
@@ -99,7 +102,23 @@ def heads_in(found: Front, values: pa.Array) -> Heads:
         offsets=found.source[1],
         timestamps=found.timestamp,
         lasts=found.last,
+        epochs=epochs,
     )
+
+
+def _last_numbers(cursor: Cursor) -> I64:
+    """Return the number at the end of each record: its epoch. Other records become doubtful.
+
+    The byte before the epoch ends an empty array, so it is 0. The bytes of a number, except its last one, are at least
+    0x80.
+    """
+    start = np.maximum(cursor.end - 1, 0)
+    for _ in range(NUMBER_BYTES_MAX):
+        start = start - (cursor.data[np.maximum(start - 1, 0)] >= 0x80)
+    last = Cursor(cursor.data, np.maximum(start, 0), cursor.end)
+    epochs = last.number()
+    cursor.expect(last.sound & (last.at == last.end))
+    return epochs
 
 
 def _texts(found: Front, span: ByteSpan) -> pa.Array:
@@ -142,4 +161,5 @@ def _of_rows(rows: list[CdcRow]) -> Heads:
         offsets=numbers("source_offset"),
         timestamps=numbers("timestamp"),
         lasts=np.array([row.end_of_batch for row in rows], dtype=bool),
+        epochs=numbers("epoch"),
     )

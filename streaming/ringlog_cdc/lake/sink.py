@@ -24,9 +24,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from ringlog.client.cdc.table_versions import TableVersions
 from ringlog.kernel.model.state import ClusterState
 from ringlog_cdc.bulk.arrow import ADDRESSED_TYPE
 from ringlog_cdc.errors import CdcError
+from ringlog_cdc.lake.column_names import ColumnNames, columns_for
 from ringlog_cdc.lake.columns import (
     GENERATION,
     SOURCE_OFFSET,
@@ -34,11 +36,9 @@ from ringlog_cdc.lake.columns import (
     SOURCE_TOPIC,
     TOKEN,
     LakeColumns,
-    TableFields,
-    fields_of,
-    ids_of,
-    left_out,
-    table_of,
+    Versions,
+    all_versions,
+    versions_in,
 )
 from ringlog_cdc.lake.delta import WRITERS, DeltaTables, description_path, log_path, types_of
 from ringlog_cdc.lake.descriptions import Descriptions
@@ -53,12 +53,12 @@ ROWS_PER_FILE = 200_000
 """Rows per file. Larger parts of a table are split by range of generation and token, so each stream is in one file."""
 HEADS_TYPE = (
     "table string, topic string, generation bigint, token bigint, number int, operation int, partition int, "
-    "offset bigint, timestamp bigint, last boolean, value binary"
+    "offset bigint, timestamp bigint, last boolean, epoch bigint, value binary"
 )
 """Spark schema of ``heads``."""
-KEPT = ("table", "generation", "token")
+KEPT = ("table", "generation", "token", "epoch")
 """Columns added for the lake to outgoing records."""
-KEPT_TYPE = f"{ADDRESSED_TYPE}, table string, generation bigint, token bigint"
+KEPT_TYPE = f"{ADDRESSED_TYPE}, table string, generation bigint, token bigint, epoch bigint"
 """Spark schema of outgoing records with these columns."""
 ORDER = (GENERATION, TOKEN, "cdc$timestamp", SOURCE_PARTITION, SOURCE_OFFSET, "cdc$batch_seq_no")
 """Sort order within a file."""
@@ -111,7 +111,12 @@ class Lake:
     """One lake. Call ``append`` from the thread of the batches, ``describe`` from any."""
 
     def __init__(
-        self, delta: DeltaTables, identity: Identity, made: Made | None = None, rows_per_file: int = ROWS_PER_FILE
+        self,
+        delta: DeltaTables,
+        identity: Identity,
+        made: Made | None = None,
+        rows_per_file: int = ROWS_PER_FILE,
+        known: Callable[[ClusterState], TableVersions] = versions_in,
     ) -> None:
         """Open a lake.
 
@@ -120,6 +125,7 @@ class Lake:
             identity: Author of the commits.
             made: Tables that the checkpoint knows to exist.
             rows_per_file: Most rows per file.
+            known: Function from a state to the table versions up to it.
         """
         self.identity = identity
         self._made = made
@@ -127,18 +133,21 @@ class Lake:
         self._rows_per_file = rows_per_file
         self._there: dict[str, dict[str, str] | None] = {}
         self._descriptions = Descriptions(delta, identity.root, identity.cluster_id, self.check_there)
+        self.names = ColumnNames(delta, identity.root, identity.cluster_id, self.check_there)
+        self._known = known
         self._lock = threading.Lock()
 
     def describe(self, state: ClusterState) -> None:
-        """Update generations and streams to the state. Raises CdcError ``lake_lost``."""
+        """Update columns, generations and streams to the state. Raises CdcError ``lake_lost``."""
         with self._lock:
+            self.names.keep(self._known(state), state.tables)
             self._descriptions.keep(state)
 
     def append(
         self,
         rows: DataFrame,
         entry: PlanEntry,
-        fields: Mapping[str, TableFields],
+        versions: Versions,
         told: Positions,
         ids: Mapping[str, str],
     ) -> None:
@@ -147,7 +156,7 @@ class Lake:
         Args:
             rows: Rows with the columns of ``with_heads``.
             entry: The part.
-            fields: Table to the fields that decode its rows.
+            versions: Table versions that read its rows.
             ``told``: Ends of the CDC topic before the part.
             ids: Table to its id.
 
@@ -155,30 +164,32 @@ class Lake:
             CdcError: ``lake_lost``.
         """
         self.check_there()
-        self.add(rows, commit_of(entry, self.identity, told), fields, ids)
+        self.add(rows, commit_of(entry, self.identity, told), versions, ids)
 
-    def add(
-        self, rows: DataFrame, commit: LakeCommit, fields: Mapping[str, TableFields], ids: Mapping[str, str]
-    ) -> dict[str, int]:
+    def add(self, rows: DataFrame, commit: LakeCommit, versions: Versions, ids: Mapping[str, str]) -> dict[str, int]:
         """Add rows of any tables. Return the number of rows by table.
 
         Args:
-            rows: Columns ``table``, ``generation``, ``token`` and ``value``.
+            rows: Columns ``KEPT`` and ``value``.
             commit: Properties of the commits.
-            fields: Table to the fields that decode its rows.
+            versions: Table versions that read the rows.
             ids: Table to its id.
 
         Raises:
             CdcError: ``lake_lost``.
         """
-        counts = {row["table"]: row["count"] for row in rows.groupBy("table").count().collect()}
-        for table, count in sorted(counts.items()):
+        counts: dict[str, dict[int, int]] = {}
+        for row in rows.groupBy("table", "epoch").count().collect():
+            counts.setdefault(row["table"], {})[row["epoch"]] = row["count"]
+        for table, by_epoch in sorted(counts.items()):
             if not self._is_there(table) and self._made is not None:
                 self._made.check(table, ids.get(table, ""))
-            self._add(table, rows.where(F.col("table") == table), count, commit, fields.get(table))
+            first = [*(self._there[table] or {}).items(), *self.names.facts.fields(table)]
+            columns = columns_for(table, by_epoch, versions.get(table, ()), first)
+            self._add(table, rows.where(F.col("table") == table), sum(by_epoch.values()), commit, columns)
             if self._made is not None:
                 self._made.note(table, ids.get(table, ""))
-        return counts
+        return {table: sum(by_epoch.values()) for table, by_epoch in counts.items()}
 
     def _is_there(self, table: str) -> bool:
         """Return True if the lake has the table, and load its columns."""
@@ -187,19 +198,16 @@ class Lake:
             self._there[table] = self.delta.columns(path)
         return self._there[table] is not None
 
-    def _add(self, table: str, rows: DataFrame, count: int, commit: LakeCommit, fields: TableFields | None) -> None:
+    def _add(self, table: str, rows: DataFrame, count: int, commit: LakeCommit, columns: LakeColumns) -> None:
         """Add the rows of one table."""
-        path = log_path(self.identity.root, table)
-        wanted = types_of(from_arrow_schema(LakeColumns(table_of(table, fields)).schema()))
-        columns = LakeColumns(table_of(table, fields), left_out(wanted, self._there[table] or {}))
+        path, schema = log_path(self.identity.root, table), from_arrow_schema(columns.schema())
         files = -(-count // self._rows_per_file)
         rows = rows.repartitionByRange(files, "generation", "token") if files > 1 else rows
-        typed = rows.select("value").mapInArrow(decoder(columns), from_arrow_schema(columns.schema()))
+        typed = rows.select("value", "epoch").mapInArrow(decoder(columns), schema)
         # One file for a small part: many small files make a Delta table slow.
         typed = typed if files > 1 else typed.repartition(1)
         self.delta.append(path, typed.sortWithinPartitions(*ORDER), commit.version, commit.told)
-        added = {name: kind for name, kind in wanted.items() if name not in columns.out}
-        self._there[table] = added | (self._there[table] or {})
+        self._there[table] = types_of(schema) | (self._there[table] or {})
 
     def others(self) -> list[str]:
         """Return the authors of this cluster that used the lake before this checkpoint.
@@ -249,7 +257,7 @@ class Lake:
         path = description_path(self.identity.root, WRITERS)
         self.delta.append(path, self.delta.session.createDataFrame(one), 0, {})
 
-    def fill(self, rows: DataFrame, state: ClusterState) -> dict[str, int]:
+    def fill(self, rows: DataFrame, known: TableVersions, ids: Mapping[str, str]) -> dict[str, int]:
         """Add the rows of the CDC topic that the lake lacks. Return the number of rows by table.
 
         Other authors are closed out first, so none of them can add one of these rows afterwards. Repetitions in
@@ -257,11 +265,11 @@ class Lake:
 
         Args:
             rows: Rows with the columns of ``HEADS_TYPE``.
-            state: Cluster state.
+            known: Table versions, as far back as the log has them.
+            ids: Table to its id.
         """
         found: dict[str, int] = {}
         authors = self.others()
-        fields, ids = fields_of(state), ids_of(state)
         for row in rows.select("table").distinct().collect():
             table = row["table"]
             path = log_path(self.identity.root, table)
@@ -273,7 +281,8 @@ class Lake:
                 keys = [F.col(name).alias(mine) for mine, name in IDENTITY.items()]
                 had = there.select(*keys, F.col(SOURCE_TOPIC).alias("topic"))
                 missing = missing.join(had, ["topic", *IDENTITY], "left_anti")
-            found |= self.add(missing.select(*COLUMNS), LakeCommit(None, {"filled": self.identity.author}), fields, ids)
+            versions, commit = all_versions(known, [table]), LakeCommit(None, {"filled": self.identity.author})
+            found |= self.add(missing.select(*COLUMNS), commit, versions, ids)
         return found
 
     def lacks_from(self, tables: Iterable[str]) -> dict[int, int]:
@@ -291,7 +300,7 @@ class Lake:
 
 
 def with_heads(function: Callable[[Batches], Batches], topic: str) -> Callable[[Batches], Batches]:
-    """Wrap a function of ``ADDRESSED_TYPE`` batches to add table, generation and token of the rows (``KEPT_TYPE``).
+    """Wrap a function of ``ADDRESSED_TYPE`` batches to add table, generation, token and epoch (``KEPT_TYPE``).
 
     Args:
         function: The function.
@@ -304,7 +313,8 @@ def with_heads(function: Callable[[Batches], Batches], topic: str) -> Callable[[
             found = heads_of(batch.column("value").filter(pa.array(is_row)))
             # Index of each row among the rows, and null for letters: ``take`` then returns null for them.
             place = pa.array(np.cumsum(is_row) - 1, mask=~is_row)
-            taken = [pa.array(column).take(place) for column in (found.tables, found.generations, found.tokens)]
+            columns = (found.tables, found.generations, found.tokens, found.epochs)
+            taken = [pa.array(column).take(place) for column in columns]
             yield pa.RecordBatch.from_arrays([*batch.columns, *taken], names=[*batch.schema.names, *KEPT])
 
     return outgoing
@@ -327,6 +337,7 @@ def heads(batches: Batches) -> Batches:
                 pa.array(found.offsets),
                 pa.array(found.timestamps),
                 pa.array(found.lasts),
+                pa.array(found.epochs),
                 values,
             ],
             names=list(COLUMNS),
@@ -344,17 +355,18 @@ COLUMNS = (
     "offset",
     "timestamp",
     "last",
+    "epoch",
     "value",
 )
 """Columns of ``heads``, in order."""
 
 
 def decoder(columns: LakeColumns) -> Callable[[Batches], Batches]:
-    """Return a function from values of one table in the CDC topic to its columns in the lake."""
+    """Return a function from values of one table in the CDC topic, and their epochs, to its columns in the lake."""
 
     def decoded(batches: Batches) -> Batches:
         for batch in batches:
             if batch.num_rows:
-                yield columns.batch(batch.column("value"))
+                yield from columns.batches(batch.column("value"), batch.column("epoch"))
 
     return decoded

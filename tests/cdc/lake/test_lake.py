@@ -10,7 +10,8 @@ import pytest
 
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
 from ringlog_cdc.errors import CdcError, ChainBroken
-from ringlog_cdc.lake.columns import LakeColumns, left_out, table_of
+from ringlog_cdc.lake.column_names import columns_to_omit, current_names
+from ringlog_cdc.lake.columns import LakeColumns, TableFields, table_of
 from ringlog_cdc.lake.delta import description_path, log_path
 from ringlog_cdc.lake.heads import BadRow, heads_of
 from ringlog_cdc.lake.identity import (
@@ -28,7 +29,7 @@ from ringlog_cdc.lake.sink import KEPT, with_heads
 from tests.refusals import raises_code
 
 CLUSTER = str(uuid.UUID(int=1))
-FIELDS = ([["id", "bigint"], ["name", "text"], ["tags", "set<text>"]], ["id"], [])
+FIELDS = (1, [["id", "bigint"], ["name", "text"], ["tags", "set<text>"]], ["id"], [])
 
 
 def row(**changes: object) -> CdcRow:
@@ -54,6 +55,13 @@ def row(**changes: object) -> CdcRow:
         "deleted_elements": (),
     }
     return CdcRow(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def decoded(fields: TableFields | None, rows: pa.Array, out: frozenset[str] = frozenset()) -> pa.RecordBatch:
+    """Return the batch of rows that one version reads."""
+    columns = LakeColumns(((table_of("shop.people", fields), out),), {0: 0, 7: 0})
+    (batch,) = columns.batches(rows, pa.array(heads_of(rows).epochs))
+    return batch
 
 
 def encoded(*rows: CdcRow) -> pa.Array:
@@ -109,15 +117,44 @@ def test_paths_of_tables_and_descriptions() -> None:
 
 
 def test_columns_delta_cannot_store_are_omitted() -> None:
-    assert left_out({"a": "int", "b": "string"}, {}) == frozenset()
-    assert left_out({"a": "int"}, {"a": "int", "gone": "string"}) == frozenset()
-    assert left_out({"a": "int"}, {"a": "string"}) == {"a"}
-    assert left_out({"a": "int", "A": "int"}, {}) == {"A"}
-    assert left_out({"a": "int", "A": "int"}, {"a": "int"}) == {"A"}
+    def omitted(columns: dict[str, str], first: dict[str, str]) -> frozenset[str]:
+        table = table_of("shop.people", (1, [["id", "bigint"], *columns.items()], ["id"], []))
+        return columns_to_omit([table], first.items())[0]
+
+    assert omitted({"a": "int", "b": "text"}, {}) == frozenset()
+    assert omitted({"a": "int"}, {"a": "int", "gone": "string"}) == frozenset()
+    assert omitted({"a": "int"}, {"a": "string"}) == {"a"}
+    of_upper = {"A", "cdc$deleted_A"}
+    assert omitted({"a": "int", "A": "int"}, {}) == of_upper
+    assert omitted({"a": "int", "A": "int"}, {"a": "int"}) == of_upper
+    assert omitted({"A": "int"}, {"a": "int"}) == {"A"}
+    # The removed elements of ``x`` and the deletion of ``elements_x`` have the same name.
+    assert omitted({"x": "set<int>", "elements_x": "int"}, {}) == {"cdc$deleted_elements_x"}
+
+
+def test_a_view_has_the_current_names() -> None:
+    def period(column: str, name: str, begin: int, end: int | None) -> dict[str, object]:
+        return {"table_id": "t", "column": column, "name": name, "from_epoch": begin, "until_epoch": end}
+
+    columns = ["id", "note", "cdc$deleted_note", "cdc$deleted_elements_note", "price", "price@9", "cdc$deleted_price"]
+    rows = [period("id", "id", 1, None), period("note", "note", 1, 5), period("price", "price", 1, 9)]
+    rows += [period("note", "memo", 5, None), period("price@9", "price", 9, None)]
+    assert list(current_names(rows, columns).values()) == [
+        "id",
+        "memo",
+        "cdc$deleted_memo",
+        "cdc$deleted_elements_memo",
+        "price@dropped",
+        "price",
+        "cdc$deleted_price@dropped",
+    ]
+    dropped = [{**row, "until_epoch": row["until_epoch"] or 12} for row in rows]
+    assert current_names(dropped, columns) == current_names(rows, columns)
+    assert current_names([], columns) == {name: name for name in columns}
 
 
 def test_a_row_has_log_columns_and_its_origin() -> None:
-    batch = LakeColumns(table_of("shop.people", FIELDS)).batch(encoded(row(), row(deleted=("tags",))))
+    batch = decoded(FIELDS, encoded(row(), row(deleted=("tags",))))
     first, second = batch.to_pylist()
     assert (first["id"], first["name"], first["tags"], first["cdc$deleted_tags"]) == (7, "Ada", None, None)
     assert second["cdc$deleted_tags"] is True
@@ -129,9 +166,8 @@ def test_a_row_has_log_columns_and_its_origin() -> None:
 def test_values_of_omitted_columns_keep_their_log_encoding() -> None:
     out = frozenset({"name", "cdc$deleted_name", "cdc$deleted_elements_tags"})
     taken = DeletedElements("tags", (b"x", b"\xff"))
-    batch = LakeColumns(table_of("shop.people", FIELDS), out).batch(
-        encoded(row(), row(cells=(), deleted=("name",)), row(deleted_elements=(taken,), cells=()))
-    )
+    rows = encoded(row(), row(cells=(), deleted=("name",)), row(deleted_elements=(taken,), cells=()))
+    batch = decoded(FIELDS, rows, out)
     assert "name" not in batch.schema.names
     found = [dict(line["cdc$undecoded"]) for line in batch.to_pylist()]
     assert found == [{"name": b"Ada"}, {"cdc$deleted_name": b"\1"}, {"cdc$deleted_elements_tags": b"78,ff"}]
@@ -139,14 +175,14 @@ def test_values_of_omitted_columns_keep_their_log_encoding() -> None:
 
 def test_a_value_without_a_column_is_undecoded() -> None:
     odd = row(cells=(Cell("nosuchcol", b"!"), Cell("name", b"Ada")), deleted=("gone",), epoch=7)
-    first, second = LakeColumns(table_of("shop.people", FIELDS)).batch(encoded(odd, row())).to_pylist()
+    first, second = decoded(FIELDS, encoded(odd, row())).to_pylist()
     assert (first["name"], first["cdc$epoch"]) == ("Ada", 7)
     assert dict(first["cdc$undecoded"]) == {"nosuchcol": b"!", "cdc$deleted_gone": b"\1"}
     assert (second["cdc$undecoded"], second["cdc$epoch"]) == (None, None)
 
 
 def test_a_row_of_a_pruned_table_keeps_all_fields() -> None:
-    batch = LakeColumns(table_of("shop.people", None)).batch(encoded(row(clustering_key=(b"c",))))
+    batch = decoded(None, encoded(row(clustering_key=(b"c",))))
     assert dict(batch.to_pylist()[0]["cdc$undecoded"]) == {
         "partition_0": (7).to_bytes(8, "big"),
         "clustering_0": b"c",
@@ -158,12 +194,15 @@ def test_heads_match_the_rows() -> None:
     rows = [
         row(),
         row(ttl=70_000, batch_seq_no=300, mutation_id=str(uuid.uuid4()), keyspace="a", table="b" * 40),
-        row(end_of_batch=False),
+        row(end_of_batch=False, epoch=3),
         row(stream_id=b"\x7f" + bytes(15), source_partition=0, source_offset=0, timestamp=-1, generation=2**62),
+        row(epoch=64, deleted_elements=(DeletedElements("tags", (b"\xff" * 9,)),)),
+        row(epoch=2**62),
     ]
     found = heads_of(pa.array([encode_cdc_row(one) for one in rows], pa.binary()))
     assert found.tables.to_pylist() == [f"{one.keyspace}.{one.table}" for one in rows]
-    assert found.topics.to_pylist() == ["c.mutations"] * 4
+    assert found.topics.to_pylist() == ["c.mutations"] * len(rows)
+    assert found.epochs.tolist() == [one.epoch for one in rows]
     assert found.tokens.tolist() == [int.from_bytes(one.stream_id[:8], "big", signed=True) for one in rows]
     assert found.generations.tolist() == [one.generation for one in rows]
     assert found.numbers.tolist() == [one.batch_seq_no for one in rows]
@@ -181,16 +220,16 @@ def test_invalid_rows_are_refused() -> None:
 
 
 def test_rows_have_sort_columns_and_letters_have_none() -> None:
-    rows = [row(), row(stream_id=b"\x7f" + bytes(15), generation=5, keyspace="a")]
+    rows = [row(), row(stream_id=b"\x7f" + bytes(15), generation=5, keyspace="a", epoch=8)]
     values = [b"a letter", *encoded(*rows).to_pylist(), b""]
     topics = ["letters", "rows", "rows", "letters"]
     batch = pa.record_batch({"topic": topics, "value": pa.array(values, pa.binary())})
     (found,) = with_heads(lambda batches: batches, "rows")([batch])
     assert found.select(["topic", "value"]).equals(batch)
     lines = [tuple(line[name] for name in KEPT) for line in found.to_pylist()]
-    none = (None, None, None)
+    none = (None, None, None, None)
     tokens = [int.from_bytes(one.stream_id[:8], "big", signed=True) for one in rows]
-    assert lines == [none, ("shop.people", 1_000, tokens[0]), ("a.people", 5, tokens[1]), none]
+    assert lines == [none, ("shop.people", 1_000, tokens[0], 0), ("a.people", 5, tokens[1], 8), none]
     (only,) = with_heads(lambda batches: batches, "nowhere")([batch])
     assert only.column("token").null_count == 4
 

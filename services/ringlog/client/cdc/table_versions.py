@@ -147,10 +147,19 @@ class TableVersions:
             found = ((name, versions[-1][1]) for name, versions in sorted(self._versions.items()))
             return {name: table for name, table in found if table is not None}
 
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all tables that are known, also of dropped ones."""
+        with self._lock:
+            return tuple(sorted(self._versions))
+
+    def history(self, name: str) -> tuple[Version, ...]:
+        """Return every version of every table that ever had the name, and the drops, oldest first."""
+        with self._lock:
+            return tuple(self._versions.get(name, ()))
+
     def all_of(self, name: str) -> tuple[TableChange, ...]:
         """Return every version of every table that ever had the name, oldest first."""
-        with self._lock:
-            return tuple(table for _, table in self._versions.get(name, ()) if table is not None)
+        return tuple(table for _, table in self.history(name) if table is not None)
 
     def period(self, name: str, table_id: str) -> NamePeriod:
         """Return how long the table with that id had the name. The table must have had it."""
