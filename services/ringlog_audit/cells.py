@@ -1,8 +1,10 @@
 """A comparison of a row of the lake with its row of the CDC topic, by bytes and the lake's column types.
 
 Each value of the topic's row must be in its column or, as bytes, in ``cdc$undecoded``. The row of the lake must have no
-other values. The lake's column type determines how to read the bytes; no schema is used. A text may show a uuid, a
-varint or a text, so each of these readings is accepted. This module shares no code with the writer of the lake.
+other values. The lake's column type determines how to read the bytes. A text may show a uuid, a varint or a text, so
+each of these readings is accepted. The row's table determines which values may be undecoded: those without a column in
+the table or in the lake, those whose column in the lake has another type, and those whose bytes do not fit their type.
+This module shares no code with the writer of the lake.
 
 ======================================  =============================================================================
 the topic's row                         the lake's row
@@ -19,45 +21,123 @@ from __future__ import annotations
 import math
 import struct
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from ringlog.kernel.cql.collections import TypeShape, key_type, log_type, shape_of
+from ringlog.kernel.cql.types import TypeMismatch, deserialize
+from ringlog.kernel.model.tables import Table
 
 DELETED, ELEMENTS, UNDECODED = "cdc$deleted_", "cdc$deleted_elements_", "cdc$undecoded"
 TIMESTAMP_MAX = 2**63 - 1
 DATE_ZERO = 2**31
 FLOATS = {4: ">f", 8: ">d"}
-Keys = tuple[Sequence[str], Sequence[str]]
-"""Names of the columns of the partition key and of the clustering key."""
+ARROW = dict.fromkeys(("ascii", "text", "uuid", "timeuuid", "varint"), "string")
+ARROW |= {"blob": "binary", "boolean": "bool", "tinyint": "int8", "smallint": "int16", "int": "int32"}
+ARROW |= {"bigint": "int64", "time": "int64", "float": "float", "double": "double"}
+ARROW |= {"date": "date32", "timestamp": "timestamp"}
+"""CQL type to the start of the name of its Arrow type."""
 
 
-def says_the_same(row: Mapping[str, Any], there: Mapping[str, Any], keys: Keys | None) -> bool:
+@dataclass(frozen=True, slots=True)
+class TableOfRow:
+    """The table version that reads a row, by the names of columns in rows.
+
+    ``partition``, ``clustering``: key columns. ``kinds``: type of each column in the log. ``taken``: type of the keys
+    of removed elements, by column. ``types``: Arrow types of the lake's columns.
+    """
+
+    partition: tuple[str, ...]
+    clustering: tuple[str, ...]
+    kinds: Mapping[str, str]
+    taken: Mapping[str, str | None]
+    types: Mapping[str, Any]
+
+    @staticmethod
+    def of(table: Table | None, types: Mapping[str, Any]) -> TableOfRow | None:
+        """Return the version ``table`` for a lake with these columns. None if the table is not known."""
+        if table is None:
+            return None
+        stored = dict(table.stored)
+        keys = (tuple(stored.get(name, name) for name in key) for key in (table.partition_key, table.clustering_key))
+        columns = {stored.get(column.name, column.name): column.type for column in table.columns}
+        kinds = {name: log_type(kind) for name, kind in columns.items()}
+        return TableOfRow(*keys, kinds, {name: key_type(kind) for name, kind in columns.items()}, types)
+
+    def must_decode(self, name: str, data: Any) -> bool:
+        """Return True if a value of the row has a type, and the lake has a column of this type for it."""
+        column = self.types.get(name)
+        if column is None:
+            return False
+        if data is True:
+            return name.removeprefix(DELETED) in self.kinds and str(column) == "bool"
+        if isinstance(data, list):
+            kind = self.taken.get(name.removeprefix(ELEMENTS))
+            if not kind or not str(column).startswith("list"):
+                return False
+            return is_column_of(column.value_type, shape_of(kind)) and all(_fits(kind, key) for key in data)
+        kind = self.kinds.get(name)
+        return kind is not None and is_column_of(column, shape_of(kind)) and _fits(kind, data)
+
+
+def _fits(kind: str, data: bytes) -> bool:
+    try:
+        deserialize(kind, data)
+    except TypeMismatch:
+        return False
+    return True
+
+
+def is_column_of(column: Any, shape: TypeShape | None) -> bool:
+    """Return True if an Arrow type is that of a CQL type of the log."""
+    assert shape is not None, "a column of a table has a type"
+    text = str(column)
+    if not shape.parts:
+        return text.startswith(ARROW[shape.name])
+    if shape.has_fields:
+        names = shape.fields or tuple(f"_{number}" for number in range(1, len(shape.parts) + 1))
+        if not text.startswith("struct") or [field.name for field in column] != [*names]:
+            return False
+        return all(is_column_of(field.type, part) for field, part in zip(column, shape.parts, strict=True))
+    if shape.name == "map":
+        inner = (column.key_type, column.item_type) if text.startswith("map") else ()
+    else:
+        inner = (column.value_type,) if text.startswith("list") else ()
+    return len(inner) == len(shape.parts) and all(map(is_column_of, inner, shape.parts))
+
+
+def says_the_same(row: Mapping[str, Any], there: Mapping[str, Any], table: TableOfRow | None) -> bool:
     """Return True if both rows have the same values.
 
-    ``row``: decoded row of the topic. ``there``: row of the lake, Arrow scalars by column. ``keys``: None if not known.
+    ``row``: decoded row of the topic. ``there``: row of the lake, Arrow scalars by column. ``table``: None if not
+    known.
     """
     undecoded = {} if there.get(UNDECODED) is None else dict(there[UNDECODED].as_py() or ())
     named: set[str] = set()
-    for name, data in _expected_cells(row, keys):
+    for name, data in _expected_cells(row, table):
         named.add(name)
         scalar = there.get(name)
         value = None if scalar is None or not scalar.is_valid else scalar
         if name in undecoded:
             if value is not None or bytes(undecoded[name]) != _bytes(data):
                 return False
+            if table is not None and table.must_decode(name, data):
+                return False
         elif value is None or not _holds(value, data):
             return False
     own = {name for name, scalar in there.items() if scalar.is_valid and _is_of_table(name)} | set(undecoded)
-    if keys is None:
+    if table is None:
         own = {name for name in own if name.startswith("cdc$")}  # some of the other columns are key columns
     return own <= named
 
 
-def _expected_cells(row: Mapping[str, Any], keys: Keys | None) -> Iterator[tuple[str, Any]]:
+def _expected_cells(row: Mapping[str, Any], table: TableOfRow | None) -> Iterator[tuple[str, Any]]:
     """Yield the values of a row of the topic by the lake's column: bytes, True, or a list of keys."""
-    if keys is not None:
+    if table is not None:
         for names, prefix, parts in (
-            (keys[0], "partition", row["partition_key"]),
-            (keys[1], "clustering", row["clustering_key"]),
+            (table.partition, "partition", row["partition_key"]),
+            (table.clustering, "clustering", row["clustering_key"]),
         ):
             for place, part in enumerate(parts):
                 if part is not None:

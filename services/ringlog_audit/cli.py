@@ -66,7 +66,7 @@ def audit(
             time.sleep(POLL_S)
             report = prove(topics, expected, lambda _: None)
         if lake is not None:
-            audit_lake(topics, lake, report, say)
+            audit_lake(topics, lake, report, say, archived)
     except AuditError as error:
         fail("audit_impossible", str(error))
     if as_json:

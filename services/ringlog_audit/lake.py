@@ -3,21 +3,23 @@ values.
 
 For each row the audit compares identity and place (source, timestamp, number, stream, generation, time UUID, operation,
 time to live, end of batch) and all values (``ringlog_audit.cells``). Rows that the topic no longer contains are not
-checked. Key column names come from the current schema. So the key values of rows that were decided before the last
-change of their table are not compared.
+checked. The table of a row is the one that had its name at the row's epoch, by the metadata log. If the log does not
+have it, key values are not compared, and any value may be undecoded.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ringlog_audit.cells import Keys, says_the_same
+from ringlog.kernel.model.tables import Table
+from ringlog_audit.cells import TableOfRow, says_the_same
 from ringlog_audit.report import AuditCheck, AuditReport
-from ringlog_audit.rules.tables import as_logged
 from ringlog_audit.sources.delta_log import DeltaFiles, open_lake, tables_in
-from ringlog_audit.sources.topics import AuditError, AuditTopics, Decoder, latest
+from ringlog_audit.sources.topics import AuditError, AuditTopics, Decoder
+from ringlog_audit.writes.history import changes
 
 SUFFIX = "_scylla_cdc_log"
 COLUMNS = (
@@ -35,21 +37,31 @@ COLUMNS = (
 Name = tuple[int, int, int, int]
 
 
-def audit_lake(topics: AuditTopics, address: str, report: AuditReport, say: Callable[[str], None]) -> None:
-    """Add the checks of the lake at ``address`` to the report. Raise AuditError if it cannot be read."""
+def audit_lake(
+    topics: AuditTopics,
+    address: str,
+    report: AuditReport,
+    say: Callable[[str], None],
+    archived: Iterable[bytes] = (),
+) -> None:
+    """Add the checks of the lake at ``address`` to the report. Raise AuditError if it cannot be read.
+
+    ``archived``: records that the metadata log no longer contains.
+    """
     complete = AuditCheck(
         "lake_complete", "each row of the CDC topic is in its table of the lake with the same content"
     )
     once = AuditCheck("lake_once", "the lake contains no row twice")
     nothing_else = AuditCheck("lake_nothing_else", "the lake contains only rows of the CDC topic")
     decoder = Decoder(topics)
-    keys = _keys(topics, decoder)
+    versions = TablesByEpoch(topics, archived)
     wanted, is_whole = _rows_of_topic(topics, decoder)
     seen: set[tuple[str, Name]] = set()
     count = 0
     system, root = open_lake(address)
     for table, path in sorted(tables_in(system, root, SUFFIX).items()):
         files = DeltaFiles(system, path)
+        types = files.types()
         for row, cells in zip(files.rows(COLUMNS), files.scalars(), strict=True):
             count += 1
             name: Name = row[:4]
@@ -59,8 +71,11 @@ def audit_lake(topics: AuditTopics, address: str, report: AuditReport, say: Call
             there = wanted.get((table, name))
             if there is None and is_whole:
                 nothing_else.fail(f"{table} {name}")
-            elif there is not None and not _same(decoder.decode(there), row[4:], cells, keys.get(table)):
-                complete.fail(f"{table} {name} has another content")
+            elif there is not None:
+                logged = decoder.decode(there)
+                known = TableOfRow.of(versions.at(table, logged["epoch"]), types)
+                if not _same(logged, row[4:], cells, known):
+                    complete.fail(f"{table} {name} has another content")
     for table, name in wanted.keys() - seen:
         complete.fail(f"{table} {name} is missing")
     report.counts["lake_rows"] = count
@@ -86,21 +101,27 @@ def _rows_of_topic(topics: AuditTopics, decoder: Decoder) -> tuple[dict[tuple[st
     return found, not any(firsts.values())
 
 
-def _keys(topics: AuditTopics, decoder: Decoder) -> dict[str, tuple[int, Keys]]:
-    """Return, for each table, the epoch of its last change and the names of its key columns."""
-    found: dict[str, tuple[int, Keys]] = {}
-    for key, value in latest(topics, "schema").items():
-        if key.startswith(b"table/"):
-            table = as_logged(decoder.decode(value))
-            own = tuple(table["partition_key"]), tuple(table["clustering_key"])
-            found[f"{table['keyspace']}.{table['name']}"] = table["changed"], own
-    return found
+class TablesByEpoch:
+    """The table of each name at each epoch."""
+
+    def __init__(self, topics: AuditTopics, archived: Iterable[bytes]) -> None:
+        self._versions: dict[str, list[tuple[int, Table | None]]] = {}
+        for _, before, after in changes(topics, archived):
+            if before.tables is not after.tables:
+                for name in {*before.tables, *after.tables}:
+                    if (table := after.tables.get(name)) is not before.tables.get(name):
+                        self._versions.setdefault(name, []).append((after.epoch, table))
+
+    def at(self, name: str, epoch: int) -> Table | None:
+        """Return the table with that name at an epoch. None: there was none, or it is not known."""
+        versions = self._versions.get(name, ())
+        place = bisect_right(versions, epoch, key=lambda version: version[0])
+        return versions[place - 1][1] if place else None
 
 
-def _same(row: dict[str, Any], place: tuple[Any, ...], cells: dict[str, Any], keys: tuple[int, Keys] | None) -> bool:
+def _same(row: dict[str, Any], place: tuple[Any, ...], cells: dict[str, Any], known: TableOfRow | None) -> bool:
     stream, generation, *rest = place
     own = (str(uuid.UUID(bytes=row["time"])), row["operation"], row["ttl"], row["end_of_batch"])
     if (bytes(stream), int(generation), *rest) != (row["stream_id"], row["generation"], *own):
         return False
-    is_now = keys is not None and row["epoch"] >= keys[0]
-    return says_the_same(row, cells, keys[1] if keys is not None and is_now else None)
+    return says_the_same(row, cells, known)

@@ -12,17 +12,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ringlog.kernel.cql.collections import shape_of
 from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.values import Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
-from ringlog_audit.cells import is_value, says_the_same
+from ringlog_audit.cells import TableOfRow, is_column_of, is_value, says_the_same
 from ringlog_cdc_reader.columns import LogColumns, reader_of
 from tests.cdc.test_vectors import COLUMNS, drawn
 from tests.client.cdc.changes import TABLE, row
 
-KEYS = (("p",), ("c",))
 PARTS = {"u": "frozen<udt<a int, at timestamp>>", "y": "tuple<int, text>", "z": "frozen<map<text, timestamp>>"}
 TYPED = LogColumns(replace(TABLE, columns=(*TABLE.columns, *(Column(name, kind) for name, kind in PARTS.items()))))
+
+
+def table_of(columns: LogColumns) -> TableOfRow | None:
+    """Return the table of these columns, in a lake that has all of them."""
+    return TableOfRow.of(columns.table, {field.name: field.type for field in columns.schema()})
+
+
+KEYS = table_of(COLUMNS)
 
 
 def in_lake(found: CdcRow, columns: LogColumns = COLUMNS) -> dict[str, Any]:
@@ -83,14 +91,31 @@ def test_collections_are_compared_by_element() -> None:
     cells = tuple(Cell(name, serialize(PARTS[name], value)) for name, value in values.items())
     found = row(2, values={"m": (("x", 1),)}, deleted_elements=(DeletedElements("m", (b"a", b"b")),))
     found = replace(found, cells=(*found.cells, *cells))
-    there = in_lake(found, TYPED)
-    assert says_the_same(asdict(found), there, KEYS)
+    there, table = in_lake(found, TYPED), table_of(TYPED)
+    assert says_the_same(asdict(found), there, table)
     for name, other in {"u": {"a": 1, "at": 5}, "y": (7, "x"), "z": (("k", -6),)}.items():
         kept = tuple(cell for cell in found.cells if cell.column != name)
         wrong = replace(found, cells=(*kept, Cell(name, serialize(PARTS[name], other))))
-        assert not says_the_same(asdict(wrong), there, KEYS), name
+        assert not says_the_same(asdict(wrong), there, table), name
     for keys in ((b"a",), (b"a", b"c"), ()):
-        assert not says_the_same(asdict(replace(found, deleted_elements=(DeletedElements("m", keys),))), there, KEYS)
+        assert not says_the_same(asdict(replace(found, deleted_elements=(DeletedElements("m", keys),))), there, table)
+
+
+def test_only_values_without_a_column_may_be_undecoded() -> None:
+    found = row(2, values={"v": 7, "m": (("x", 1),)}, deleted=("w",), deleted_elements=(DeletedElements("m", (b"a",)),))
+    found = replace(found, cells=(*found.cells, Cell("u", serialize(PARTS["u"], {"a": 1, "at": 5}))))
+    names = ("c", "v", "m", "u", "cdc$deleted_w", "cdc$deleted_elements_m")
+    whole = {field.name: field.type for field in TYPED.schema()}
+    for name in names:
+        there = in_lake(found, LogColumns(TYPED.table, out=frozenset({name})))
+        types = {field.name: there[field.name].type for field in TYPED.schema() if field.name in there}
+        assert not says_the_same(asdict(found), there, TableOfRow.of(TYPED.table, whole)), name
+        assert says_the_same(asdict(found), there, TableOfRow.of(TYPED.table, types)), "the lake has no such column"
+        other = whole | {name: pa.struct([pa.field("a", pa.int32())])}
+        assert says_the_same(asdict(found), there, TableOfRow.of(TYPED.table, other)), "it has another type"
+        less = replace(TYPED.table, columns=tuple(one for one in TYPED.table.columns if one.name not in name))
+        if name not in ("c", "cdc$deleted_w", "cdc$deleted_elements_m"):
+            assert says_the_same(asdict(found), there, TableOfRow.of(less, whole)), "the table has no such column"
 
 
 @pytest.mark.parametrize(
@@ -111,3 +136,5 @@ def test_scalars(kind: str, data: bytes, wrong: bytes) -> None:
     value = pa.scalar(reader_of(kind)(data), columns.schema().field("x").type)
     assert is_value(value, data)
     assert not is_value(value, wrong)
+    assert is_column_of(value.type, shape_of(kind))
+    assert is_column_of(pa.null(), shape_of(kind)) is False

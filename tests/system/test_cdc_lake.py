@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.refusals import raises_code
-from tests.system.cdc_world import World, until, write
+from tests.system.cdc_world import World, now_us, until, write
 from tests.system.test_cdc_job import run_to_idle, start
 from tests.system.test_cdc_kill import alive, driver, unfinished_plan
 
-from ringlog.kernel.commands.schema.tables import AlterTable
-from ringlog.kernel.values import Column
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.schema.tables import AlterTable, DropTable
+from ringlog.kernel.values import Column, ColumnRename
 from ringlog.operator.fencing import fence
 from ringlog.runtime.context import ClusterContext
 from ringlog.stack import StackInfo
@@ -114,6 +115,42 @@ def test_kills_leave_rows_once(stack: StackInfo, shop: World, spark: SparkSessio
     wrong = twice.withColumn("cdc$source_offset", lit(10**6).cast("bigint"))
     wrong.write.format("delta").mode("append").save(carts)
     audited(shop, lake, {"lake_complete": 3, "lake_once": 3, "lake_nothing_else": 3})
+
+
+def test_earlier_rows_keep_their_columns(stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path) -> None:
+    """The job decides the rows of two table versions in one part, after a column was dropped and one renamed."""
+    from pyspark.sql import functions as F
+
+    from ringlog_cdc.lake.column_names import with_current_names
+
+    lake, checkpoint, note = tmp_path / "lake", tmp_path / "checkpoint", (Cell("note", b"word"),)
+    shop.send(write(f"customer-{n}", n, cells=(Cell("amount", b"\0\0\0\7"), *note)) for n in range(20))
+    shop.apply(SettleVerdicts(now_us() + 1_000))
+    shop.alter(AlterTable("shop", "orders", (), None, None, ("note",), (ColumnRename("amount", "sum"),)))
+    shop.send(write("customer", n, cells=(Cell("sum", b"\0\0\0\5"),)) for n in range(10))
+    run_to_idle(shop, checkpoint, spark, lake=str(lake))
+    log = table_in(spark, lake, "shop/orders_scylla_cdc_log")
+    found = {tuple(row): row["count"] for row in log.groupBy("amount", "note", "cdc$undecoded").count().collect()}
+    assert found == {(7, "word", None, 20): 20, (5, None, None, 10): 10}
+    rows = with_current_names(spark, str(lake), "shop.orders").groupBy("sum", "note").count().collect()
+    assert {tuple(row) for row in rows} == {(7, "word", 20), (5, None, 10)}
+    audited(shop, lake, {"lake_complete": 0, "lake_once": 0, "lake_nothing_else": 0})
+    # The drop happens while no driver runs, and no state has its epoch.
+    dropped = shop.apply(DropTable("shop", "orders"))
+    shop.apply(SettleVerdicts(now_us() + 1_000))
+    run_to_idle(shop, checkpoint, spark, lake=str(lake))
+    periods = table_in(spark, lake, "cdc-columns").where("table = 'shop.orders'").collect()
+    ends = {(row["column"], row["name"]): row["until_epoch"] for row in periods}
+    altered = ends["amount", "amount"]
+    assert ends == dict.fromkeys([("customer",) * 2, ("number",) * 2, ("amount", "sum")], dropped) | {
+        ("amount", "amount"): altered,
+        ("note", "note"): altered,
+    }
+    # The defect that this test guards against: the values are undecoded, although the table had the column.
+    undecoded = F.when(log["note"].isNotNull(), F.create_map(F.lit("note"), F.lit(b"word")))
+    wrong = log.withColumn("cdc$undecoded", undecoded).withColumn("note", F.lit(None).cast("string"))
+    wrong.write.format("delta").mode("overwrite").save(str(lake / "shop/orders_scylla_cdc_log"))
+    audited(shop, lake, {"lake_complete": 20, "lake_once": 0, "lake_nothing_else": 0})
 
 
 def test_a_lost_lake_stops_a_job(stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path) -> None:

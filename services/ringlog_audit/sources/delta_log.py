@@ -81,6 +81,14 @@ class DeltaFiles:
                 for number in range(batch.num_rows):
                     yield {name: batch.column(place)[number] for place, name in enumerate(batch.schema.names)}
 
+    def types(self) -> dict[str, Any]:
+        """Return the Arrow type of each column of any file."""
+        found: dict[str, Any] = {}
+        for path in sorted(self.files):
+            for field in _parquet(self._fs, f"{self._root}/{unquote(path)}").schema_arrow:
+                found.setdefault(field.name, field.type)
+        return found
+
     def _exists(self, path: str) -> bool:
         return bool(self._fs.get_file_info(path).is_file)
 

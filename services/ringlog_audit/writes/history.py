@@ -11,7 +11,7 @@ watermark, the version as of the epoch in the job's plan applies. A dead letter 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -220,15 +220,7 @@ def replayed(topics: AuditTopics, decoder: Decoder, archived: Iterable[bytes] = 
         raise AuditError(f"{topics.name('epochs')} is empty: start the change publisher")
     epoch, state_id = heads[0]["epoch"], heads[0]["state_id"]
     history, state, steps = TableHistory(), EMPTY_STATE, list[LeewayStep]()
-    log = (message.value() or b"" for message in topics.records("metadata"))
-    for data in chain(archived, log):
-        entry = decode_entry(data)
-        folded = fold(state, entry)
-        if folded.outcome.kind is OutcomeKind.HALT:
-            raise AuditError(f"the entry after epoch {state.epoch} needs a later release: {folded.outcome.detail}")
-        before, state = state, folded.state
-        if state is before:
-            continue  # it lost a race, was rejected, or is not an entry of the cluster
+    for entry, before, state in changes(topics, archived):
         history.look(before, state)
         if not steps or state.settings is not before.settings:
             at = entry.at if isinstance(entry, Entry) else 0
@@ -244,6 +236,23 @@ def replayed(topics: AuditTopics, decoder: Decoder, archived: Iterable[bytes] = 
         )
     history.decided = _decided(state, topics.name("mutations"))
     return history, Leeways(tuple(steps), history.settled_from)
+
+
+def changes(topics: AuditTopics, archived: Iterable[bytes]) -> Iterator[tuple[object, ClusterState, ClusterState]]:
+    """Yield (record, state before, state after) for each record of the metadata log that changes the state.
+
+    ``archived``: as in ``replayed``. Raises AuditError for an entry of a later release.
+    """
+    state = EMPTY_STATE
+    log = (message.value() or b"" for message in topics.records("metadata"))
+    for data in chain(archived, log):
+        entry = decode_entry(data)
+        folded = fold(state, entry)
+        if folded.outcome.kind is OutcomeKind.HALT:
+            raise AuditError(f"the entry after epoch {state.epoch} needs a later release: {folded.outcome.detail}")
+        before, state = state, folded.state
+        if state is not before:  # else it lost a race, was rejected, or is not an entry of the cluster
+            yield entry, before, state
 
 
 def _decided(state: ClusterState, source: str) -> dict[int, int]:
