@@ -12,6 +12,8 @@ import fastavro
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from ringlog.runtime.kafka.config import connection
+from ringlog.wire.avro.codec import decode
+from ringlog.wire.errors import WireError
 
 HEADER = 10
 MARKER = b"\xc3\x01"
@@ -139,14 +141,35 @@ class Decoder:
         return str(self.schema(value)["name"])
 
     def decode(self, value: bytes) -> dict[str, Any]:
-        """Return the record. Raise AuditError for bytes that are not a record of the cluster."""
+        """Return the record. Raise AuditError for bytes that are not a record of the cluster, or for trailing bytes."""
         schema, body = self.schema(value), io.BytesIO(value[HEADER:])
         try:
             found = fastavro.schemaless_reader(body, schema, None)
         except Exception as broken:  # for any error that invalid bytes cause
             raise AuditError(f"undecodable record: {type(broken).__name__}: {broken}") from broken
+        if body.tell() != len(value) - HEADER:
+            raise AuditError(f"{len(value) - HEADER - body.tell()} bytes follow the record")
         assert isinstance(found, dict)
         return found
+
+    def breaks_avro(self, value: bytes) -> bool:
+        """Return True if a record breaks a rule of Avro that ``decode`` does not check.
+
+        Examples are a boolean of 2 and an int of more than 32 bits. A record that is encoded again to the same bytes
+        breaks none. Only the others need the check of the wire format.
+        """
+        again = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(again, self.schema(value), self.decode(value))
+            if again.getvalue() == value[HEADER:]:
+                return False
+        except Exception:  # fastavro decodes some values that it does not encode
+            pass
+        try:
+            decode(value)
+        except WireError:
+            return True
+        return False
 
     def schema(self, value: bytes) -> Any:
         """Return the parsed schema of a record. Raise AuditError for bytes that are not a record of the cluster."""

@@ -102,6 +102,8 @@ class MutationsReading:
         value, key, now = message.value() or b"", message.key(), message.timestamp()[1] * 1_000
         compound, wanted, switches = False, None, 0
         try:
+            if self._letters.get(position) == UNREADABLE and self._decoder.breaks_avro(value):
+                raise AuditError("the record breaks the rules of Avro")
             mutation, tail = self._read_head(value)
             version = self._rules.history.read_by(mutation, now, None)
             wanted, switches = self._wanted(mutation, version, now)
@@ -189,6 +191,8 @@ class MutationsReading:
         """
         if position in self._imaged and epoch is None:
             return "", self._imaged[position]
+        if write.refusal == UNREADABLE:
+            return UNREADABLE, None
         try:
             mutation = self._decoder.decode(write.value)
         except AuditError:
