@@ -101,7 +101,7 @@ def is_column_of(column: Any, shape: TypeShape | None) -> bool:
             return False
         return all(is_column_of(field.type, part) for field, part in zip(column, shape.parts, strict=True))
     if shape.name == "map":
-        inner = (column.key_type, column.item_type) if text.startswith("map") else ()
+        inner: tuple[Any, ...] = (column.key_type, column.item_type) if text.startswith("map") else ()
     else:
         inner = (column.value_type,) if text.startswith("list") else ()
     return len(inner) == len(shape.parts) and all(map(is_column_of, inner, shape.parts))

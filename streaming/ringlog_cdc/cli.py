@@ -23,10 +23,16 @@ from ringlog_cdc.topics.sink import ORDER, unfit
 ROW_BYTES_MAX = 2_000_000
 """Limit of ``--row-bytes-max``. The CDC topic accepts records of 2 MiB, and key and header of a row need little."""
 
+PATTERNS_MAX, PATTERN_CHARS_MAX = 100, 200
+"""Limits of ``--lake-table``. The patterns are in each commit of the lake's authors."""
+
 MetricsOption = Annotated[
     int | None, typer.Option(min=0, max=65535, help="Port of the metrics for Prometheus. Default: no metrics.")
 ]
 LakeOption = Annotated[str | None, typer.Option(help="Folder or URL of the Delta tables.")]
+LakeTableOption = Annotated[
+    list[str] | None, typer.Option(help="Table for the lake, or a pattern: shop.*. Repeatable. Default: all.")
+]
 
 KafkaConfigOption = Annotated[Path | None, typer.Option(envvar=VARIABLE, help="Kafka login: a client.properties file.")]
 
@@ -63,6 +69,7 @@ def run(
         Path | None, typer.Option(help="Options of the Kafka producers, from `ringlog cdc grant`.")
     ] = None,
     lake: LakeOption = None,
+    lake_table: LakeTableOption = None,
     stop_when_idle: Annotated[
         bool, typer.Option("--stop-when-idle", help="Stop when all mutations have durable rows.")
     ] = False,
@@ -96,6 +103,7 @@ def run(
         images_anew=images_anew,
         producer=() if producer is None else producer_options(producer),
         lake=lake_root(lake),
+        lake_tables=lake_patterns(lake, lake_table or ()),
     )
     _carry_on(settings, tuple(Path(name) for name in jars.split(",") if name), master, java_options)
 
@@ -148,6 +156,17 @@ def lake_root(given: str | None) -> str | None:
     if given == "":
         raise typer.BadParameter("must be a folder or a URL")
     return given if given is None or "://" in given else str(Path(given).absolute())
+
+
+def lake_patterns(lake: str | None, given: Sequence[str]) -> tuple[str, ...]:
+    """Return the patterns of the lake's tables. Rejects them without a lake, and those that no table can have."""
+    if given and lake is None:
+        raise typer.BadParameter("--lake-table needs --lake")
+    if len(given) > PATTERNS_MAX or any(not 0 < len(one) <= PATTERN_CHARS_MAX or "," in one for one in given):
+        raise typer.BadParameter(
+            f"--lake-table: at most {PATTERNS_MAX} patterns of 1 to {PATTERN_CHARS_MAX} characters, without commas"
+        )
+    return tuple(given)
 
 
 def log_in(bootstrap: str | None, given: Path | None) -> str:

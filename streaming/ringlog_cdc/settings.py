@@ -22,6 +22,7 @@ class JobSettings:
         producer: (name, value) options of the Kafka producers for rows and dead letters, such as credentials that a
             fence can revoke.
         lake: Folder or address for the rows as Delta tables, in addition to the topic.
+        lake_tables: Patterns of the full names of tables that the lake gets, as in a shell. Empty: all tables.
         image_ttl_s: Seconds without a write until a row has no preimage. 0: no limit.
         images_anew: Start without image states if they were lost.
     """
@@ -38,6 +39,7 @@ class JobSettings:
     metrics_port: int | None = None
     producer: tuple[tuple[str, str], ...] = ()
     lake: str | None = None
+    lake_tables: tuple[str, ...] = ()
     image_ttl_s: int = 0
     images_anew: bool = False
 

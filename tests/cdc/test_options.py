@@ -12,7 +12,7 @@ from ringlog.runtime.context import ClusterContext, store_cluster
 from ringlog.runtime.kafka.config import VARIABLE, current
 from ringlog.stack import commands
 from ringlog.stack.layout import StackAddress
-from ringlog_cdc.cli import log_in, producer_options
+from ringlog_cdc.cli import lake_patterns, log_in, producer_options
 from ringlog_cdc.topics.sink import ORDER, sink_options
 
 
@@ -39,6 +39,16 @@ def test_credentials_are_read_as_granted(tmp_path: Path) -> None:
         producer_options(tmp_path)
     with pytest.raises(typer.BadParameter, match="more than 1,048,576 bytes"):
         producer_options(Path("/dev/zero"))
+
+
+def test_tables_of_a_lake_are_checked() -> None:
+    assert lake_patterns(None, ()) == ()
+    assert lake_patterns("/lake", ["shop.*"]) == ("shop.*",)
+    with pytest.raises(typer.BadParameter, match="needs --lake"):
+        lake_patterns(None, ["shop.*"])
+    for wrong in ([""], ["a,b"], ["x" * 201], ["x"] * 101):
+        with pytest.raises(typer.BadParameter, match="at most 100 patterns"):
+            lake_patterns("/lake", wrong)
 
 
 @pytest.mark.parametrize(("name", "value"), sorted(ORDER.items()))

@@ -87,6 +87,7 @@ JOB_CODES: Final = {
     "lake_changed": "The checkpoint writes to another lake.",
     "lake_left_out": "The checkpoint also writes to a lake. Pass --lake.",
     "lake_lost": "The lake, or a table of it, is missing. Restore it, or start a new lake as the message says.",
+    "lake_tables_changed": "The checkpoint writes other tables to its lake. Pass the same --lake-table.",
     "lake_of_another": "The lake belongs to another cluster.",
     "lake_unreadable": "The lake cannot be read. Check that Spark has the jars of Delta.",
     "not_registered": "The log rejected the registration of the writer. The message has the reason.",

@@ -61,7 +61,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "COMMAND": "--kind",
     "OPERATION": "--operation",
     "STAGE": "--stage",
-    "PATTERN": "--participant --submitter",
+    "PATTERN": "--lake-table --participant --submitter",
     "ID": "--request-id",
     "VERSION": "--release",
     "TIME": "--start",

@@ -149,6 +149,13 @@ def open_lake(address: str) -> tuple[Any, str]:
         raise AuditError(f"cannot open {address}: {error}") from error
 
 
+def exists(system: Any, path: str) -> bool:
+    """Return True for a file or folder."""
+    from pyarrow.fs import FileType
+
+    return bool(system.get_file_info(path).type != FileType.NotFound)
+
+
 def tables_in(system: Any, root: str, suffix: str) -> dict[str, str]:
     """Return full name to path of the tables of all keyspaces of a lake."""
     from pyarrow.fs import FileSelector, FileType

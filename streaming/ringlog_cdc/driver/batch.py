@@ -326,7 +326,8 @@ class BatchRunner:
             function = without(function, self._session.sparkContext.broadcast(known), counts)
         function, columns = addressed(function, self._settings.sink_topic, self._settings.letters_topic), ADDRESSED_TYPE
         if self._lake is not None:
-            function, columns = with_heads(function, self._settings.sink_topic), KEPT_TYPE
+            selects = self._lake.identity.selects
+            function, columns = with_heads(function, self._settings.sink_topic, selects), KEPT_TYPE
         options = sink_options(self._settings.bootstrap_servers, self._settings.producer)
         # States and the lake process a part as a whole, so it must not be cut.
         is_lean = self._all_small and images is None and self._lake is None

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ringlog.files import replace_durably
@@ -24,12 +26,22 @@ FILE, FILLED, MADE = "lake.json", "lake.filled", "lake.tables"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A checkpoint as an author in its lake. ``root`` is the lake's folder or address."""
+    """A checkpoint as an author in its lake.
+
+    Attributes:
+        root: The lake's folder or address.
+        tables: Patterns of the tables that the lake gets, separated by commas. Empty: all tables.
+    """
 
     cluster_id: str
     writer: str
     checkpoint: str
     root: str
+    tables: str = ""
+
+    def selects(self, table: str) -> bool:
+        """Return True if the lake gets the rows of a table."""
+        return not self.tables or any(fnmatchcase(table, pattern) for pattern in self.tables.split(","))
 
     @property
     def author(self) -> str:
@@ -42,19 +54,22 @@ def author_prefix(cluster_id: str) -> str:
     return f"ringlog/{cluster_id}/"
 
 
-def identify(checkpoint: Path, cluster_id: str, writer: str, root: str | None) -> Identity | None:
+def identify(
+    checkpoint: Path, cluster_id: str, writer: str, root: str | None, patterns: Iterable[str] = ()
+) -> Identity | None:
     """Return the identity of a checkpoint for the lake ``root``, or None if the job has no lake.
 
-    A checkpoint stays with its lake, because a lake that missed rows would have gaps.
+    A checkpoint stays with its lake and its tables, because a lake that missed rows would have gaps.
 
     Raises:
-        CdcError: ``lake_left_out`` or ``lake_changed``.
+        CdcError: ``lake_left_out``, ``lake_changed`` or ``lake_tables_changed``.
     """
+    tables = ",".join(sorted(set(patterns)))
     path = checkpoint / FILE
     if not path.exists():
         if root is None:
             return None
-        made = Identity(cluster_id, writer, uuid.uuid4().hex, root)
+        made = Identity(cluster_id, writer, uuid.uuid4().hex, root, tables)
         create_if_absent(path, json.dumps(asdict(made), sort_keys=True).encode() + b"\n")
     found = decode_identity(path.read_bytes())
     if root is None:
@@ -70,6 +85,15 @@ def identify(checkpoint: Path, cluster_id: str, writer: str, root: str | None) -
             (
                 f"pass the same --lake again; to switch to another lake, delete {path}: the job then fills the "
                 "new lake from the CDC topic"
+            ),
+        )
+    if found.tables != tables:
+        raise CdcError(
+            "lake_tables_changed",
+            f"this checkpoint writes {found.tables or 'all tables'} to its lake, not {tables or 'all tables'}",
+            (
+                f"pass the same --lake-table again; to change the tables, delete {path}: the job then adds the rows "
+                "that the CDC topic still has of the selected tables"
             ),
         )
     return found

@@ -1,7 +1,7 @@
 """Opening a lake at the start of a job: sign it, fill it from the CDC topic, update its descriptions.
 
 A lake is filled once per checkpoint, before the first batch. A new lake gets everything in the topic. A lake of an
-earlier checkpoint of the same writer lacks at most the rows since that checkpoint's newest commit. Rows of stored but
+earlier checkpoint of the same writer and tables lacks at most the rows since its newest commit. Rows of stored but
 unfinished plan parts are left to these parts. If a filled lake was replaced or has lost a table, the job stops instead
 of starting over: rows in between would be missing without notice.
 
@@ -57,7 +57,7 @@ def open_lake(
         CdcError: The lake is not the checkpoint's, or is unreadable.
         LogError: The metadata log cannot be read.
     """
-    identity = identify(settings.checkpoint, state.cluster_id, settings.writer, settings.lake)
+    identity = identify(settings.checkpoint, state.cluster_id, settings.writer, settings.lake, settings.lake_tables)
     if identity is None:
         return None
     delta, made = DeltaTables(session, identity.author), Made(settings.checkpoint, identity)
@@ -71,9 +71,9 @@ def open_lake(
     else:
         authors = lake.others()
         # Sign before filling, so that a later checkpoint finds this author and closes it out.
-        lake.sign()
+        lake.sign(state.epoch)
         begins, ends = offsets.begins(settings.sink_topic), offsets.ends(settings.sink_topic)
-        told = lake.lacks_from(sorted(state.tables)) if authors else {}
+        told = lake.lacks_from(sorted(state.tables)) if authors and lake.has_same_tables() else {}
         begins |= {partition: max(offset, begins[partition]) for partition, offset in told.items()}
         count = sum(ends.values()) - sum(begins.values())
         say.emit("filling", lake=identity.root, records=count)

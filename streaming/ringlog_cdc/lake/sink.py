@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -215,7 +215,7 @@ class Lake:
         Raises:
             CdcError: ``lake_of_another``.
         """
-        authors = self._authors()
+        authors = sorted({row["author"] for row in self._signed()})
         if any(not name.startswith(author_prefix(self.identity.cluster_id)) for name in authors):
             raise CdcError(
                 "lake_of_another",
@@ -226,8 +226,12 @@ class Lake:
 
     def check_signed(self) -> None:
         """Check that this checkpoint has signed the lake. Raises CdcError ``lake_lost``."""
-        if self.identity.author not in self._authors():
+        if self.identity.author not in {row["author"] for row in self._signed()}:
             raise self._lost()
+
+    def has_same_tables(self) -> bool:
+        """Return True if every author of the lake has the tables of this one."""
+        return {row["tables"] for row in self._signed()} == {self.identity.tables}
 
     def check_there(self) -> None:
         """Check, before each part and at low cost, that the signed lake exists. Raises CdcError ``lake_lost``."""
@@ -247,13 +251,18 @@ class Lake:
             ),
         )
 
-    def _authors(self) -> list[str]:
+    def _signed(self) -> list[Row]:
         there = self.delta.load(description_path(self.identity.root, WRITERS))
-        return [] if there is None else sorted({row["author"] for row in there.select("author").collect()})
+        return [] if there is None else there.collect()
 
-    def sign(self) -> None:
-        """Add this checkpoint to the authors. May be repeated."""
-        one = pa.table({"author": [self.identity.author], "writer": [self.identity.writer]})
+    def sign(self, epoch: int = 0) -> None:
+        """Add this checkpoint to the authors. May be repeated.
+
+        Args:
+            epoch: Epoch of the state. The author with the greatest one is the last.
+        """
+        mine = self.identity
+        one = pa.table({"author": [mine.author], "writer": [mine.writer], "tables": [mine.tables], "epoch": [epoch]})
         path = description_path(self.identity.root, WRITERS)
         self.delta.append(path, self.delta.session.createDataFrame(one), 0, {})
 
@@ -270,8 +279,7 @@ class Lake:
         """
         found: dict[str, int] = {}
         authors = self.others()
-        for row in rows.select("table").distinct().collect():
-            table = row["table"]
+        for table in filter(self.identity.selects, [row["table"] for row in rows.select("table").distinct().collect()]):
             path = log_path(self.identity.root, table)
             for author in authors:
                 self.delta.close_out(path, author)
@@ -299,12 +307,15 @@ class Lake:
         return max(found, key=lambda places: sum(places.values()), default={})
 
 
-def with_heads(function: Callable[[Batches], Batches], topic: str) -> Callable[[Batches], Batches]:
+def with_heads(
+    function: Callable[[Batches], Batches], topic: str, selects: Callable[[str], bool] = bool
+) -> Callable[[Batches], Batches]:
     """Wrap a function of ``ADDRESSED_TYPE`` batches to add table, generation, token and epoch (``KEPT_TYPE``).
 
     Args:
         function: The function.
         topic: Topic of the rows. Records of other topics get nulls.
+        selects: Function that returns True for the tables of the lake. Rows of other tables have no table here.
     """
 
     def outgoing(batches: Batches) -> Batches:
@@ -313,7 +324,9 @@ def with_heads(function: Callable[[Batches], Batches], topic: str) -> Callable[[
             found = heads_of(batch.column("value").filter(pa.array(is_row)))
             # Index of each row among the rows, and null for letters: ``take`` then returns null for them.
             place = pa.array(np.cumsum(is_row) - 1, mask=~is_row)
-            columns = (found.tables, found.generations, found.tokens, found.epochs)
+            named = found.tables.dictionary_encode()
+            kept = pa.array([table if selects(table) else None for table in named.dictionary.to_pylist()], pa.string())
+            columns = (kept.take(named.indices), found.generations, found.tokens, found.epochs)
             taken = [pa.array(column).take(place) for column in columns]
             yield pa.RecordBatch.from_arrays([*batch.columns, *taken], names=[*batch.schema.names, *KEPT])
 

@@ -90,6 +90,20 @@ def test_a_changed_lake_is_refused(tmp_path: Path) -> None:
         identify(tmp_path, CLUSTER, "spark", "/other")
 
 
+def test_changed_tables_of_a_lake_are_refused(tmp_path: Path) -> None:
+    one = identify(tmp_path, CLUSTER, "spark", "/lake", ("shop.*", "ks.t"))
+    assert one == identify(tmp_path, CLUSTER, "spark", "/lake", ("ks.t", "shop.*", "ks.t"))
+    assert one is not None
+    assert [name for name in ("shop.orders", "ks.t", "ks.tt", "Shop.orders") if one.selects(name)] == [
+        "shop.orders",
+        "ks.t",
+    ]
+    for other in ((), ("ks.t",)):
+        with raises_code(CdcError, "lake_tables_changed", match="writes ks.t,shop.* to its lake, not"):
+            identify(tmp_path, CLUSTER, "spark", "/lake", other)
+    assert Identity(CLUSTER, "spark", "c", "/lake").selects("any.table")
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b'{"root": "x"}', b'{"cluster_id":1,"writer":"","checkpoint":"","root":""}']
 )
@@ -232,6 +246,8 @@ def test_rows_have_sort_columns_and_letters_have_none() -> None:
     assert lines == [none, ("shop.people", 1_000, tokens[0], 0), ("a.people", 5, tokens[1], 8), none]
     (only,) = with_heads(lambda batches: batches, "nowhere")([batch])
     assert only.column("token").null_count == 4
+    (some,) = with_heads(lambda batches: batches, "rows", lambda table: table == "a.people")([batch])
+    assert some.column("table").to_pylist() == [None, None, "a.people", None]
 
 
 def test_a_missing_table_is_lost_unless_its_name_is_reused(tmp_path: Path) -> None:
