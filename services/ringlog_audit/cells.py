@@ -2,9 +2,9 @@
 
 Each value of the topic's row must be in its column or, as bytes, in ``cdc$undecoded``. The row of the lake must have no
 other values. The lake's column type determines how to read the bytes. A text may show a uuid, a varint or a text, so
-each of these readings is accepted. The row's table determines which values may be undecoded: those without a column in
-the table or in the lake, those whose column in the lake has another type, and those whose bytes do not fit their type.
-This module shares no code with the writer of the lake.
+each of these readings is accepted. A value may be undecoded if its table version or the lake has no column for it, if
+the column in the lake has another type, or if the bytes do not fit their type. This module shares no code with the
+writer of the lake.
 
 ======================================  =============================================================================
 the topic's row                         the lake's row

@@ -107,7 +107,7 @@ def _rows_of_topic(topics: AuditTopics, decoder: Decoder) -> tuple[dict[tuple[st
 def selection_of(system: Any, root: str) -> Callable[[str], bool]:
     """Return the function that returns True for the tables whose rows the lake must have.
 
-    The last job that signed the lake has selected them. A lake that nobody signed has all tables.
+    The last job that signed the lake has selected them. A lake without authors has all tables.
     """
     path = f"{root.rstrip('/')}/{WRITERS}"
     if not exists(system, f"{path}/_delta_log"):

@@ -16,8 +16,8 @@ column                     type
 
 Invariants:
 
-* Each row is decoded by the version of its table that reads the write (``cdc$epoch``). The columns that get a value
-  therefore do not depend on when the job writes the row, or with which other rows.
+* Each row is decoded by the version of its table that reads the write (``cdc$epoch``). The result does not depend on
+  the time when the job writes the row, nor on the other rows of the part.
 * A column of a Delta table never changes its type or name. Its name is the stored one
   (``ringlog.kernel.schema.stored``), and stays if the column is renamed later. ``ringlog_cdc.lake.column_names`` has
   the names of the table, and decides which column is first if two of them differ in type, or in case only.
