@@ -2,9 +2,9 @@
 
 Each value of the topic's row must be in its column or, as bytes, in ``cdc$undecoded``. The row of the lake must have no
 other values. The lake's column type determines how to read the bytes. A text may show a uuid, a varint or a text, so
-each of these readings is accepted. A value may be undecoded if its table version or the lake has no column for it, if
-the column in the lake has another type, or if the bytes do not fit their type. This module shares no code with the
-writer of the lake.
+each of these readings is accepted. A value may be undecoded if its table version or the lake has no column for it, or
+if the column in the lake has another type. It may also be undecoded if its bytes do not fit their type. This module
+shares no code with the writer of the lake.
 
 ======================================  =============================================================================
 the topic's row                         the lake's row

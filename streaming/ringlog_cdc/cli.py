@@ -29,6 +29,7 @@ PATTERNS_MAX, PATTERN_CHARS_MAX = 100, 200
 MetricsOption = Annotated[
     int | None, typer.Option(min=0, max=65535, help="Port of the metrics for Prometheus. Default: no metrics.")
 ]
+ProducerOption = Annotated[Path | None, typer.Option(help="Options of the Kafka producers, from `ringlog cdc grant`.")]
 LakeOption = Annotated[str | None, typer.Option(help="Folder or URL of the Delta tables.")]
 LakeTableOption = Annotated[
     list[str] | None, typer.Option(help="Table for the lake, or a pattern: shop.*. Repeatable. Default: all.")
@@ -65,9 +66,7 @@ def run(
     java_options: Annotated[
         str, typer.Option(help="Options of the driver's JVM. Example: -XX:TieredStopAtLevel=1, for short runs.")
     ] = "",
-    producer: Annotated[
-        Path | None, typer.Option(help="Options of the Kafka producers, from `ringlog cdc grant`.")
-    ] = None,
+    producer: ProducerOption = None,
     lake: LakeOption = None,
     lake_table: LakeTableOption = None,
     stop_when_idle: Annotated[

@@ -36,7 +36,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ringlog.client.cdc.copies.names import displaced_names
 from ringlog.client.cdc.table_versions import UNKNOWN_EPOCH, TableVersions
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.model.state import ClusterState, in_order
@@ -114,17 +113,6 @@ def table_of(name: str, fields: TableFields | None) -> TableChange:
         version="",
         changed=0,
     )
-
-
-def left_out(wanted: Mapping[str, str], there: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of columns that an existing table cannot take.
-
-    Args:
-        wanted: Wanted columns, name to type.
-        there: Columns of the existing table, name to type.
-    """
-    changed = (name for name in wanted if there.get(name, wanted[name]) != wanted[name])
-    return displaced_names(wanted, there) | frozenset(changed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,6 @@ Positions = Mapping[int, int]
 
 ROWS_PER_FILE = 200_000
 """Rows per file. Larger parts of a table are split by range of generation and token, so each stream is in one file."""
-SMALL_ROWS = 10_000
-"""Rows of a table that one task decodes. More rows are decoded by several tasks, and shuffled into one file."""
 HEADS_TYPE = (
     "table string, topic string, generation bigint, token bigint, number int, operation int, partition int, "
     "offset bigint, timestamp bigint, last boolean, epoch bigint, value binary"
@@ -204,13 +202,10 @@ class Lake:
         """Add the rows of one table."""
         path, schema = log_path(self.identity.root, table), from_arrow_schema(columns.schema())
         files = -(-count // self._rows_per_file)
-        if files > 1:
-            rows = rows.repartitionByRange(files, "generation", "token")
-        elif count <= SMALL_ROWS:
-            rows = rows.coalesce(1)
+        rows = rows.repartitionByRange(files, "generation", "token") if files > 1 else rows
         typed = rows.select("value", "epoch").mapInArrow(decoder(columns), schema)
         # One file for a small part: many small files make a Delta table slow.
-        typed = typed if files > 1 or count <= SMALL_ROWS else typed.repartition(1)
+        typed = typed if files > 1 else typed.repartition(1)
         self.delta.append(path, typed.sortWithinPartitions(*ORDER), commit.version, commit.told)
         self._there[table] = types_of(schema) | (self._there[table] or {})
 

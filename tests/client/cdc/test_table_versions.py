@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
-from ringlog.client.cdc.copies.names import displaced_names, unique_names
+from ringlog.client.cdc.copies.names import unique_names
 from ringlog.client.cdc.table_versions import UNKNOWN_EPOCH, NamePeriod, TableVersions
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.cluster.cluster import Noop
@@ -171,6 +171,3 @@ def test_a_row_without_an_epoch_belongs_to_the_last_table_of_its_name() -> None:
 def test_the_first_of_names_that_differ_in_case_keeps_its_own() -> None:
     assert unique_names(["v", "V", "x", "v$2"]) == {"v": "v", "V": "V$2", "x": "x", "v$2": "v$2$2"}
     assert unique_names(["V", "W"], ["v", "V$2"]) == {"V": "V$3", "W": "W"}
-    assert displaced_names(["a", "A", "b"]) == {"A"}
-    assert displaced_names(["a", "A"], ["A"]) == {"a"}
-    assert displaced_names(["a", "A"], ["a", "A"]) == frozenset()

@@ -1,9 +1,8 @@
-"""Names in stores that ignore case: one rule for the SQLite copy and the lake.
+"""Names in the SQLite copy, which ignores case.
 
-In Ringlog, ``orders`` and ``Orders`` are two tables, or two columns. SQLite and Delta treat them as one. If names
-differ only in case, the first one keeps its name. The order is: names that the store already has, then the order of the
-schema, which only grows. Each store handles the other names in its own way: the SQLite copy renames them
-(``unique_names``), the lake excludes them.
+In Ringlog, ``orders`` and ``Orders`` are two tables, or two columns. SQLite treats them as one. If names differ only in
+case, the first one keeps its name. The order is: names that the store already has, then the order of the schema, which
+only grows. The other names are changed.
 """
 
 from __future__ import annotations
@@ -27,10 +26,3 @@ def unique_names(names: Iterable[str], there: Iterable[str] = ()) -> dict[str, s
         taken.add(own.lower())
         found[name] = own
     return found
-
-
-def displaced_names(names: Iterable[str], there: Iterable[str] = ()) -> frozenset[str]:
-    """Return those of ``names`` that another name displaces. Names in ``there`` keep theirs."""
-    present = frozenset(there)
-    own = unique_names((name for name in names if name not in present), present)
-    return frozenset(name for name, given in own.items() if given != name)
