@@ -60,10 +60,12 @@ class TableOfRow:
         if table is None:
             return None
         stored = dict(table.stored)
-        keys = (tuple(stored.get(name, name) for name in key) for key in (table.partition_key, table.clustering_key))
+        partition = tuple(stored.get(name, name) for name in table.partition_key)
+        clustering = tuple(stored.get(name, name) for name in table.clustering_key)
         columns = {stored.get(column.name, column.name): column.type for column in table.columns}
         kinds = {name: log_type(kind) for name, kind in columns.items()}
-        return TableOfRow(*keys, kinds, {name: key_type(kind) for name, kind in columns.items()}, types)
+        taken = {name: key_type(kind) for name, kind in columns.items()}
+        return TableOfRow(partition, clustering, kinds, taken, types)
 
     def must_decode(self, name: str, data: Any) -> bool:
         """Return True if a value of the row has a type, and the lake has a column of this type for it."""
