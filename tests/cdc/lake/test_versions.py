@@ -255,3 +255,24 @@ def assert_columns(lake: MemoryLake, states: list[ClusterState]) -> None:
         for column in columns:
             place = stored.get(column.name, column.name)
             assert shown_as.get(column.name, place) == place
+
+
+def test_the_epoch_of_an_unseen_drop_comes_from_the_log() -> None:
+    cluster, known = MemoryCluster((START - 10**9,), 10**7), TableVersions()
+    created(cluster)
+    cluster.enter(CreateTable("ks", "t", uuid(1, space=6), (Column("k", "text"),), ("k",), (), CdcOptions(True)))
+    facts = ColumnFacts()
+    assert facts.add(versions_in(cluster.state))
+    assert not facts.add(versions_in(cluster.state))
+    known.begin(cluster.state)
+    before = cluster.state
+    cluster.enter(DropTable("ks", "t"))
+    known.record_step(before, cluster.state)
+    dropped = cluster.state.epoch
+    cluster.enter(SettleVerdicts(START))
+    assert facts.dropped(cluster.state.tables) == ["ks.t"]
+    unseen = ColumnFacts(facts.rows())
+    for found, source, end in ((facts, known, dropped), (unseen, versions_in(cluster.state), cluster.state.epoch)):
+        assert found.add(source)
+        assert [row["until_epoch"] for row in found.rows()] == [end]
+        assert found.dropped(cluster.state.tables) == []
