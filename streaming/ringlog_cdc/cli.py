@@ -16,6 +16,7 @@ from ringlog.runtime.kafka.config import VARIABLE, brokers_of_file, spark_option
 from ringlog.runtime.kafka.properties import BadPropertyLine, read_properties
 from ringlog.runtime.kafka.security import BadKafkaConfig
 from ringlog.stack.commands import kafka_config_of_stack
+from ringlog_cdc.driver.preflight import check_installation
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.topics.sink import ORDER, unfit
@@ -109,13 +110,14 @@ def run(
 
 def _carry_on(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str) -> None:
     """Run the job. Exit with status 1 if it fails."""
-    from ringlog_cdc.driver import job
-    from ringlog_cdc.driver.session import LOCAL, is_submitted
-
     try:
+        check_installation(jars)  # before the import of Spark
+        from ringlog_cdc.driver import program
+        from ringlog_cdc.driver.session import LOCAL, is_submitted
+
         if master is None and not is_submitted():
             master = LOCAL
-        job.run(settings, jars, master or None, java_options)
+        program.run(settings, jars, master or None, java_options)
     except (CdcError, LogError) as error:
         typer.echo(f"ringlog cdc: {error}", err=True)
         raise typer.Exit(1) from error

@@ -13,7 +13,8 @@ from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
 from ringlog.kernel.model.state import Generation
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
-from ringlog_cdc.driver.job import StopSignal, query_failed, run_jobs
+from ringlog_cdc.driver.job import SIGNALLED, query_failed
+from ringlog_cdc.driver.program import StopSignal, run_jobs
 from ringlog_cdc.errors import CdcError, ChainBroken, PartitionsAdded
 from ringlog_cdc.plan.store import CLAIM, PlanStore, claim_checkpoint, give_up_claim
 from ringlog_cdc.protocol.batch import CheckCheckpoint, ClaimCheckpoint, GiveUpClaim, WriteRows, start
@@ -200,6 +201,8 @@ class ScriptedJob:
 
     def __init__(self, ends: Callable[[], None]) -> None:
         self.stopping = threading.Event()
+        self.reasons: list[str] = []
+        self.report_stopping = self.reasons.append
         self.start = lambda: None
         self.wait = ends
         self.stop = self.stopping.set
@@ -220,7 +223,11 @@ def test_added_source_partitions_restart_the_job_until_a_signal() -> None:
         return made[-1]
 
     run_jobs(make, signal)
-    assert len(made) == 3
+    assert [reason.partition(":")[0] for job in made for reason in job.reasons] == [
+        "partitions_added",
+        "partitions_added",
+        SIGNALLED,
+    ]
 
     def grows_and_signals() -> None:
         signal.set()

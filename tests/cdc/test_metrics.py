@@ -6,14 +6,17 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from math import isnan
 from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
 
+from ringlog.log.kafka.lag import Lag, LagView
+from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.trust import TRUST_VARIABLE, UnguardedAddress
 from ringlog_cdc.report.metrics import Metrics
-from ringlog_cdc.report.progress import BatchFigures, BatchProgress
+from ringlog_cdc.report.progress import BatchFigures, BatchProgress, LagReport
 
 
 @pytest.fixture
@@ -44,6 +47,7 @@ def test_batches_add_up_and_gauges_show_the_last_one(metrics: Metrics, tmp_path:
             progress.finished(figures)
         progress.close()
     promised["low"] = 6_000_000
+    metrics.lag(LagView(Lag(12, 4.5, 1)))
     found = scraped(metrics)
     assert found.pop("rows_per_second") == 10
     assert found == {
@@ -54,7 +58,9 @@ def test_batches_add_up_and_gauges_show_the_last_one(metrics: Metrics, tmp_path:
         "skipped_total": 2,
         "batches_total": 2,
         "held_seconds_total": 3,
-        "behind": 0,
+        "behind_offsets": 12,
+        "behind_seconds": 4.5,
+        "behind_unknown_seconds": 0,
         "waiting_seconds": 0,
         "epoch": 8,
         "generation_seconds": 2,
@@ -63,16 +69,49 @@ def test_batches_add_up_and_gauges_show_the_last_one(metrics: Metrics, tmp_path:
     }
 
 
-def test_a_line_has_spark_metrics_of_all_sources(tmp_path: Path) -> None:
+def test_an_unknown_lag_is_never_an_old_value(metrics: Metrics) -> None:
+    since = SystemClock().now_us() - 30_000_000
+    metrics.lag(LagView(Lag(0, 0.0, since), since, "no answer"))
+    found = scraped(metrics)
+    assert isnan(found["behind_offsets"])
+    assert isnan(found["behind_seconds"])
+    assert found["behind_unknown_seconds"] >= 30
+
+
+def logged(path: Path) -> list[dict[str, object]]:
+    """Return the lines without their times."""
+    found = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [{name: value for name, value in line.items() if name != "at"} for line in found]
+
+
+def test_the_line_of_a_batch_has_the_lag_at_its_end(tmp_path: Path) -> None:
+    views = iter([LagView(Lag(12, 3.5, 1)), LagView(Lag(0, 0.0, 1), 7, "no answer")])
     with (tmp_path / "out").open("w") as output:
         progress = BatchProgress(tmp_path / "progress.jsonl", output)
-        progress.finished(BatchFigures(3, rows=10))
-        sources = [{"metrics": {"maxOffsetsBehindLatest": "0"}}, {"metrics": {"maxOffsetsBehindLatest": "12"}}, {}]
-        progress.reported({"batchId": 2, "sources": sources, "durationMs": {}})
-        progress.reported({"batchId": 3, "sources": sources, "durationMs": {"addBatch": 7}})
+        progress.measure(lambda: next(views))
+        for batch in (3, 4):
+            progress.finished(BatchFigures(batch, rows=10))
+            progress.reported({"batchId": 2, "durationMs": {}})
+            progress.reported({"batchId": batch, "durationMs": {"addBatch": 7}})
         progress.close()
-    (line,) = map(json.loads, (tmp_path / "progress.jsonl").read_text().splitlines())
-    assert (line["batch"], line["behind"], line["spark_ms"]) == (3, 12, {"addBatch": 7})
+    known, unknown = logged(tmp_path / "progress.jsonl")
+    assert (known["behind"], known["behind_seconds"], known["spark_ms"]) == (12, 3.5, {"addBatch": 7})
+    assert (unknown["behind"], unknown["behind_seconds"], unknown["behind_unknown_since"]) == (None, None, 7)
+
+
+def test_a_silent_broker_and_a_lag_have_lines(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as output:
+        progress = BatchProgress(tmp_path / "progress.jsonl", output)
+        report = LagReport(progress.emit, "broker:9092", every_s=0)
+        for view in (LagView(Lag(0, 0.0, 1)), LagView(Lag(5, 2.0, 2)), *[LagView(Lag(5, 2.0, 2), 2, "no answer")] * 2):
+            report.observe(view)
+        report.observe(LagView(Lag(9, 8.0, 3)))
+        progress.close()
+    behind, away, unknown, back = logged(tmp_path / "progress.jsonl")
+    assert behind == {"event": "behind", "behind": 5, "behind_seconds": 2.0}
+    assert (away["event"], away["broker"], away["since"], away["why"]) == ("broker_away", "broker:9092", 2, "no answer")
+    assert unknown == {"event": "behind", "behind": None, "behind_seconds": None, "behind_unknown_since": 2}
+    assert (back["event"], back["since"], back["behind"]) == ("broker_answers_again", 2, 9)
 
 
 def test_a_port_in_use_is_an_error(metrics: Metrics) -> None:

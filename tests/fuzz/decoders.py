@@ -50,7 +50,7 @@ EXEMPT = {
     "ringlog_cdc.bulk.image_work.ImageFolder._born": "what the job wrote itself; anything unreadable counts as lost",
     "ringlog_cdc.plan.store.PlanStore.context": "checked by its digest before it is read",
     "operator.views.row_text._meanings": "what an operator typed; what is no JSON is text",
-    "ringlog_cdc.report.progress.Listener.onQueryProgress": "what Spark tells about the job's own query",
+    "ringlog_cdc.report.listener.Listener.onQueryProgress": "what Spark tells about the job's own query",
     "ringlog_schemas.catalogue._schema_in": "the package's own files",
     "ringlog_testing.histories.porcupine.ask": "the answer of a program of the project",
     "wire.avro.binary.RecordCodec.resolve": "reads again what RecordCodec.decode has read",

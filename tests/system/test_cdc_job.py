@@ -269,7 +269,8 @@ def test_a_replay_has_the_same_bytes(shop: World, spark: SparkSession, tmp_path:
 
 
 def test_a_job_reads_new_partitions(shop: World, spark: SparkSession, tmp_path: Path) -> None:
-    from ringlog_cdc.driver.job import CdcJob, StopSignal, run_jobs
+    from ringlog_cdc.driver.job import CdcJob
+    from ringlog_cdc.driver.program import StopSignal, run_jobs
 
     settings = JobSettings(shop.bootstrap, shop.cluster, tmp_path, direct=True, trigger_seconds=0.1)
     stopping = StopSignal()

@@ -11,10 +11,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -27,28 +25,24 @@ from ringlog.files import private_folder
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.log.errors import LogUnavailable, TopicMissing
+from ringlog.log.kafka.lag import LagReader, LagView, LagWatch
 from ringlog.log.kafka.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, describe, topic_ids, verify_topics
 from ringlog.log.opening import start_point_finder
 from ringlog.log.replicas.identity import ClusterIdentityStore
 from ringlog.log.replicas.topic_watch import LOOKUP_TIMEOUT_S, LostTopic, TopicWatch
 from ringlog.runtime.kafka.config import spark_options
-from ringlog.runtime.process import stop_on_signals
 from ringlog.runtime.trust import BadTrustConfig
 from ringlog_cdc.bulk.image_work import ImageFolder
 from ringlog_cdc.definition.image_tables import keeps_images
 from ringlog_cdc.driver.batch import BatchRunner
+from ringlog_cdc.driver.preflight import starting
 from ringlog_cdc.driver.recovery import Index, Indexing
 from ringlog_cdc.driver.session import (
-    SPARK_GONE,
     CheckpointLock,
     check_session,
     check_shared,
-    forward_signals,
-    is_submitted,
     logs_without_shell,
-    open_session,
     prepare_session,
-    shield,
 )
 from ringlog_cdc.driver.writer import Writer
 from ringlog_cdc.errors import CdcError, PartitionsAdded, StopRequested
@@ -57,10 +51,11 @@ from ringlog_cdc.lake.columns import versions_in
 from ringlog_cdc.lake.opening import follow_tables, open_lake
 from ringlog_cdc.plan.agreement import check_agreement, check_images, check_said
 from ringlog_cdc.plan.source_partitioning import Share, shares_of, sources_of
-from ringlog_cdc.plan.store import CLAIM, PlanStore, claim_checkpoint, give_up_claim
+from ringlog_cdc.plan.store import CLAIM, PlanStore, check_claim, claim_checkpoint, give_up_claim, stored_claim
 from ringlog_cdc.protocol.batch import CheckCheckpoint, ClaimCheckpoint, GiveUpClaim, start
+from ringlog_cdc.report.listener import Listener
 from ringlog_cdc.report.metrics import Metrics
-from ringlog_cdc.report.progress import BatchProgress, Listener, Observer, unobserved
+from ringlog_cdc.report.progress import BatchProgress, LagReport, unobserved
 from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.topics.sink import RetentionKeeper
 from ringlog_cdc.topics.source import Offsets
@@ -76,7 +71,10 @@ CONSUMER_OPTIONS = {
     "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),  # a task fetches more only after it has read these
     "kafka.max.poll.records": "5000",
 }
+LAG_WAIT_S = 2.0
+"""Wait of a line for a measurement of the lag, seconds."""
 CAUSED_BY = "Caused by: "
+SIGNALLED = "a signal asked the job to stop"
 USED = (MUTATIONS, CDC, DEAD_LETTERS)
 """Topics whose settings the job depends on, above all that the broker sets the append time of mutations."""
 
@@ -103,6 +101,9 @@ class CdcJob:
         self.settings = settings
         self.stopping = threading.Event() if stopping is None else stopping
         self.metrics_port: int | None = None
+        self.progress = BatchProgress()
+        self._stop_reported = threading.Lock()
+        self._metrics: Metrics | None = None
         self._session = session
         self._name = f"ringlog-cdc-{settings.cluster}-{settings.writer}"
         self._opened: list[Any] = []
@@ -126,7 +127,12 @@ class CdcJob:
         settings.checkpoint.mkdir(parents=True, exist_ok=True)
         prepare_session(self._session)
         try:
-            self._open(CheckpointLock(self._session, settings.checkpoint, self.stopping).release)
+            emit = self.progress.emit
+            self._open(CheckpointLock(self._session, settings.checkpoint, self.stopping, emit).release)
+            claim = stored_claim(settings.checkpoint)
+            if claim is not None:  # the client records its position in the checkpoint
+                check_claim(claim, claim["cluster_id"], settings.writer)
+            starting(emit, "the metadata log to be read")
             client = client_of(settings).start()
             self._open(client.close)
             self._replica = client.replica
@@ -141,6 +147,7 @@ class CdcJob:
                 CheckCheckpoint: lambda effect: self._check(effect.state, client, offsets),
                 GiveUpClaim: lambda _: give_up_claim(settings.checkpoint),
             }
+            starting(emit, f"the registration of the writer {settings.writer}")
             epoch = self.writer.run_steps(start(self.writer.promises), self.stopping)
             self._open(self.writer.stop)
             self._meet_lake(client, offsets)
@@ -149,6 +156,7 @@ class CdcJob:
             self.runner = self._runner(client, images)
             self._open(Listener(self._session, self._name, self.progress.reported).close)
             self._watch_topics()
+            starting(emit, "Spark to start the streaming query")
             self._query = self._begin()
             self.progress.emit(
                 "started",
@@ -222,8 +230,11 @@ class CdcJob:
         if not settings.images_anew:
             check_images(self._files, store)
         admin = admin_client(settings.bootstrap_servers)
+        starting(self.progress.emit, "the settings of the topics to be checked")
         verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED, tend=True)
-        self.progress = BatchProgress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
+        self._metrics = self._served(client)
+        observe = unobserved if self._metrics is None else self._metrics.observe
+        self.progress.record(settings.checkpoint / "progress.jsonl", observe)
         self._open(self.progress.close)
         self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
         self._starts = self._first_offsets(offsets, state, store)
@@ -231,6 +242,7 @@ class CdcJob:
         self._shares = shares_of(sources, settings.max_offsets_per_trigger, sources_of(settings.checkpoint))
         indexing = Indexing(self._index, self._session, settings, offsets, self._starts, self.progress)
         self.writer.driver.handlers |= indexing.handlers
+        self._watch_lag()
         return self._index.is_needed(state, store.head)
 
     def _meet_lake(self, client: Client, offsets: Offsets) -> None:
@@ -263,11 +275,30 @@ class CdcJob:
             self._lake,
         )
 
-    def _observer(self, client: Client) -> Observer:
-        """Return the observer of progress lines: the metrics, if requested."""
+    def _watch_lag(self) -> None:
+        """Measure the lag in a thread, also while a batch runs or the broker is silent."""
+        settings = self.settings
+        report = LagReport(self.progress.emit, settings.bootstrap_servers)
+
+        def positions() -> dict[int, int]:
+            with self.writer.lock:
+                return self._starts | self._store.durable_positions()
+
+        def observe(view: LagView) -> None:
+            report.observe(view)
+            if self._metrics is not None:
+                self._metrics.lag(view)
+
+        watch = LagWatch(lambda: LagReader(settings.bootstrap_servers, settings.source_topic), positions, observe)
+        self.progress.measure(lambda: watch.measured(LAG_WAIT_S))
+        self._open(watch.stop)
+        watch.start()
+
+    def _served(self, client: Client) -> Metrics | None:
+        """Serve the metrics, if requested."""
         port, name = self.settings.metrics_port, self.settings.writer
         if port is None:
-            return unobserved
+            return None
         try:
             metrics = Metrics(port)
         except BadTrustConfig as error:
@@ -283,7 +314,7 @@ class CdcJob:
             lambda: writers.state.writers[name].horizon if name in writers.state.writers else 0,
         )
         self.metrics_port = metrics.port
-        return metrics.observe
+        return metrics
 
     def _first_offsets(self, offsets: Offsets, state: ClusterState, store: PlanStore) -> dict[int, int]:
         """Return the first offset of each source partition for this checkpoint.
@@ -360,6 +391,7 @@ class CdcJob:
             if self._lake is not None:
                 self._lake.describe(self._replica.state)
             if self.settings.stop_when_idle and self.is_idle():
+                self.report_stopping("all mutations are durable")
                 return
 
     def is_idle(self) -> bool:
@@ -374,8 +406,15 @@ class CdcJob:
         batch = self.runner.last_batch
         return batch < 0 or (self.settings.checkpoint / "spark" / "commits" / str(batch)).exists()
 
+    def report_stopping(self, reason: str) -> None:
+        """Write the line that the job stops, once. Then come the end of its batch and the line ``stopped``."""
+        if self._stop_reported.acquire(blocking=False):
+            batch = None if self._query is None or self.runner.idle.is_set() else self.runner.batch
+            self.progress.emit("stopping", reason=reason, batch=batch)
+
     def stop(self) -> None:
         """Finish the current batch, stop the query and release everything. Raise the cause if the job had failed."""
+        self.report_stopping("the job was asked to stop")
         self.stopping.set()
         try:
             if self._query is not None:
@@ -385,6 +424,7 @@ class CdcJob:
                 while self._query.isActive and not self._is_committed() and time.monotonic() < deadline:
                     threading.Event().wait(LOOK_S / 4)
                 self._query.stop()
+                self.progress.emit("stopped", batch=self.runner.last_batch)
                 self._raise_failure()
         finally:
             self._close()
@@ -431,66 +471,3 @@ def query_failed(error: Exception) -> CdcError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     causes = [line.removeprefix(CAUSED_BY) for line in lines if line.startswith(CAUSED_BY)]
     return CdcError("query_failed", causes[-1] if causes else lines[0], "the checkpoint is intact: start the job again")
-
-
-class StopSignal(threading.Event):
-    """A request to stop the program. Setting it also stops the running job."""
-
-    job: CdcJob | None = None
-
-    def set(self) -> None:
-        """Set this event and the job's."""
-        super().set()
-        if (job := self.job) is not None:
-            job.stopping.set()
-
-
-def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str = "") -> None:
-    """Run the job until SIGTERM or SIGINT, or until it is idle. Return after a clean stop, or raise the cause of a
-    failure.
-
-    If partitions are added to the source topic, another job continues on the same session.
-    """
-    stopping = StopSignal()
-    stop_on_signals(stopping)  # before Spark starts: a JVM that is abandoned during its start would stay behind
-    session = open_session(
-        f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options, lake=settings.lake is not None
-    )
-    stop_on_signals(stopping)  # again, because Spark has set its own handler for SIGINT
-    try:
-        if is_submitted():
-            forward_signals(session, stopping.set)
-        else:
-            shield(session)
-        run_jobs(lambda: CdcJob(settings, session), stopping)
-    except SPARK_GONE as error:
-        raise CdcError(
-            "spark_lost", "Spark's JVM has ended", "the checkpoint is intact: start the job again"
-        ) from error
-    finally:
-        with suppress(*SPARK_GONE):
-            session.stop()
-
-
-def run_jobs(make: Callable[[], CdcJob], stopping: StopSignal) -> None:
-    """Run a job to its end. If it ends because partitions were added, run the next one."""
-    while True:
-        job = stopping.job = make()
-        if stopping.is_set():
-            return
-        try:
-            return _until_stopped(job)
-        except PartitionsAdded as added:
-            print(added.message, file=sys.stderr, flush=True)
-
-
-def _until_stopped(job: CdcJob) -> None:
-    """Start a job, wait for its end, and stop it."""
-    try:
-        job.start()
-    except StopRequested:
-        return
-    try:
-        job.wait()
-    finally:
-        job.stop()

@@ -25,6 +25,7 @@ from ringlog.runtime.kafka.config import jvm_options
 from ringlog.stack import java
 from ringlog.stack.java import SPARK, prefer_fitting
 from ringlog_cdc.bulk.arrow_batching import ARROW_RECORDS
+from ringlog_cdc.driver.preflight import Emit, checkpoint_in_use, lock_driver, starting
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.lake import delta
 
@@ -285,31 +286,34 @@ def _jvm(session: SparkSession) -> Any:
 
 
 class CheckpointLock:
-    """An exclusive lock on ``<checkpoint>/lock``.
+    """An exclusive lock on ``<checkpoint>/lock``, and the driver's own lock (``ringlog_cdc.driver.preflight``).
 
-    The JVM holds it, since that process writes and may briefly outlive Python. The operating system releases the lock
-    when the process ends.
+    The JVM holds the first one, since that process writes and may briefly outlive Python. The operating system releases
+    a lock when its process ends.
     """
 
-    def __init__(self, session: SparkSession, checkpoint: Path, stopping: threading.Event) -> None:
+    def __init__(self, session: SparkSession, checkpoint: Path, stopping: threading.Event, emit: Emit) -> None:
+        self._driver = lock_driver(checkpoint, stopping)
         self._path = checkpoint / "lock"
-        self._file = _jvm(session).java.io.RandomAccessFile(str(self._path), "rw")
-        self._lock = self._acquire(stopping)
+        try:
+            self._file = _jvm(session).java.io.RandomAccessFile(str(self._path), "rw")
+            self._lock = self._acquire(stopping, emit)
+        except BaseException:
+            self._driver.close()
+            raise
 
-    def _acquire(self, stopping: threading.Event) -> Any:
+    def _acquire(self, stopping: threading.Event, emit: Emit) -> Any:
         """Wait for the lock. Raises CdcError ``checkpoint_in_use``."""
         waited = 0.0
         while True:
             lock = self._try()
             if lock is not None:
                 return lock
+            if not waited:
+                starting(emit, f"the lock {self._path}, which the JVM of an ended driver may hold for a while")
             if waited >= LOCK_WAIT_S or stopping.is_set():
                 self._file.close()
-                raise CdcError(
-                    "checkpoint_in_use",
-                    f"another driver has locked {self._path}; waited {waited:.0f} s for it",
-                    "stop the other driver: only one driver may use a checkpoint",
-                )
+                raise checkpoint_in_use(self._path, waited)
             stopping.wait(LOCK_LOOK_S)
             waited += LOCK_LOOK_S
 
@@ -327,3 +331,4 @@ class CheckpointLock:
         """Release the lock."""
         self._lock.release()
         self._file.close()
+        self._driver.close()

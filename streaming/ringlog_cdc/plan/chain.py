@@ -69,13 +69,13 @@ class PlanChain:
 
     def durable_positions(self) -> dict[int, int]:
         """Return source partition to the first offset whose row may not be durable yet."""
-        positions: dict[int, int] = {}
+        last: PlanEntry | None = None
         for sequence in sorted(self._entries):
             entry = self._entries[sequence]
             if not self.is_settled(entry):
                 break
-            positions = dict(entry.positions)
-        return positions
+            last = entry
+        return {} if last is None else dict(last.positions)
 
     def is_closing_durable(self) -> bool:
         """Return True if every part before the newest closing is done.

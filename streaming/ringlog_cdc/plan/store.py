@@ -171,12 +171,7 @@ def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partiti
             raise checkpoint_lost(writer)
         is_new = create_if_absent(path, json.dumps(claim, sort_keys=True).encode() + b"\n")
     stored = decode_claim(path.read_bytes())
-    if (stored["cluster_id"], stored["writer"]) != (cluster_id, writer):
-        raise CdcError(
-            "checkpoint_of_another",
-            f"the checkpoint belongs to {path.read_text(encoding='utf-8').strip()}",
-            "pass another --checkpoint, or the cluster and writer that the checkpoint belongs to",
-        )
+    check_claim(stored, cluster_id, writer)
     if stored["cdc_partitions"] != cdc_partitions:
         raise CdcError(
             "partitions_changed",
@@ -187,6 +182,22 @@ def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partiti
             "a stream never changes its partition: create a cluster under another name",
         )
     return is_new
+
+
+def stored_claim(checkpoint: Path) -> dict[str, Any] | None:
+    """Return the claim of a checkpoint, or None for a new one. Raises ChainBroken."""
+    path = checkpoint / CLAIM
+    return decode_claim(path.read_bytes()) if path.exists() else None
+
+
+def check_claim(claim: Mapping[str, Any], cluster_id: str, writer: str) -> None:
+    """Check that a claim is that of this cluster and writer. Raises CdcError ``checkpoint_of_another``."""
+    if (claim["cluster_id"], claim["writer"]) != (cluster_id, writer):
+        raise CdcError(
+            "checkpoint_of_another",
+            f"the checkpoint belongs to {json.dumps(dict(claim), sort_keys=True)}",
+            "pass another --checkpoint, or the cluster and writer that the checkpoint belongs to",
+        )
 
 
 def decode_claim(data: bytes) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """Metrics of the job for Prometheus: the progress lines as counters and gauges at ``/metrics``.
 
-Invariant: the metrics contain nothing but the progress lines, so they agree with ``progress.jsonl``. Counters start at
-zero with each start of the job, as Prometheus expects. ``ringlog.runtime.monitoring.metrics`` has names and meanings.
+Invariant: the metrics contain nothing but the progress lines and the lag, so they agree with ``progress.jsonl``.
+Counters start at zero with each start of the job, as Prometheus expects. ``ringlog.runtime.monitoring.metrics`` has
+names and meanings.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from ringlog.kernel.values import SECOND_US
+from ringlog.log.kafka.lag import LagView
+from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.monitoring.metrics import ALL_METRICS
 from ringlog.runtime.monitoring.scrape import JSON, METRICS, NO_TOKEN, TEXT, HttpAnswer
 from ringlog.runtime.monitoring.server import POLL_S, MetricsServer
@@ -45,7 +49,10 @@ class Metrics:
         self._batches = self._counter("batches")
         self._held = self._counter("held_seconds")
         self._rate = self._gauge("rows_per_second")
-        self._behind = self._gauge("behind")
+        self._behind = self._gauge("behind_offsets")
+        self._behind_seconds = self._gauge("behind_seconds")
+        self._behind_unknown = self._gauge("behind_unknown_seconds")
+        self.lag(LagView())
         self._waiting = self._gauge("waiting_seconds")
         self._epoch = self._gauge("epoch")
         self._generation = self._gauge("generation_seconds")
@@ -94,8 +101,14 @@ class Metrics:
         self._epoch.set(fields["epoch"])
         self._waiting.set(0)
         self._generation.set(self._start / SECOND_US)
-        if fields.get("behind") is not None:
-            self._behind.set(fields["behind"])
+
+    def lag(self, view: LagView) -> None:
+        """Process one measurement of the lag. An unknown value is not a number: NaN."""
+        lag = view.known
+        self._behind.set(math.nan if lag is None else lag.records)
+        self._behind_seconds.set(math.nan if lag is None or lag.seconds is None else lag.seconds)
+        since = view.away_since
+        self._behind_unknown.set(0 if since is None else (SystemClock().now_us() - since) / SECOND_US)
 
     def close(self) -> None:
         """Stop the server."""

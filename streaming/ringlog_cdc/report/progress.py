@@ -1,7 +1,8 @@
 """Progress of the job: one JSON line per event, to standard output and to ``<checkpoint>/progress.jsonl``.
 
 Every line has ``event`` and ``at`` (microseconds). A ``batch`` line combines the job's own counts with Spark's report
-on the same batch. A ``held`` line says why a batch waits, since when, and how the wait ends.
+on the same batch, and with the lag at its end. A ``held`` line says why a batch waits, since when, and how the wait
+ends. A ``behind`` line has the lag while a batch runs.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, TextIO
 
-from pyspark.java_gateway import ensure_callback_server_started
-from pyspark.sql import SparkSession
+from ringlog.kernel.values import SECOND_US
+from ringlog.log.kafka.lag import LagView
 
+LAG_REPORT_S = 10.0
+"""Interval of lines about a lag or a broker that does not answer, seconds."""
 Observer = Callable[[str, Mapping[str, Any]], None]
 """Callback for a line: its event and fields."""
 
@@ -66,22 +69,31 @@ class BatchProgress:
     """Writer of the lines. Thread-safe. A batch has one line.
 
     Args:
-        path: File to append to.
+        path: File to append to. None: ``record`` sets it.
         output: Further output. None: standard output.
         observe: Called with each line.
     """
 
     def __init__(
         self,
-        path: Path,
+        path: Path | None = None,
         output: TextIO | None = None,
-        observe: Observer | None = None,
+        observe: Observer = unobserved,
     ) -> None:
-        self._observe = observe if observe is not None else unobserved
+        self._observe = observe
         self._output = output if output is not None else sys.stdout
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8") if path is not None else None
         self._lock = threading.Lock()
         self._waiting: dict[int, BatchFigures] = {}
+        self._measured: Callable[[], LagView] = LagView
+
+    def record(self, path: Path, observe: Observer) -> None:
+        """Also append the lines to a file from now on, and call ``observe`` with them."""
+        self._file, self._observe = path.open("a", encoding="utf-8"), observe
+
+    def measure(self, measured: Callable[[], LagView]) -> None:
+        """Report the lag of this function in the lines of batches."""
+        self._measured = measured
 
     def emit(self, event: str, **fields: Any) -> None:
         """Write one line."""
@@ -89,7 +101,8 @@ class BatchProgress:
         line = json.dumps({"event": event, "at": time.time_ns() // 1000, **fields}, default=str)
         with self._lock:
             for target in (self._file, self._output):
-                print(line, file=target, flush=True)
+                if target is not None:
+                    print(line, file=target, flush=True)
 
     def finished(self, figures: BatchFigures) -> None:
         """Hold the line of a finished batch until Spark's report arrives."""
@@ -99,68 +112,54 @@ class BatchProgress:
     def close(self) -> None:
         """Write the held lines without Spark's report, and close the file."""
         for batch in sorted(self._waiting):
-            self.emit("batch", **self._waiting.pop(batch).line())
-        self._file.close()
+            self.emit("batch", **self._waiting.pop(batch).line(), **lag_fields(self._measured()))
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def reported(self, progress: Mapping[str, Any]) -> None:
         """Combine Spark's report (JSON of a query's progress) with the batch's counts, and write the line."""
         with self._lock:
             figures = self._waiting.pop(progress["batchId"], None)
-        if figures is None:
-            return
-        metrics = [source.get("metrics") or {} for source in progress["sources"]]
-        behind = [int(found["maxOffsetsBehindLatest"]) for found in metrics if "maxOffsetsBehindLatest" in found]
-        self.emit(
-            "batch",
-            **figures.line(),
-            behind=max(behind, default=None),
-            spark_ms=dict(progress["durationMs"]),
-        )
+        if figures is not None:
+            spark_ms = dict(progress["durationMs"])
+            self.emit("batch", **figures.line(), **lag_fields(self._measured()), spark_ms=spark_ms)
 
 
-class Listener:
-    """Listener of one streaming query's progress, directly in the JVM's interface.
+def lag_fields(view: LagView) -> dict[str, Any]:
+    """Return the fields of a line about the lag.
 
-    PySpark's own listener fetches every number of an event from the JVM one by one, which takes as long as ten thousand
-    rows. This one fetches the event's JSON at once.
+    ``behind``: mutations that are not durable as rows or dead letters. ``behind_seconds``: the age of the oldest one.
+    If the broker does not answer, both are null, and ``behind_unknown_since`` is the time of its last answer.
     """
+    if (lag := view.known) is not None:
+        return {"behind": lag.records, "behind_seconds": lag.seconds}
+    return {"behind": None, "behind_seconds": None, "behind_unknown_since": view.away_since}
 
-    def __init__(self, session: SparkSession, query: str, reported: Callable[[Mapping[str, Any]], None]) -> None:
-        """Register the listener.
 
-        Args:
-            session: Spark session. It may run several queries.
-            query: Name of the query.
-            reported: Called with the progress of each batch.
-        """
-        jvm: Any = session.sparkContext._jvm
-        ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
-        self._query = query
-        self._reported = reported
-        self._listeners: Any = session._jsparkSession.streams()
-        self._listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
-        self._listeners.addListener(self._listener)
+class LagReport:
+    """Reports of a watch as lines: a lag between two batches, and a broker that does not answer."""
 
-    def close(self) -> None:
-        """Remove the listener."""
-        self._listeners.removeListener(self._listener)
+    def __init__(self, emit: Callable[..., None], bootstrap_servers: str, every_s: float = LAG_REPORT_S) -> None:
+        self._emit = emit
+        self._broker = bootstrap_servers
+        self._every_s = every_s
+        self._away_since: int | None = None
+        self._said = time.monotonic()
 
-    def onQueryProgress(self, event: Any) -> None:
-        """Process the progress of a batch."""
-        progress = json.loads(event.progress().json())
-        if progress["name"] == self._query:
-            self._reported(progress)
-
-    def onQueryStarted(self, event: Any) -> None:
-        """Ignore: the job reports its start."""
-
-    def onQueryIdle(self, event: Any) -> None:
-        """Ignore: an idle job reports nothing."""
-
-    def onQueryTerminated(self, event: Any) -> None:
-        """Ignore: the job reports its end."""
-
-    class Java:
-        """Py4J's declaration of the implemented interface."""
-
-        implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
+    def observe(self, view: LagView) -> None:
+        """Process one measurement or failure."""
+        now = time.monotonic()
+        since, self._away_since = self._away_since, view.away_since
+        if view.away_since is not None and since is None:
+            ends = "when the broker answers; the job then continues"
+            self._emit("broker_away", broker=self._broker, since=view.away_since, why=view.why, ends=ends)
+        elif view.away_since is None and since is not None:
+            seconds = round((time.time_ns() // 1000 - since) / SECOND_US, 1)
+            self._emit("broker_answers_again", broker=self._broker, since=since, seconds=seconds, **lag_fields(view))
+        elif now - self._said >= self._every_s and (view.known is None or view.known.records):
+            self._emit("behind", **lag_fields(view))
+        else:
+            return
+        self._said = now
