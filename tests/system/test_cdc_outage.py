@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ from structlog.testing import capture_logs
 from tests.ending import stopping, taking_down
 from tests.plain_stack import plain_stack
 from tests.system.cdc_world import World, founded, founded_shop, until, write
-from tests.system.test_cdc_job import start
+from tests.system.test_cdc_job import lines, start
+from tests.system.test_cdc_lag import served
 
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka.topics import admin_client
@@ -98,6 +100,27 @@ def test_a_job_survives_a_broker_outage(own: Stack, shop: World, tmp_path: Path,
         shop.send([write("after", 2)])
         until(lambda: len(shop.rows()) == 2, "the row after it", job.writer.check)
         job.writer.check()
+
+
+def test_a_frozen_broker_is_reported_and_its_lag_is_unknown(
+    own: Stack, shop: World, tmp_path: Path, spark: SparkSession
+) -> None:
+    broker = own.up("quick").broker_pid
+    with stopping(start(shop, tmp_path, spark, metrics_port=0)) as job:
+        shop.send([write("before", 1)])
+        until(lambda: len(shop.rows()) == 1, "the first row")
+        os.kill(broker, signal.SIGSTOP)
+        try:
+            (away,) = until(lambda: lines(tmp_path, "broker_away"), "the line", job.writer.check)
+            assert away["broker"] == shop.bootstrap
+            assert isinstance(away["since"], int)
+            until(lambda: isnan(served(job)["behind_offsets"]), "the lag to be unknown", job.writer.check)
+            assert served(job)["behind_unknown_seconds"] > 0
+        finally:
+            os.kill(broker, signal.SIGCONT)
+        back = until(lambda: lines(tmp_path, "broker_answers_again"), "the line", job.writer.check)
+        assert back[0]["since"] == away["since"]
+        until(lambda: served(job)["behind_unknown_seconds"] == 0, "the lag to be known", job.writer.check)
 
 
 @pytest.mark.soak("the driver that is asked to stop in the middle of a batch")
