@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import yaml
 from immutables import Map
 
 from ringlog.agents.monitoring.metrics import cluster_samples
@@ -12,6 +13,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.commands.topology.operations import FailOperation
 from ringlog.kernel.model.modes import LogBound, Recovery, TakenSnapshot
 from ringlog.kernel.model.state import CdcWriter, ClusterState
+from ringlog.log.kafka.lag import Lag
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.coordinator.waits import WAITS
 from ringlog.runtime.monitoring.metrics import ALL_METRICS, COORDINATOR
@@ -20,12 +22,13 @@ from ringlog.wire.records import NodeAck
 from tests.kernel.operations.driver import applied, driven
 from tests.kernel.tablets.clusters import factor, migration, started, three_racks, with_table
 from tests.operator.test_waiting import asked
+from tests.tidy.files import ROOT
 
 NOW = 2_000_000_000
 
 
-def shown(state: ClusterState, acks: dict[str, NodeAck]) -> dict[tuple[str, ...], float]:
-    samples = list(cluster_samples(state, acks, NOW, dict.fromkeys(state.nodes, NOW)))
+def shown(state: ClusterState, acks: dict[str, NodeAck], *lags: Lag) -> dict[tuple[str, ...], float]:
+    samples = list(cluster_samples(state, acks, NOW, dict.fromkeys(state.nodes, NOW), lags))
     exposition(samples, {"role": "coordinator"})
     return {(one.name, *one.labels): float(one.value) for one in samples if isinstance(one.value, int | float)}
 
@@ -102,7 +105,7 @@ def test_every_metric_of_the_cluster_is_exported() -> None:
         log_bounds=Map({"archived": LogBound(3, 4), "truncated": LogBound(2, 1)}),
         recoveries=Map({"4": Recovery(4, 0, "ann", "test", (), None, "")}),
     )
-    found = shown(state, {})
+    found = shown(state, {}, Lag(7, 3.5, 0), Lag(2, 9.0, 0), Lag(1, None, 0))
     assert {name for name, *_ in found} == {name for name, one in ALL_METRICS.items() if one.by == COORDINATOR}
     assert found[("ringlog_cluster_nodes", "normal")] == 5
     assert found[("ringlog_cluster_nodes", "joining")] == 1
@@ -110,9 +113,22 @@ def test_every_metric_of_the_cluster_is_exported() -> None:
     assert found[("ringlog_cdc_writers", "live")] == 2
     assert found[("ringlog_cdc_writers", "fenced")] == 1
     assert found[("ringlog_cdc_writers_low_watermark_seconds",)] == 5
+    assert (found[("ringlog_cdc_writers_behind_offsets",)], found[("ringlog_cdc_writers_behind_seconds",)]) == (7, 9)
     assert found[("ringlog_snapshot_epoch",)] == 3, "a mark becomes a snapshot only when it is confirmed"
     assert (found[("ringlog_archive_epoch",)], found[("ringlog_log_begin_epoch",)]) == (3, 2)
     assert found[("ringlog_cluster_in_recovery",)] == 1
+
+
+def test_the_alert_about_a_writer_follows_its_lag_only() -> None:
+    """The low-watermark of a healthy writer stays for as long as its generation."""
+    rules = yaml.safe_load((ROOT / "compose/watch/rules.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+    (expression,) = (rule["expr"] for rule in rules if rule["alert"] == "RinglogWriterBehind")
+    name, limit = expression.split(" > ")
+    writer = CdcWriter("w", "a", 1, NOW, 0, NOW - 86_400_000_000, (), ())
+    state = replace(ClusterState(), writers=Map({"w": writer}))
+    assert shown(state, {}, Lag(0, 0.0, 0))[(name,)] <= float(limit), "healthy and idle for a day"
+    assert (name,) not in shown(state, {}), "unknown"
+    assert shown(state, {}, Lag(1, 901.0, 0))[(name,)] > float(limit), "a stuck or missing job"
 
 
 def test_an_empty_cluster_has_metrics_too() -> None:

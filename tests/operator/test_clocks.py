@@ -12,6 +12,7 @@ import pytest
 from ringlog.kernel.commands.cdc.clock import LowerSettledTime, WithdrawCdcGeneration
 from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter
+from ringlog.log.kafka.lag import Lag
 from ringlog.node.rows.watermark_requests import next_watermark_request
 from ringlog.operator.errors import Refused
 from ringlog.operator.rehearsal.rehearsal import Rehearsal
@@ -19,12 +20,12 @@ from ringlog.operator.views import views
 from ringlog.operator.views.clocks import (
     MINUTE_US,
     clock_lines,
-    lapsed_leases,
     left_ahead,
     lowest_horizon,
     settled_lowering,
     skews,
 )
+from ringlog.operator.views.writer_lag import LATE_S, writers_behind
 from ringlog.protocol.validator.limits import ENDS_AHEAD_MAX_US, WITHDRAWN_AHEAD_MIN_US, too_far_ahead
 from ringlog.runtime.clock import ManualClock
 from tests.cli.known_commands import unknown
@@ -242,11 +243,16 @@ def test_the_validator_protects_active_generations_and_kept_rows(story: Story) -
     assert refused is not None, "a limit raised for new generations removes no rows"
 
 
-def test_a_writer_whose_lease_ended_before_the_newest_writes_is_named(story: Story) -> None:
-    story.say(command="RegisterCdcWriter", writer="w", incarnation="i1")
-    lease = story.now + MINUTE_US
-    assert story.say(command="AdvanceCdcWriter", writer="w", horizon=lease)["outcome"] == "applied"
+def test_a_writer_that_leaves_old_mutations_waiting_is_named(story: Story) -> None:
+    story.say(command="RegisterCdcWriter", writer="w", incarnation="i1", source="shop.mutations")
     state = story.rehearsal.state
-    assert lapsed_leases(state, lease + MINUTE_US) == [] == lapsed_leases(state, None)
-    (line,) = lapsed_leases(state, lease + MINUTE_US + 1)
-    assert line.startswith("CDC writer w is behind")
+    for lag in (Lag(0, 0.0, 0), Lag(9, LATE_S, 0), "the broker does not answer"):
+        assert writers_behind(state, {"w": lag}) == []
+    assert writers_behind(state, {"w": Lag(9, LATE_S + 61, 0)}) == [
+        "CDC writer w is behind: at most 9 mutations, up to 2 min old. Is its job running?"
+    ]
+    assert writers_behind(state, {"w": Lag(9, None, 0)}) == [
+        "CDC writer w is behind: at most 9 mutations, of unknown age. Is its job running?"
+    ]
+    story.say(command="FenceCdcWriter", writer="w", incarnation="i1", positions=[], reason="gone")
+    assert writers_behind(story.rehearsal.state, {"w": Lag(9, LATE_S + 61, 0)}) == []

@@ -30,7 +30,7 @@ def summary_of(state: ClusterState, silent: str = "", now: int = 0, acked: bool 
     acks = acknowledgements(state, 0) if acked else {}
     return _view_of(state, acks, heard, AT_WORK, now) | {
         "clocks": ["clock_skew: an hour", "  a way out"],
-        "lapsed_leases": [],
+        "writers_behind": [],
     }
 
 

@@ -103,7 +103,7 @@ def test_critical_conditions_have_an_alert() -> None:
         "ringlog_certificate_expires_seconds",
         "ringlog_acks_rejected_total",
         "ringlog_clock_seconds",
-        "ringlog_cdc_writers_low_watermark_seconds",
+        "ringlog_cdc_writers_behind_seconds",
     }
 
 

@@ -18,9 +18,10 @@ from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.generations.packed import streams_in
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
+from ringlog.log.kafka.lag import writer_lags
 from ringlog.operator.balancing import last_heard, read_acks
 from ringlog.operator.views import views
-from ringlog.operator.views.clocks import clock_lines, lapsed_leases, seen_until
+from ringlog.operator.views.clocks import clock_lines, seen_until
 from ringlog.operator.views.service import recovery_lines
 from ringlog.operator.views.summary import OK, format_truncation, summary, truncation_view
 from ringlog.operator.views.words import (
@@ -32,6 +33,7 @@ from ringlog.operator.views.words import (
     operation_rows,
     printable,
 )
+from ringlog.operator.views.writer_lag import writers_behind
 from ringlog.operator.views.zones import standing_view, timers_view
 from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.protocol.rebalancer.zone_groups import session_reports
@@ -68,7 +70,7 @@ def status(
     timers = timers_view(state)
     truncation = truncation_view(state)
     whole = _view_of(state, acks.result(), loads.result(), agents, now)
-    whole |= {"clocks": clocks, "lapsed_leases": lapsed_leases(state, seen.result())}
+    whole |= {"clocks": clocks, "writers_behind": writers_behind(state, writer_lags(context.bootstrap, state))}
     whole |= {"zone_timers": timers, "truncation": truncation, "bootstrap": context.bootstrap}
     whole["summary"] = summary(whole, agents, now)
     yield whole

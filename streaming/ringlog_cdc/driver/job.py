@@ -289,10 +289,10 @@ class CdcJob:
             if self._metrics is not None:
                 self._metrics.lag(view)
 
-        watch = LagWatch(lambda: LagReader(settings.bootstrap_servers, settings.source_topic), positions, observe)
-        self.progress.measure(lambda: watch.measured(LAG_WAIT_S))
-        self._open(watch.stop)
-        watch.start()
+        self._lag = LagWatch(lambda: LagReader(settings.bootstrap_servers, settings.source_topic), positions, observe)
+        self.progress.measure(lambda: self._lag.measured(LAG_WAIT_S))
+        self._open(self._lag.stop)
+        self._lag.start()
 
     def _served(self, client: Client) -> Metrics | None:
         """Serve the metrics, if requested."""
@@ -424,6 +424,8 @@ class CdcJob:
                 while self._query.isActive and not self._is_committed() and time.monotonic() < deadline:
                     threading.Event().wait(LOOK_S / 4)
                 self._query.stop()
+                if self._lag.view.known is not None and self.writer.failure is None:
+                    self.writer.report()
                 self.progress.emit("stopped", batch=self.runner.last_batch)
                 self._raise_failure()
         finally:

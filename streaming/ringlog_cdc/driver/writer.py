@@ -14,7 +14,7 @@ from ringlog.protocol.submission.results import AppliedResult, Submitted
 from ringlog.protocol.submission.submission import SubmitCommand
 from ringlog.runtime.draw import SystemDraw
 from ringlog.runtime.logs import get_logger
-from ringlog_cdc.errors import StopRequested
+from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.plan.store import PlanStore
 from ringlog_cdc.protocol.effects import AppendPlan, EndsOf, FirstSince, Locked, OfChain, Wake, Woken
 from ringlog_cdc.protocol.writer import Promises, WriterTimes
@@ -25,6 +25,9 @@ LOOK_S = 0.25
 TIMES = WriterTimes(look=micros(LOOK_S), close_look=micros(1.0), clock_margin=micros(5.0), timeout=micros(30.0))
 SUBMIT_S = 10.0
 """Timeout of one attempt to submit a promise, seconds."""
+
+REPORT_S = 5.0
+"""Wait of a stop for its last report, seconds."""
 
 log = get_logger(__name__)
 Submit = Callable[..., Submitted]
@@ -96,6 +99,23 @@ class Writer:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+
+    def report(self, timeout_s: float = REPORT_S) -> None:
+        """Stop, then report the durable positions, so that the log shows what the writer has left to do.
+
+        A failure leaves earlier positions in the log, and is not an error.
+        """
+        self.stop()
+        over = threading.Event()
+        timer = threading.Timer(timeout_s, over.set)
+        timer.start()
+        self._stops = (over,)
+        try:
+            self.driver.run_steps(self.promises.report())
+        except (CdcError, LogError) as error:
+            log.info("positions_not_reported", writer=self.promises.name, error=str(error))
+        finally:
+            timer.cancel()
 
     def check(self) -> None:
         """Raise the error that ended the thread, if any."""

@@ -267,6 +267,12 @@ class Promises:
             await Barrier(self._times.timeout)
         await Locked(self._unbind)
 
+    async def report(self) -> None:
+        """Report the durable positions once, unless the log has them. The last step of a stopped writer."""
+        mine = self.mine(await Newest())
+        if not has_said(mine, await OfChain(PlanChain.durable_positions)):
+            await self.advance(mine.horizon, mine.low_watermark, ())
+
     async def _unbind(self) -> None:
         """End the effect of a lowering, which is folded by now or void."""
         self._bound = None

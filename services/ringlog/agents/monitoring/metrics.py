@@ -8,7 +8,7 @@ to answering all of it. One thread writes the metrics, any thread may read them.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ringlog.kernel.history import ARCHIVED, TRUNCATED, confirmed_snapshots
@@ -17,6 +17,7 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.service import in_recovery, read_group
 from ringlog.kernel.tablets.mutual_exclusion import transitions
 from ringlog.kernel.values import SECOND_US, Epoch, Micros, NodeId
+from ringlog.log.kafka.lag import Lag
 from ringlog.protocol.coordinator.waits import WAITS, operation_waits, tablet_waits
 from ringlog.runtime.monitoring.metrics import Durations, Sample
 from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, NodeAck
@@ -29,9 +30,11 @@ Acks = Mapping[str, NodeAck]
 
 
 def cluster_samples(
-    state: ClusterState, acks: Acks, now: Micros, heard: Mapping[NodeId, Micros] = NOBODY
+    state: ClusterState, acks: Acks, now: Micros, heard: Mapping[NodeId, Micros] = NOBODY, lags: Sequence[Lag] = ()
 ) -> Iterator[Sample]:
-    """Yield the metrics of ``state``. ``acks``: those that count. ``heard``: the time of each node's last report."""
+    """Yield the metrics of ``state``. ``acks``: those that count. ``heard``: the time of each node's last report.
+    ``lags``: those of live CDC writers.
+    """
     states = Counter(node.state for node in state.nodes.values())
     yield from (Sample("ringlog_cluster_nodes", states[one], (one,)) for one in NODE_STATES)
     present = [node for node in state.nodes.values() if node.state != "left"]
@@ -43,7 +46,7 @@ def cluster_samples(
     yield from _movements(state, acks, now)
     yield from _heard(state, heard)
     yield from _log(state)
-    yield from _writers(state)
+    yield from _writers(state, lags)
 
 
 def _movements(state: ClusterState, acks: Acks, now: Micros) -> Iterator[Sample]:
@@ -86,13 +89,18 @@ def _bound(state: ClusterState, name: str) -> Epoch:
     return 0 if found is None else found.epoch
 
 
-def _writers(state: ClusterState) -> Iterator[Sample]:
+def _writers(state: ClusterState, lags: Sequence[Lag]) -> Iterator[Sample]:
     live = [writer for writer in state.writers.values() if writer.fenced is None]
     yield Sample("ringlog_cdc_writers", len(live), ("live",))
     yield Sample("ringlog_cdc_writers", len(state.writers) - len(live), ("fenced",))
     if live:
         lowest = min(writer.low_watermark for writer in live)
         yield Sample("ringlog_cdc_writers_low_watermark_seconds", lowest / SECOND_US)
+    if lags:
+        yield Sample("ringlog_cdc_writers_behind_offsets", max(one.records for one in lags))
+    ages = [one.seconds for one in lags if one.seconds is not None]
+    if ages:
+        yield Sample("ringlog_cdc_writers_behind_seconds", max(ages))
 
 
 class LatencyMetrics:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from ringlog.agents.maintenance.pruning import PruningThread
+from ringlog.agents.maintenance.writer_lag import WriterLagThread
 from ringlog.agents.monitoring.metrics import cluster_samples
 from ringlog.agents.ports import Acknowledge, Ended
 from ringlog.agents.roles.acks import AcksThread
@@ -38,13 +39,15 @@ class CoordinatorThread(AcksThread):
         self._metrics_lock = threading.Lock()
         self._loads: LoadsReader | None = None
         self._reported_at: dict[NodeId, Micros] = {}
+        self._writer_lag = WriterLagThread(settings.bootstrap_servers, lambda: self.replica.state)
 
     def figures(self) -> Iterator[Sample]:
         """Yield the metrics of the cluster's state, and of ignored acknowledgements."""
         state = self.replica.state
         with self._metrics_lock:
             acks = self._metrics_acks.newest(state)
-        yield from cluster_samples(state, acks, self.clock.now_us(), self._report_times())
+        now, lags = self.clock.now_us(), self._writer_lag.lags
+        yield from cluster_samples(state, acks, now, self._report_times(), lags)
         yield from super().figures()
 
     def run_protocol(self) -> None:
@@ -54,6 +57,7 @@ class CoordinatorThread(AcksThread):
         if self.settings.metrics_port is not None:
             loads = LoadsReader(self.settings.bootstrap_servers, self.settings.cluster, self.check_active)
             self._reported_at, self._loads = report_times(loads.at_end()), loads
+            self._writer_lag.start()
         self.driver.handlers |= {
             DeleteAcks: self._delete_acks,
             PublishedEpoch: lambda _: epochs.newest(),
@@ -67,6 +71,7 @@ class CoordinatorThread(AcksThread):
             self.driver.run_steps(coordinate())
         finally:
             pruning.stop()
+            self._writer_lag.stop()
             epochs.close()
             with self._metrics_lock:
                 if self._loads is not None:

@@ -18,11 +18,13 @@ from ringlog.cli.shared.connection import out
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.generations.expiry import log_retention
+from ringlog.log.kafka.lag import writer_lags
 from ringlog.log.kafka.retention import retention_command, retention_of
 from ringlog.log.kafka.topics import CDC, admin_client, topic_name
 from ringlog.operator.views import views
 from ringlog.operator.views.clocks import clock_lines
 from ringlog.operator.views.words import lifetime, when
+from ringlog.operator.views.writer_lag import format_lag, lag_view
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext, current_cluster
 from ringlog.stack.artifacts import spark_jars
@@ -60,12 +62,16 @@ app.command("import-debezium")(import_debezium)
 def status(context: ClusterContext) -> Iterator[Any]:
     """Show CDC generations and registered writers.
 
-    Writers have their write lease (horizon), and the retention of rows is compared with the tables' ttl.
+    Writers have the mutations that wait for them, by their last report in the log, and their write lease (horizon). The
+    retention of rows is compared with the tables' ttl.
     """
     state = newest(context)
     topic, seconds = topic_name(context.cluster, CDC.suffix), log_retention(state)
     kept = retention_of(admin_client(context.bootstrap), topic)
     found = views.cdc(state) | {"retention": views.retention(kept, seconds)}
+    lags = writer_lags(context.bootstrap, state)
+    for row in found["writers"]:
+        row |= lag_view(lags[row["name"]])
     yield found
     rows: Iterable[tuple[str, ...]] = (
         (row["id"], when(row["timestamp"]), row["status"], str(row["ranges"]), str(row["streams"]))
@@ -79,9 +85,9 @@ def status(context: ClusterContext) -> Iterator[Any]:
     for row in found["writers"]:
         fenced = "" if row["fenced"] is None else f"fenced since epoch {row['fenced']}"
         times = when(row["horizon"]), when(row["low_watermark"])
-        writers.append((row["name"], *times, row["incarnation"], fenced))
+        writers.append((row["name"], format_lag(lags[row["name"]]), *times, row["incarnation"], fenced))
     if writers:
-        show_table(("writer", "write lease", "low-watermark", "incarnation", ""), writers)
+        show_table(("writer", "behind", "write lease", "low-watermark", "incarnation", ""), writers)
     for line in clock_lines(state, SystemClock().now_us(), None):
         out.print(line, markup=False)
     out.print(f"rows: retained {lifetime(kept.ms)} by the topic; the tables require {lifetime(seconds, 1)}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from ringlog.kernel.generations.acceptance import append_time_us
+from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.values import SECOND_US, Micros
 from ringlog.log.errors import LogError, LogUnavailable, TopicMissing
 from ringlog.log.kafka.adapter import reader_config
@@ -119,6 +120,31 @@ class LagReader:
         self._consumer.resume(places)  # a paused partition would stay paused after the next assignment
         self._consumer.unassign()
         return times
+
+
+WRITERS_MAX = 16
+"""CDC writers whose lag is measured at a time."""
+
+
+def writer_lags(bootstrap_servers: str, state: ClusterState) -> dict[str, Lag | str]:
+    """Return the lag of each CDC writer by its positions in the metadata log, or why it is not known.
+
+    A writer reports its positions with each extension of its write lease, and when it stops. So a lag above zero may be
+    the part that a running writer has not reported yet, at most half of ``cdc_horizon_lead_us``.
+    """
+    found: dict[str, Lag | str] = {}
+    for name, writer in in_order(state.writers):
+        if not writer.source or len(found) >= WRITERS_MAX:
+            found[name] = "the writer named no source" if not writer.source else f"only {WRITERS_MAX} are measured"
+            continue
+        reader = LagReader(bootstrap_servers, writer.source)
+        try:
+            found[name] = reader.measure({one.partition: one.offset for one in writer.decided})
+        except LogError as error:
+            found[name] = error.message
+        finally:
+            reader.close()
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,21 +105,6 @@ def clock_lines(state: ClusterState, now: Micros, appended: Micros | None) -> li
     return lines + [f"  {way}" for way in ways_of(left, now)]
 
 
-def lapsed_leases(state: ClusterState, appended: Micros | None) -> list[str]:
-    """Return a line for each CDC writer whose write lease ended over a minute before the newest write was appended.
-
-    ``appended``: the broker's newest append time. A running writer extends its lease when writes arrive.
-    """
-    source = topic_name(state.name, MUTATIONS.suffix)
-    return [
-        f"CDC writer {name} is behind: its write lease ended at {when(writer.horizon)}, "
-        f"and writes were appended until {when(appended)}. Is its job running?"
-        for name, writer in in_order(state.writers)
-        if appended is not None and writer.fenced is None and writer.source in ("", source)
-        if appended - writer.horizon > MINUTE_US
-    ]
-
-
 def appended_until(bootstrap: str, cluster: str) -> Micros | None:
     """Return the greatest append time of all writes. Raises LogUnavailable."""
     return newest_append(admin_client(bootstrap), topic_name(cluster, MUTATIONS.suffix))

@@ -31,7 +31,7 @@ def summary(view: Json, agents: Sequence[AgentView], now: Micros) -> Json:
     reasons += [format_pause(pause) for pause in view["pauses"]]
     reasons += _features(view["features"])
     reasons += [line for line in view["clocks"] if not line.startswith(" ")]
-    reasons += view["lapsed_leases"]
+    reasons += view["writers_behind"]
     return {"level": WARN if reasons else OK, "reasons": reasons}
 
 

@@ -210,7 +210,22 @@ _ROWS: Final = (
         "ringlog_cdc_writers_low_watermark_seconds",
         "gauge",
         COORDINATOR,
-        "The lowest low-watermark of the live writers in the log, seconds since 1970.",
+        "The lowest low-watermark of the live writers in the log, seconds since 1970. It rises only when a "
+        "generation is sealed, so its age is not a lag.",
+    ),
+    Metric(
+        "ringlog_cdc_writers_behind_offsets",
+        "gauge",
+        COORDINATOR,
+        "Mutations behind the positions that the live writer with the most of them has reported to the log. Measured "
+        "every 15 seconds, also without the job; missing while unknown.",
+    ),
+    Metric(
+        "ringlog_cdc_writers_behind_seconds",
+        "gauge",
+        COORDINATOR,
+        "Age of the oldest mutation behind the reported positions of a live writer; 0 without any. A healthy writer "
+        "stays below half of `cdc_horizon_lead_us` plus its batch.",
     ),
     Metric("ringlog_node_ready", "gauge", NODE, "1: `/health` reports the node as ready."),
     Metric("ringlog_node_acknowledged_epoch", "gauge", NODE, "The newest epoch that the node has acknowledged."),
@@ -301,7 +316,8 @@ _ROWS: Final = (
         "ringlog_cdc_low_watermark_seconds",
         "gauge",
         JOB,
-        "Low-watermark: all rows below are durable in the CDC topic, seconds since 1970.",
+        "Low-watermark: all rows below are durable in the CDC topic, seconds since 1970. It rises only when a "
+        "generation is sealed, so its age is not a lag.",
     ),
     Metric(
         "ringlog_cdc_horizon_seconds",
