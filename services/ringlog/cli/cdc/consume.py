@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.cli import help as help_texts
+from ringlog.cli.cdc.watching import MetricsPort, watched_reader
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, errors, report_replay, resolve
 from ringlog.client.cdc.copies.sqlite import SqliteTables
 from ringlog.client.cdc.copies.tables import UNDECODED
@@ -62,6 +63,7 @@ def tail(
     until_end: UntilEnd = False,
     progress: Place = None,
     skip_lost: SkipLost = False,
+    metrics_port: MetricsPort = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -83,12 +85,14 @@ def tail(
         until_end=until_end,
         on_progress=report_replay,
     ) as reader:
-        for number, change in enumerate(reader, 1):
-            for line in lines_of(change, chosen, context.cluster):
-                typer.echo(line)
-            if number == limit:
-                reader.commit()
-                return
+        number = 0
+        with watched_reader(context, reader, metrics_port, lambda: number, as_json=as_json, tells=False):
+            for number, change in enumerate(reader, 1):
+                for line in lines_of(change, chosen, context.cluster):
+                    typer.echo(line)
+                if number == limit:
+                    reader.commit()
+                    return
         _print_not_shown(reader.hidden_rows, as_json)
 
 
@@ -99,6 +103,7 @@ def apply(
     table: Tables = None,
     until_end: UntilEnd = False,
     commit_every: Annotated[int, typer.Option(help="Most changes in a transaction.", min=1)] = 1_000,
+    metrics_port: MetricsPort = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -122,9 +127,10 @@ def apply(
         log_record=log_record_of(to),
         on_progress=report_replay,
     ) as reader:
-        for change in reader:
-            target.apply(change)
-            count += 1
+        with watched_reader(context, reader, metrics_port, lambda: count, as_json=as_json, tells=True):
+            for change in reader:
+                target.apply(change)
+                count += 1
         left = reader.hidden_rows
     undecoded = {name: dict(sorted(found.items())) for name, found in sorted(target.undecoded.items())}
     if as_json:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ringlog.cli import help as help_texts
-from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail, resolve
+from ringlog.cli.cdc.watching import MetricsPort, Watched, served
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, resolve
 from ringlog.files import read_text
+from ringlog.runtime.monitoring.metrics import Sample
 from ringlog.runtime.process import stop_on_signals
 
 if TYPE_CHECKING:
@@ -54,8 +59,10 @@ def import_debezium(
         bool, typer.Option("--ignore-unknown", help="Ignore columns that the table does not have.")
     ] = False,
     until_end: Annotated[bool, typer.Option("--until-end", help=help_texts.UNTIL_END)] = False,
+    metrics_port: MetricsPort = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
+    as_json: Json = False,
 ) -> None:
     """Import change events of Debezium as mutations.
 
@@ -87,12 +94,21 @@ def import_debezium(
         instance=instance,
     )
     with connect(context) as client:
-        stage = Import(settings, client, _print_counts)
+        stage = Import(settings, client, _print_json if as_json else _print_counts)
         stop_on_signals(stage.stopping)
         try:
-            stage.run()
+            with served(metrics_port, Watched(lambda: _samples(stage.figures))):
+                stage.run()
         except KafkaException as error:
             fail("import_failed", f"{error}. No event is lost or imported twice: start the import again")
+
+
+def _samples(found: ImportFigures) -> Iterator[Sample]:
+    return (Sample("ringlog_import_events", count, (outcome,)) for outcome, count in asdict(found).items())
+
+
+def _print_json(found: ImportFigures) -> None:
+    typer.echo(json.dumps(asdict(found)))
 
 
 def _print_counts(found: ImportFigures) -> None:

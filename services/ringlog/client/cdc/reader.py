@@ -30,9 +30,11 @@ from ringlog.client.cdc.reading import CdcReading, HiddenRows, RowVerdict
 from ringlog.client.cdc.rows import CdcChange, TableTypes, change_of, decided_by
 from ringlog.client.cdc.schema import SchemaFollower
 from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStore, log_record_of
-from ringlog.client.cdc.topics import CdcRecord, Topics
+from ringlog.client.cdc.topics import CDC, CdcRecord, Topics
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.values import Micros
+from ringlog.log.kafka.lag import Lag, LagReader
+from ringlog.log.kafka.topics import topic_name
 from ringlog.log.replicas.replay import ProgressCallback, log_progress
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, decode_cdc_row
@@ -89,6 +91,8 @@ class CdcReader:
         on_progress: ProgressCallback = log_progress,
     ) -> None:
         self.lost_rows = 0
+        self._bootstrap = bootstrap_servers
+        self._lag: LagReader | None = None
         self._cluster = cluster
         self._share = share
         self._commit_every = commit_every
@@ -182,13 +186,27 @@ class CdcReader:
         return None if self._ends is None else self._reading.hidden_rows(self._ends)
 
     @property
-    def lag(self) -> Mapping[int, int]:
-        """Partition to the number of offsets between the read position and the end of the topic. Queries the broker."""
-        bounds = self._topics.bounds()
-        return {number: max(0, bounds[number][1] - read) for number, read in self._reading.positions().items()}
+    def unread(self) -> Mapping[int, int]:
+        """Partition to the first offset that is not delivered. Any thread may ask."""
+        return self._reading.unread()
+
+    def lag(self) -> Lag:
+        """Return the undelivered rows up to the present end of the topic, and the age of the oldest. Asks the broker.
+
+        Rows of other tables count. Raises LogUnavailable, TopicMissing.
+        """
+        if self._lag is None:
+            self._lag = self.lag_reader()
+        return self._lag.measure(self.unread, is_whole=False)
+
+    def lag_reader(self) -> LagReader:
+        """Return another client that measures lags, for another thread. The caller closes it."""
+        return LagReader(self._bootstrap, topic_name(self._cluster, CDC))
 
     def close(self) -> None:
         """Close connections and progress store. Does not commit."""
+        if self._lag is not None:
+            self._lag.close()
         self._topics.close()
         self._schema.close()
         self._store.close()

@@ -193,6 +193,14 @@ class CdcReading(Generic[R]):
         """Return the next offset of each partition that is not read to its end."""
         return {number: part.read for number, part in self._parts.items() if not part.done}
 
+    def unread(self) -> Mapping[int, int]:
+        """Return the first offset of each partition that is not delivered. Any thread may ask.
+
+        Skipped rows of later generations count as not delivered, and incomplete writes as delivered.
+        """
+        parts = self._parts.items()
+        return {number: part.read if (ahead := part.ahead) is None else ahead for number, part in parts}
+
     def wants(self, partition: int) -> bool:
         """Return whether the partition has more rows of this generation."""
         return not self._parts[partition].done

@@ -171,6 +171,7 @@ class LagWatch:
     Args:
         make: Function that connects. The thread calls it, so that a slow connection delays nothing else.
         positions: Function that returns the positions of the reader. Called in the thread.
+        is_whole: See ``LagReader.measure``.
         observe: Called in the thread after each measurement, and after each failure.
     """
 
@@ -179,8 +180,11 @@ class LagWatch:
         make: Callable[[], LagReader],
         positions: Callable[[], Mapping[int, int]],
         observe: Callable[[LagView], None],
+        *,
+        is_whole: bool = True,
         look_s: float = LOOK_S,
     ) -> None:
+        self._is_whole = is_whole
         self._make = make
         self._positions = positions
         self._observe = observe
@@ -229,7 +233,7 @@ class LagWatch:
                 asked = self._asked
             try:
                 reader = reader or self._make()
-                lag = reader.measure(self._positions())
+                lag = reader.measure(self._positions(), is_whole=self._is_whole)
                 self._answered_at, self._view = lag.at, LagView(lag)
             except LogError as error:
                 self._view = self._unknown(error.message)

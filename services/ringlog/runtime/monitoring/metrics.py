@@ -30,6 +30,8 @@ COORDINATOR: Final = "the active coordinator"
 ACK_READERS: Final = "the active coordinator and the active rebalancer"
 NODE: Final = "every node"
 JOB: Final = "the CDC job"
+CONSUMER: Final = "`ringlog cdc tail` and `ringlog cdc apply`"
+IMPORT: Final = "`ringlog cdc import-debezium`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +326,32 @@ _ROWS: Final = (
         "gauge",
         JOB,
         "Write lease: the writer routes only writes below, seconds since 1970.",
+    ),
+    Metric("ringlog_cdc_reader_changes", "counter", CONSUMER, "Changes that the command has read."),
+    Metric(
+        "ringlog_cdc_reader_behind_offsets",
+        "gauge",
+        CONSUMER,
+        "Rows of the CDC topic that the command has not read, by the broker's present ends. NaN: not known.",
+    ),
+    Metric(
+        "ringlog_cdc_reader_behind_seconds",
+        "gauge",
+        CONSUMER,
+        "Age of the oldest of them since the job wrote it; 0 without any. NaN: not known.",
+    ),
+    Metric(
+        "ringlog_cdc_reader_behind_unknown_seconds",
+        "gauge",
+        CONSUMER,
+        "Seconds since the broker last answered, if it does not answer; else 0.",
+    ),
+    Metric(
+        "ringlog_import_events",
+        "counter",
+        IMPORT,
+        "Change events read since the start: `mutations`, `refused`, `tombstones`, `unchanged`.",
+        ("outcome",),
     ),
 )
 
