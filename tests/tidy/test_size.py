@@ -24,10 +24,10 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_600,
     "ringlog/cache": 670,
-    "ringlog/cli": 4_800,
+    "ringlog/cli": 4_885,
     "ringlog/client": 4_700,
     "ringlog/kernel": 17_310,
-    "ringlog/log": 4_500,
+    "ringlog/log": 4_660,
     "ringlog/node": 6_500,
     "ringlog/operator": 4_450,
     "ringlog/protocol": 3_020,
@@ -35,14 +35,14 @@ BUDGETS = {
     "ringlog/stack": 1_660,
     "ringlog/wire": 1_800,
     "ringlog_audit": 2_420,
-    "ringlog_cdc": 7_710,
+    "ringlog_cdc": 7_860,
     "ringlog_cdc_reader": 1_050,
     "ringlog_debezium": 560,
     "ringlog_demo": 970,
     "ringlog_schemas": 300,
     "ringlog_sim": 13_700,
     "ringlog_testing": 2_600,
-    "tests": 75_650,
+    "tests": 75_940,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
