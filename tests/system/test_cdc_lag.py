@@ -1,4 +1,4 @@
-"""The lag that the CDC job, its readers and the log report, against an independent count of what is durable."""
+"""The reported lag of the CDC job, its readers and the log, against an independent count of durable rows."""
 
 from __future__ import annotations
 

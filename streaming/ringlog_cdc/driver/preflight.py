@@ -1,7 +1,7 @@
 """Checks before Spark starts: a job that would be refused ends in seconds, and leaves the checkpoint unchanged.
 
-The job repeats each check under its lock, since everything can change while Spark starts. A broker that does not answer
-is no reason to refuse: the job waits for it.
+The job repeats each check under its lock, since everything can change while Spark starts. If the broker
+does not answer, the job continues and waits for it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def lock_driver(checkpoint: Path, stopping: threading.Event) -> TextIO:
     """Lock the checkpoint for this process until the returned file is closed.
 
     The lock of the JVM protects the files. It may be held for a while after the driver was killed, so that a start
-    waits for it. This lock ends with the driver. Whoever holds it is alive, and waiting would not help.
+    waits for it. This lock ends with the driver. If it is held, the other driver is alive, and waiting would not help.
 
     Raises:
         CdcError: ``checkpoint_in_use``.

@@ -101,7 +101,7 @@ class Writer:
             self._thread.join(timeout_s)
 
     def report(self, timeout_s: float = REPORT_S) -> None:
-        """Stop, then report the durable positions, so that the log shows what the writer has left to do.
+        """Stop, then report the durable positions, so that the log shows the remaining lag.
 
         A failure leaves earlier positions in the log, and is not an error.
         """

@@ -1,7 +1,7 @@
 """The coordinator's measurement of the lag of CDC writers, for its metrics.
 
-A job that has ended reports no metrics of its own, so an alert needs a process that is always there. The thread asks
-the broker every ``LOOK_S``, only if metrics are served. Nothing else depends on it.
+An ended job serves no metrics, so the alert needs another process. The thread asks the broker every ``LOOK_S``, only if
+metrics are served. Nothing else depends on it.
 """
 
 from __future__ import annotations

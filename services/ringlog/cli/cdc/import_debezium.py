@@ -78,8 +78,8 @@ def import_debezium(
         fail("bad_option", "--group: must name the import", 2)
     context = resolve(bootstrap, cluster)
     try:
-        files = {int(number): Path(name).absolute() for number, name in rename(schema or ()).items()}
-        schemas = {number: avro_schema(read_text(path)) for number, path in files.items()}
+        files = rename(schema or ())
+        schemas = {int(number): avro_schema(read_text(Path(name).absolute())) for number, name in files.items()}
         tables = rename(table or ())
     except (ValueError, OSError, BadRecord) as error:
         fail("bad_option", str(error))

@@ -11,9 +11,7 @@ from ringlog.log.kafka.lag import Lag
 from ringlog.operator.views.words import span
 
 LATE_S: Final = 60.0
-"""Age of the oldest waiting mutation from which ``ringlog status`` names the writer. A running writer reports its
-positions several times in that time.
-"""
+"""``ringlog status`` names a writer if a mutation is older. A running writer reports its positions more often."""
 
 
 def lag_view(found: Lag | str) -> dict[str, Any]:
