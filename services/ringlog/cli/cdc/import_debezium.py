@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from confluent_kafka import KafkaException
 
 from ringlog.cli import help as help_texts
 from ringlog.cli.cdc.watching import MetricsPort, Watched, served
@@ -68,8 +69,6 @@ def import_debezium(
 
     Each event is imported once, until SIGTERM. Rejected events go to the dead letters.
     """
-    from confluent_kafka import KafkaException
-
     from ringlog_debezium.envelope import BadRecord, Form, avro_schema
     from ringlog_debezium.mutations import ImportRules
     from ringlog_debezium.stage import Import, ImportSettings, rename
@@ -96,11 +95,11 @@ def import_debezium(
     with connect(context) as client:
         stage = Import(settings, client, _print_json if as_json else _print_counts)
         stop_on_signals(stage.stopping)
-        try:
-            with served(metrics_port, Watched(lambda: _samples(stage.figures))):
+        with served(metrics_port, Watched(lambda: _samples(stage.figures))):
+            try:
                 stage.run()
-        except KafkaException as error:
-            fail("import_failed", f"{error}. No event is lost or imported twice: start the import again")
+            except KafkaException as error:
+                fail("import_failed", f"{error}. No event is lost or imported twice: start the import again")
 
 
 def _samples(found: ImportFigures) -> Iterator[Sample]:
