@@ -1,7 +1,7 @@
 """A real Prometheus with the rules of ``compose/watch`` scrapes real agents and a node, and its alerts follow them.
 
-The test changes only addresses and times of the operator's files: it scrapes and evaluates each second, and no alert
-waits.
+The test changes only addresses and times of the operator's files: it scrapes and evaluates each second, no alert waits,
+and a writer is late after five seconds.
 """
 
 from __future__ import annotations
@@ -15,16 +15,21 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from confluent_kafka import Producer
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.nodes_world import NodesWorld
 from tests.tidy.files import ROOT
 
+from ringlog.kernel.commands.cdc.writers import RegisterCdcWriter
+from ringlog.log.kafka.topics import MUTATIONS, topic_name
+from ringlog.runtime.kafka.config import connection
 from ringlog.stack import StackInfo
 from ringlog.stack.processes import HOST, choose
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 WATCH = ROOT / "compose" / "watch"
+LAG = "ringlog_cdc_writers_behind_seconds"
 ROLES = "validator", "coordinator", "publisher"
 
 
@@ -40,7 +45,8 @@ class Prometheus:
             job["static_configs"] = [{"targets": [f"{HOST}:{one}" for one in jobs.get(job["job_name"], [])]}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
         rules = (WATCH / "rules.yml").read_text(encoding="utf-8")
-        (folder / "rules.yml").write_text(re.sub(r"(?m)^( +for:) .*$", r"\1 0s", rules), encoding="utf-8")
+        rules = re.sub(r"(?m)^( +for:) .*$", r"\1 0s", rules).replace(f"{LAG} > 900", f"{LAG} > 5")
+        (folder / "rules.yml").write_text(rules, encoding="utf-8")
         command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
         self._log = (folder / "prometheus.log").open("wb")
         self._process = subprocess.Popen(
@@ -109,6 +115,16 @@ def test_alerts_follow_processes(stack: StackInfo, cluster_name: str, folder: Pa
         )
         pages = {("RinglogDown", ""), ("RinglogNodeNotReady", "n1"), ("RinglogLogHalted", "n1")}
         until(lambda: not pages & prometheus.firing(), "no alert")
+
+        behind = "RinglogWriterBehind", "coordinator"
+        mutations = topic_name(cluster_name, MUTATIONS.suffix)
+        world.submit(RegisterCdcWriter("gone", "i1", mutations))
+        until(lambda: prometheus.values(LAG, "role") == {"coordinator": 0.0}, "the lag of an idle writer")
+        assert behind not in prometheus.firing()
+        producer = Producer(connection(stack.bootstrap_servers))
+        producer.produce(mutations, b"no writer handles it", partition=0)
+        assert producer.flush(60) == 0
+        until(lambda: behind in prometheus.firing(), "the alert about a writer without a job")
 
         agents.running("validator").kill()
         world.nodes["n1"].kill()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka.adapter import STALE_METADATA_ERRORS
@@ -105,22 +105,11 @@ class Offsets:
 
     def ends(self, topic: str) -> dict[int, int]:
         """Return partition to the offset of its next record."""
-        return {partition: self._bounds(topic, partition)[1] for partition in range(self.partitions(topic))}
+        return self._found(topic, OFFSET_END)
 
     def begins(self, topic: str) -> dict[int, int]:
         """Return partition to the offset of its first record."""
-        return {partition: self._bounds(topic, partition)[0] for partition in range(self.partitions(topic))}
-
-    def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """Return first and next offset of a partition."""
-
-        def asked(consumer: Consumer) -> tuple[int, int]:
-            found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_TIMEOUT_S)
-            if found is None:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-            return int(found[0]), int(found[1])
-
-        return self._ask(topic, asked)
+        return self._found(topic, OFFSET_BEGINNING)
 
     def begins_at(self, topic: str, time: int) -> dict[int, int]:
         """Return partition to the first offset appended at ``time`` (microseconds) or later, or else its end."""
@@ -132,14 +121,19 @@ class Offsets:
         """Return partition to the first offset appended at ``limit`` (milliseconds) or later, or else None."""
         # A writer without a promise asks for times before 1970. Brokers reserve negative times for special queries, and
         # reject unknown ones as an unsupported version.
-        places = [TopicPartition(topic, partition, max(limit, 0)) for partition in range(self.partitions(topic))]
+        found = self._found(topic, max(limit, 0))
+        return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
 
-        def asked(consumer: Consumer) -> dict[int, int | None]:
-            later: dict[int, int | None] = {}
+    def _found(self, topic: str, time: int) -> dict[int, int]:
+        """Ask for the offsets of a time, or for the first or next offsets. One request to each broker answers."""
+        places = [TopicPartition(topic, partition, time) for partition in range(self.partitions(topic))]
+
+        def asked(consumer: Consumer) -> dict[int, int]:
+            found = {}
             for place in consumer.offsets_for_times(places, timeout=REQUEST_TIMEOUT_S):
                 if place.error is not None:
                     raise KafkaException(place.error)
-                later[place.partition] = place.offset if place.offset >= 0 else None
-            return later
+                found[place.partition] = place.offset
+            return found
 
         return self._ask(topic, asked)
