@@ -238,12 +238,16 @@ class LagWatch:
             except LogError as error:
                 self._view = self._unknown(error.message)
             except Exception as error:
-                log.exception("lag_unknown")
+                if self._view.away_since is None:
+                    log.exception("lag_unknown")
                 self._view = self._unknown(f"{type(error).__name__}: {error}")
             with self._changed:
                 self._done = asked
                 self._changed.notify_all()
-            self._observe(self._view)
+            try:
+                self._observe(self._view)
+            except Exception:  # a failed report, such as a closed output, must not end the measurement
+                log.exception("lag_not_reported")
         if reader is not None:
             reader.close()
 
