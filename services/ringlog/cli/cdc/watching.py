@@ -31,7 +31,8 @@ REPORT_S: Final = 10.0
 """Interval of lines about the progress of a command without other output."""
 
 MetricsPort = Annotated[
-    int | None, typer.Option("--metrics-port", min=1, max=65_000, help="Port of metrics. Default: none.")
+    int | None,
+    typer.Option("--metrics-port", min=1, max=65_000, help="Port of the metrics for Prometheus. Default: no metrics."),
 ]
 
 
