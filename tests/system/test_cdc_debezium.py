@@ -20,6 +20,7 @@ from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
+from ringlog.stack.processes import choose
 from ringlog.wire.records import Mutation, decode_dead_letter, decode_mutation
 from ringlog_audit.sources.topics import records
 from ringlog_debezium.envelope import Form
@@ -121,3 +122,10 @@ def test_each_event_is_one_mutation_despite_a_kill(stack: StackInfo, cluster_nam
         letter = decode_dead_letter(item.value() or b"")
         assert (letter.reason, letter.topic, letter.offset) == ("bad_envelope", people, 32)
         assert json.loads(letter.value or b"") == {"op": "c"}
+
+        (port,) = choose(1)
+        place[place.index("one")] = "two"
+        more = ["--json", "--metrics-port", str(port)]
+        printed = CliRunner().invoke(app, ["cdc", "import-debezium", *options, *place, *more]).stdout
+        counts = {"mutations": 41, "refused": 1, "tombstones": 1, "unchanged": figures.unchanged}
+        assert json.loads(printed.splitlines()[-1]) == counts
