@@ -39,7 +39,7 @@ from ringlog_cdc.driver.job import CdcJob
 from ringlog_cdc.driver.session import open_session
 from ringlog_cdc.settings import JobSettings
 
-SECONDS, RATE, TRIGGER_S = 60.0, 10.0, JobSettings.trigger_seconds
+SECONDS, RATE, TRIGGER_S = 60.0, 10.0, 1.0
 
 
 class Latencies(threading.Thread):

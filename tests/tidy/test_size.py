@@ -42,7 +42,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_700,
     "ringlog_testing": 2_600,
-    "tests": 75_940,
+    "tests": 76_250,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
