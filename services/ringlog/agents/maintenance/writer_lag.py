@@ -39,9 +39,10 @@ class WriterLagThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop. A measurement in progress ends with the process."""
+        """Stop, if it runs. A measurement in progress ends with the process."""
         self._stopping.set()
-        self._thread.join(timeout=1.0)
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
