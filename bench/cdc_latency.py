@@ -33,7 +33,7 @@ from tests.system.cdc_world import World, founded_shop, now_us, write
 
 from ringlog.log.kafka.topics import topic_name
 from ringlog.runtime.kafka.config import connection
-from ringlog.stack.artifacts import jars
+from ringlog.stack.artifacts import spark_jars
 from ringlog.wire.records import decode_cdc_row
 from ringlog_cdc.driver.job import CdcJob
 from ringlog_cdc.driver.session import open_session
@@ -101,7 +101,7 @@ def main(seconds: float = SECONDS, rate: float = RATE, trigger: float = TRIGGER_
     """Measure once."""
     with tempfile.TemporaryDirectory() as name:
         stack = plain_stack(Path(name) / "stack")
-        session = open_session("latency", jars("spark"), "local[2]")
+        session = open_session("latency", spark_jars(), "local[2]")
         try:
             bootstrap = stack.up("quick").bootstrap_servers
             with founded_shop(bootstrap, f"t{uuid.uuid4().hex[:8]}") as world:
