@@ -11,7 +11,14 @@ CdcReadError
 ├── UnknownTable         the schema has no such table, or the table has no CDC log
 ├── BadStart             the start point is invalid
 ├── UnreadableRecord     a record of the CDC topic is not a CDC row, or does not fit its table
-└── UnreadableChange     a record of ``cdc-generations`` is not a change
+├── UnreadableChange     a record of ``cdc-generations`` is not a change
+├── UnknownColumn        no version of the table has the column
+├── UnknownLetter        the topic of dead letters has no such letter
+├── NotResendable        the record of a dead letter cannot be sent again
+├── ResendFailed         Kafka rejected a transaction that sends records again
+├── ExportReplaced       another process continues the export
+├── ExportTooLarge       a record of an export is larger than its topic permits
+└── ExportFailed         Kafka rejected a request of an export
 """
 
 from __future__ import annotations
@@ -137,3 +144,69 @@ class UnreadableChange(CdcReadError):
     def __init__(self, topic: str, offset: int, why: str) -> None:
         ends = "upgrade this program if it is older than the cluster. Otherwise restart the change publisher"
         super().__init__(f"record {offset} of {topic}: {why}", f"{ends}, which replaces unreadable records")
+
+
+class UnknownColumn(CdcReadError):
+    """No version of the table has the column."""
+
+    code = "unknown_column"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name}: {why}", "see: ringlog schema describe")
+
+
+class UnknownLetter(CdcReadError):
+    """The topic of dead letters has no letter with this id."""
+
+    code = "unknown_letter"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no dead letter is named {name[:200]}", "see: ringlog cdc dead-letters list")
+
+
+class NotResendable(CdcReadError):
+    """The record of a dead letter cannot be sent again. The message has the reason."""
+
+    code = "not_resendable"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"dead letter {name}: {why}", "nothing of it was sent")
+
+
+class ResendFailed(CdcReadError):
+    """Kafka rejected a transaction that sends records of dead letters again."""
+
+    code = "resend_failed"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, "repeat the command: letters that were already sent are left out")
+
+
+class ExportReplaced(CdcReadError):
+    """Another process continues the export of this name."""
+
+    code = "export_replaced"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"another process continues the export {name}", "run one process for each export")
+
+
+class ExportTooLarge(CdcReadError):
+    """A record of an export is larger than its topic permits."""
+
+    code = "export_too_large"
+
+    def __init__(self, name: str, place: tuple[int, int], size: int, topic: str, limit: int) -> None:
+        super().__init__(
+            f"a change of {name} (CDC record {place[0]}/{place[1]}) needs {size} bytes, but {topic} permits {limit}",
+            "raise max.message.bytes of the topic and start the export again, or pass --skip-oversized",
+        )
+
+
+class ExportFailed(CdcReadError):
+    """Kafka rejected a request of an export."""
+
+    code = "export_failed"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, "no change is lost or exported twice: start the export again")

@@ -30,15 +30,16 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ringlog import __version__
 from ringlog.client.cdc.row_changes import Bound, RowEffect, effects
-from ringlog.client.cdc.rows import CdcChange
+from ringlog.client.cdc.rows import CdcChange, TableTypes
 from ringlog.kernel.values import Micros
 from ringlog.wire.avro.mapping import uuid_text
+from ringlog.wire.records import Mutation, MutationStatement
 
 Json = dict[str, Any]
 
@@ -99,6 +100,42 @@ def change_json(change: CdcChange) -> Json:
             for row in change.rows
         ],
     }
+
+
+def mutation_json(mutation: Mutation, types: TableTypes) -> Json:
+    """Convert a mutation to JSON. A value that does not fit its column becomes ``0x`` and hex digits."""
+    head = ("mutation_id", "table_id", "table_version", "epoch", "timestamp", "ttl")
+    return {
+        "table": f"{mutation.keyspace}.{mutation.table}",
+        **{name: getattr(mutation, name) for name in head},
+        "partition_key": _key_json(mutation.partition_key, types.partition_key, types),
+        **_statement_json(mutation, types),
+        "more": [{"timestamp": one.timestamp, "ttl": one.ttl, **_statement_json(one, types)} for one in mutation.more],
+    }
+
+
+def _statement_json(statement: Mutation | MutationStatement, types: TableTypes) -> Json:
+    found: Json = {
+        "operation": statement.operation,
+        "clustering_key": _key_json(statement.clustering_key, types.clustering_key, types),
+        "cells": {cell.column: json_value(types.value(cell.column, cell.value)) for cell in statement.cells},
+        "replaced": list(statement.replaced),
+        "deleted_elements": {one.column: [json_value(key) for key in one.keys] for one in statement.deleted_elements},
+    }
+    bounds = statement.bounds
+    if bounds is not None:
+        for side, key, inclusive in (
+            ("start", bounds.start, bounds.start_inclusive),
+            ("end", bounds.end, bounds.end_inclusive),
+        ):
+            found[side] = {"key": _key_json(key, types.clustering_key, types), "inclusive": inclusive}
+    return found
+
+
+def _key_json(parts: Sequence[bytes | None], names: Sequence[str], types: TableTypes) -> Json:
+    """Return key components by the names of their columns, or by their numbers if there are more."""
+    named = [*names, *map(str, range(len(names), len(parts)))]
+    return {name: json_value(types.value(name, part)) for name, part in zip(named, parts, strict=False)}
 
 
 def debezium(change: CdcChange, cluster: str, now_us: Micros) -> list[tuple[Json, Json]]:

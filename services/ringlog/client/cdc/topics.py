@@ -13,7 +13,7 @@ key has no later record, that is an error.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -34,6 +34,35 @@ POLL_S = 0.2
 RECORDS_MAX = 500
 QUEUED_KB = 16_384
 """The limit of fetched but unprocessed records. It bounds the memory of a reader that is slower than the topic."""
+
+
+def messages_between(consumer: Consumer, topic: str, begin: int, end: int) -> Iterator[Message]:
+    """Yield the messages of partition 0 from ``begin`` to before ``end``. Raises LogUnavailable."""
+    consumer.assign([TopicPartition(topic, 0, begin)])
+    position, answered = begin, time.monotonic()
+    while position < end:
+        first = consumer.poll(POLL_S)
+        for message in () if first is None else (first, *consumer.consume(100, 0)):
+            offset, error, answered = message.offset(), message.error(), time.monotonic()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise LogUnavailable(f"cannot read {topic}: {error.str()}", "try again")
+            assert offset is not None
+            position = offset if error is not None else offset + 1
+            if position > end:
+                return
+            if error is None:
+                yield message
+        if time.monotonic() - answered > ANSWER_S:
+            raise LogUnavailable(f"the broker does not answer for {topic}", "check that the broker is up")
+
+
+def bounds_of(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """Return the first offset of a partition, and the offset after its last committed record. Raises LogUnavailable."""
+    try:
+        low, high = consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
+    except KafkaException as error:
+        raise LogUnavailable(f"cannot read the end of {place.topic}: {error.args[0].str()}", "try again") from error
+    return int(low), int(high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +244,4 @@ class Topics:
         return tuple(sorted(found.partitions))
 
     def _bounds(self, place: TopicPartition) -> tuple[int, int]:
-        try:
-            low, high = self._consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
-        except KafkaException as error:
-            raise LogUnavailable(f"cannot read the end of {place.topic}: {error.args[0].str()}", "try again") from error
-        return int(low), int(high)
+        return bounds_of(self._consumer, place)
