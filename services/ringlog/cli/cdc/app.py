@@ -9,8 +9,10 @@ from typing import Any
 
 import typer
 
+from ringlog.cli.cdc import dead_letters
 from ringlog.cli.cdc.clocks import lower_command, withdraw_command
 from ringlog.cli.cdc.consume import apply, tail
+from ringlog.cli.cdc.export import export
 from ringlog.cli.cdc.import_debezium import import_debezium
 from ringlog.cli.cdc.permissions import fence_command, grant_command
 from ringlog.cli.cdc.repair import repair_command
@@ -54,7 +56,9 @@ app.command("withdraw")(withdraw_command)
 app.command("repair")(repair_command)
 app.command("tail")(tail)
 app.command("apply")(apply)
+app.command("export")(export)
 app.command("import-debezium")(import_debezium)
+app.add_typer(dead_letters.app, name="dead-letters")
 
 
 @app.command("status")

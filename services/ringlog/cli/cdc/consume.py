@@ -27,6 +27,14 @@ from ringlog.operator.views.words import printable, when
 from ringlog.runtime.clock import SystemClock
 
 Tables = Annotated[list[str] | None, typer.Option("--table", help="Name of a table. May be repeated. Default: all.")]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="KEYSPACE.TABLE.COLUMN",
+        help="Column to show besides the key. May be repeated. Default: all columns of a table.",
+    ),
+]
 From = Annotated[
     str,
     typer.Option("--start", "--from", help="earliest, now, microseconds since 1970, or an ISO 8601 time with zone."),
@@ -50,6 +58,7 @@ class Format(Enum):
 
 def tail(
     table: Tables = None,
+    column: Columns = None,
     start: From = EARLIEST,
     form: Annotated[
         Format,
@@ -79,6 +88,7 @@ def tail(
         context.bootstrap,
         context.cluster,
         tables=table or (),
+        columns=column or (),
         start=start,
         progress=progress,
         lost="skip" if skip_lost else "error",

@@ -24,10 +24,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from ringlog.client.cdc.errors import BadProgress, BadStart, RowsLost, UnknownTable, UnreadableRecord
+from ringlog.client.cdc.errors import BadProgress, BadStart, RowsLost, UnknownColumn, UnknownTable, UnreadableRecord
 from ringlog.client.cdc.progress import ConsumerProgress, PartitionProgress, begin_at
 from ringlog.client.cdc.reading import CdcReading, HiddenRows, RowVerdict
-from ringlog.client.cdc.rows import CdcChange, TableTypes, change_of, decided_by
+from ringlog.client.cdc.rows import CdcChange, TableTypes, change_of, decided_by, only_columns
 from ringlog.client.cdc.schema import SchemaFollower
 from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStore, log_record_of
 from ringlog.client.cdc.topics import CDC, CdcRecord, Topics
@@ -60,6 +60,8 @@ class CdcReader:
 
     Args:
         tables: Names as ``keyspace.table``. Default: all tables.
+        columns: Names as ``keyspace.table.column``. Changes of these tables have only these columns and the key;
+            ``CdcChange.raw`` is complete. Other tables have all columns. A renamed column needs both names.
         start: Start point of a reader without progress: ``earliest``, ``now``, or a time (microseconds since 1970, ISO
             8601, datetime). Earlier writes are skipped.
         progress: A file or a store. None: reading is not resumed.
@@ -81,6 +83,7 @@ class CdcReader:
         cluster: str,
         *,
         tables: Iterable[str] = (),
+        columns: Iterable[str] = (),
         start: Start = EARLIEST,
         progress: str | Path | ProgressStore | None = None,
         commit_every: int | None = 1_000,
@@ -98,7 +101,8 @@ class CdcReader:
         self._commit_every = commit_every
         self._skip = lost == "skip"
         self._wanted = frozenset(tables)
-        self._uncommitted = 0
+        self._columns = columns_by_table(columns)
+        self._uncommitted, self._moved = 0, False
         self._fetched: set[int] = set()
         self._types: dict[str, TableTypes] = {}
         begin = start_of(start)
@@ -136,23 +140,37 @@ class CdcReader:
         """
         committed = time.monotonic()
         while True:
-            for record in self._poll(POLL_S):
-                change = self._take(record)
-                if change is None:
-                    continue
+            for change in self.poll():
                 yield change
                 self._uncommitted += 1
                 if self._commit_every is not None and self._uncommitted >= self._commit_every:
                     self.commit()
                     committed = time.monotonic()
-            moved = self._move_on()
             if self._commit_every is not None and self._uncommitted and time.monotonic() - committed >= COMMIT_S:
                 self.commit()
                 committed = time.monotonic()
-            if not moved and self._is_at_end():
+            if self.is_at_end:
                 if self._commit_every is not None:
                     self.commit()
                 return
+
+    def poll(self, timeout_s: float = POLL_S) -> Iterator[CdcChange]:
+        """Return the changes that arrive within ``timeout_s``. Never commits. Iterate to the end before the next call.
+
+        For programs that also work while no change arrives.
+        """
+        for record in self._poll(timeout_s):
+            change = self._take(record)
+            if change is not None:
+                yield change
+        self._moved = self._move_on()
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether every change before the end that the topic had at the start is delivered; see ``until_end``."""
+        if self._ends is None or self._moved:
+            return False
+        return all(read >= self._ends.get(number, 0) for number, read in self._reading.positions().items())
 
     def commit(self) -> None:
         """Store the position after the last returned change."""
@@ -235,6 +253,10 @@ class CdcReader:
                 raise UnknownTable(name, "the schema does not contain it")
             if not any(table.cdc.enabled for table in versions):
                 raise UnknownTable(name, "the table has no CDC log")
+        for name, columns in sorted(self._columns.items()):
+            missing = columns - _columns_of(self._schema.table_versions.all_of(name))
+            if missing and (missing := columns - _columns_of(self._schema.whole().all_of(name))):
+                raise UnknownColumn(f"{name}.{min(missing)}", "no version of the table has this column")
 
     def _begin(self, begin: str | Micros, bounds: Mapping[int, tuple[int, int]]) -> ConsumerProgress:
         stored = self._store.load()
@@ -300,7 +322,9 @@ class CdcReader:
         if verdict is not RowVerdict.DELIVERED:
             return None
         types = self._types_of(f"{row.keyspace}.{row.table}", decided_by(rows))
-        return change_of(rows, types, (record.partition, record.offset))
+        change = change_of(rows, types, (record.partition, record.offset))
+        columns = self._columns.get(change.name)
+        return change if columns is None else only_columns(change, columns)
 
     def _types_of(self, name: str, epoch: int) -> TableTypes:
         table = self._schema.at(name, epoch)
@@ -330,10 +354,21 @@ class CdcReader:
         self._topics.read_from(positions)
         self._fetched = set(positions)
 
-    def _is_at_end(self) -> bool:
-        if self._ends is None:
-            return False
-        return all(read >= self._ends.get(number, 0) for number, read in self._reading.positions().items())
+
+def _columns_of(versions: Iterable[TableChange]) -> set[str]:
+    return {column.name for table in versions for column in table.columns}
+
+
+def columns_by_table(names: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Group ``keyspace.table.column`` names by table. Raises UnknownColumn for any other name."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        keyspace, _, rest = name.partition(".")
+        table, _, column = rest.partition(".")
+        if not column:
+            raise UnknownColumn(name, "expected keyspace.table.column")
+        found.setdefault(f"{keyspace}.{table}", set()).add(column)
+    return {table: frozenset(columns) for table, columns in found.items()}
 
 
 def start_of(given: Start) -> str | Micros:

@@ -142,6 +142,25 @@ def change_of(rows: tuple[CdcRow, ...], types: TableTypes, place: tuple[int, int
     )
 
 
+def only_columns(change: CdcChange, columns: frozenset[str]) -> CdcChange:
+    """Return the change with the values of these columns and of the key. ``raw`` is unchanged."""
+
+    def chosen(name: str) -> bool:
+        return name.removeprefix(ELEMENTS).removeprefix(DELETED) in columns
+
+    rows = tuple(
+        replace(
+            row,
+            values={name: value for name, value in row.values.items() if name in columns},
+            deleted=tuple(name for name in row.deleted if name in columns),
+            deleted_elements={name: keys for name, keys in row.deleted_elements.items() if name in columns},
+            undecoded={name: data for name, data in row.undecoded.items() if chosen(name) or name in row.key},
+        )
+        for row in change.rows
+    )
+    return replace(change, rows=rows)
+
+
 class TableTypes:
     """Column types of a table, for decoding. If ``table`` is None, everything is undecoded."""
 

@@ -18,8 +18,10 @@ from ringlog.client.creation.creation import cluster_id_of_log
 from ringlog.client.errors import ClusterNotCreated
 from ringlog.log.errors import LogDamaged, LogUnavailable, TopicMissing
 from ringlog.log.kafka.topics import (
+    CDC_EXPORTS,
     METADATA,
     REQUEST_TIMEOUT_S,
+    TOPICS,
     admin_client,
     delete_topic,
     existing_topics,
@@ -30,6 +32,7 @@ from ringlog.log.opening import open_metadata, start_point_finder
 GONE_S = 5.0
 """Brokers may still show a topic for so long after the controller has deleted it."""
 LOOK_S = 0.2
+OWNED = (CDC_EXPORTS, *TOPICS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class ClusterAtBroker:
 def cluster_at(bootstrap_servers: str, cluster: str) -> ClusterAtBroker:
     """Return the id and the topics of the cluster at these brokers. Raises LogUnavailable."""
     admin = admin_client(bootstrap_servers)
-    found = [topic_name(cluster, spec.suffix) for spec in existing_topics(admin, cluster)]
+    found = [topic_name(cluster, spec.suffix) for spec in existing_topics(admin, cluster, OWNED)]
     log = topic_name(cluster, METADATA.suffix)
     topics = (*(name for name in found if name != log), *(name for name in found if name == log))
     if not topics:
@@ -87,6 +90,6 @@ def delete_topics(
             raise LogUnavailable(text, "repeat the command") from error
         report(name)
     deadline = time.monotonic() + GONE_S
-    while (left := existing_topics(admin, cluster)) and time.monotonic() < deadline:
+    while (left := existing_topics(admin, cluster, OWNED)) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
     return tuple(topic_name(cluster, spec.suffix) for spec in left)

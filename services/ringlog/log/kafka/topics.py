@@ -144,6 +144,11 @@ AGENTS = _compacted("agents", _FREQUENT_COMPACTION)
 SNAPSHOTS = _compacted("snapshots", _FREQUENT_COMPACTION)
 SCHEMAS = _compacted("schemas")
 
+CDC_EXPORTS = _compacted("cdc-exports", _FREQUENT_COMPACTION)
+"""The positions of exports (``ringlog.client.cdc.export``). The first export creates this topic, so it is not in
+``TOPICS``.
+"""
+
 TOPICS: tuple[TopicSpec, ...] = (
     METADATA,
     REQUESTS,
@@ -299,7 +304,7 @@ def verify_topics(
     names = [topic_name(cluster, spec.suffix) for spec in specs]
     brokers = len(_call(admin.list_topics, timeout=REQUEST_TIMEOUT_S).brokers)
     described = describe(admin, names)
-    found = _settings(admin, names)
+    found = settings_of(admin, names)
     for spec, name in zip(specs, names, strict=True):
         settings = found[name]
         lower = {key: value for key, value in spec.at_least.items() if settings.get(key, value) != value}
@@ -316,7 +321,8 @@ def verify_topics(
     return {name: described[name].topic_id for name in names}
 
 
-def _settings(admin: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
+def settings_of(admin: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics. Raises TopicMissing, LogUnavailable."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
     configs: Mapping[ConfigResource, Future[Any]] = _call(
         admin.describe_configs, resources, request_timeout=REQUEST_TIMEOUT_S
@@ -435,7 +441,7 @@ def set_required(
     LogUnavailable.
     """
     names = [topic_name(cluster, spec.suffix) for spec in specs]
-    described, settings = describe(admin, names), _settings(admin, names)
+    described, settings = describe(admin, names), settings_of(admin, names)
     wrong = {name: _wrong(spec, described[name], settings[name]) for spec, name in zip(specs, names, strict=True)}
     return {name: values for name, values in wrong.items() if values and _set(admin, name, values)}
 
