@@ -26,11 +26,16 @@ SHARED: dict[str, str] = {
     "--datacenter": "a datacenter by its name",
     "--format": "the format of what a command reads or prints",
     "--from": "a file of `ringlog log --dump`",
+    "--limit": "the greatest number of things to show or send",
+    "--name": "a name that the command gives to its subject",
     "--node": "a node by its name",
+    "--reason": "the reason of a change, or of a dead letter",
     "--request-id": "a request by its id",
     "--set": "a value by its name",
     "--table": "a table by its name",
     "--timeout": "the seconds to wait",
+    "--topic": "a topic by its name",
+    "--wait": "wait for the effect of a change",
 }
 """Options whose help differs between commands, with the meaning that all of them share."""
 BEGINNINGS = frozenset(
@@ -38,8 +43,8 @@ BEGINNINGS = frozenset(
         r"\w+",
         """add append assassinate cancel change check choose create declare decommission delay delete describe draw drop
         enable end explain fence forget hold import join let list lower maintain manage merge move pause plant print
-        read rebuild release remove repair replace report require reset resume retry revoke run set show simulate split
-        start stop stream submit take truncate unregister update withdraw write""",
+        publish read rebuild release remove repair replace report require reset resume retry revoke run send set show
+        simulate split start stop stream submit take truncate unregister update withdraw write""",
     )
 )
 """The verbs that a summary may begin with."""

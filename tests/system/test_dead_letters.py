@@ -105,7 +105,7 @@ def ids(found: list[dict[str, Any]]) -> list[int]:
 
 
 def test_lists_and_counts(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Backward reading over several chunks; a repeated letter counts once; other bytes are no letter."""
+    """Backward reading over several chunks; a repeated letter counts once; other bytes are skipped in a filter."""
     monkeypatch.setattr(dead_letters, "CHUNK", 3)
     letters.add(*(letters.letter(number) for number in range(5)), time_ms=1_000)
     letters.add(letters.letter(3), letters.letter(4), time_ms=2_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from ringlog.client.client import Client
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.invariants.check import violations
 from ringlog.operator.ddl.reading import batch_json, read_ddl
 from ringlog.operator.intents.intents import InvalidCommand
@@ -135,3 +137,44 @@ def test_invalid_cql_changes_nothing(world: AgentsWorld, tmp_path: Path) -> None
     assert ended.returncode != 0
     assert "line 2, " in ended.stderr, ended.stderr
     assert world.client.read_barrier().epoch == before
+
+
+def test_a_change_says_from_when_it_counts_for_writes(world: AgentsWorld, tmp_path: Path) -> None:
+    """The answer has the validation watermark from before the change. --wait returns after that time."""
+    done(world.client, KEYSPACE.format("counted"))
+    script = tmp_path / "table.cql"
+
+    def changed(cql: str, *options: str, expected: int = 0) -> subprocess.CompletedProcess[str]:
+        script.write_text(cql)
+        words = [sys.executable, "-m", "ringlog.cli", "ddl", str(script), *options]
+        ended = subprocess.run(words, env=world.environment, capture_output=True, text=True, check=False)
+        assert ended.returncode == expected, ended
+        return ended
+
+    def ahead(seconds: int) -> int:
+        """Raise the validation watermark."""
+        until = time.time_ns() // 1_000 + seconds * 1_000_000
+        assert isinstance(world.client.submit(SettleVerdicts(until), timeout_s=DEADLINE_S), AppliedResult)
+        return until
+
+    logged = "CREATE TABLE counted.{} (k text PRIMARY KEY, v int) WITH cdc = {{'enabled': true}};"
+    until = ahead(10)
+    found = json.loads(changed(logged.format("a") + TABLE.format("counted.quiet", "v"), "--json").stdout)
+    assert found["counts_from"] == {"counted.a": until}
+    assert world.client.read_barrier().table_lives["counted.a"][-1].versions[-1].since == until
+    command = {"command": "AlterTable", "keyspace": "counted", "name": "a"}
+    command |= {"add_columns": [{"name": "w", "type": "int"}]}
+    ended = subprocess.run(
+        [sys.executable, "-m", "ringlog.cli", "submit", json.dumps(command), "--wait"],
+        env=world.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert json.loads(ended.stdout)["counts_from"] == {"counted.a": until}, ended
+    assert time.time_ns() // 1_000 >= until
+    assert "counted.b: counts for writes appended from " in changed(logged.format("b"), "--wait").stdout
+    ahead(30)
+    ended = changed("ALTER TABLE counted.b ADD w int;", "--wait", "--timeout", "1", expected=1)
+    assert "counts_later" in ended.stderr
+    assert re.search(r"counted.b: counts for writes appended from .*, in \d+\.\d s", ended.stdout)

@@ -24,6 +24,7 @@ COMMAND_CODES: Final = {
     "cache_unavailable": "Redis does not answer, so the keys of the cluster were not deleted.",
     "checkers_disagree": "The two checkers disagree about a history. One of them has a defect.",
     "cluster_in_use": "Agents or nodes of the cluster still run.",
+    "counts_later": "The change is applied, but counts for writes only after the time that --timeout permits to wait.",
     "decision_undone": "The balancer would revert the decision. Set the option that the message names.",
     "epoch_unknown": "The log ends before this epoch, or starts after it.",
     "extra_missing": "An extra of the installation is missing. The message has the command that installs it.",

@@ -64,7 +64,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "PATTERN": "--lake-table --participant --submitter",
     "ID": "--request-id",
     "VERSION": "--release",
-    "TIME": "--start",
+    "TIME": "--since --start",
     "WORD": "--day",
     "URL": "--master",
     "OPTIONS": "--java-options",

@@ -98,10 +98,12 @@ def submit(
     timeout: Annotated[float, typer.Option(parser=seconds_of, help="Seconds to wait for the answer.")] = TIMEOUT_S,
     request_id: Annotated[str | None, typer.Option(help="Request id of an earlier attempt, to get its result.")] = None,
     since_epoch: Annotated[int | None, typer.Option(help="Epoch that the earlier attempt printed.")] = None,
+    wait: submitting.WaitCounted = False,
 ) -> None:
     """Submit a command as JSON and print the result.
 
-    The validator decides the command. The result is JSON.
+    The validator decides the command. The result is JSON. For tables with a CDC log, `counts_from` has the append
+    time at which the change begins to count for writes.
     """
     try:
         given: Any = json.loads(command if command is not None else read_text(STDIN))
@@ -110,7 +112,9 @@ def submit(
     context, intent = resolve(bootstrap, cluster), intent_of_json(given)
     if isinstance(given, dict) and given.get("command") == "DecideResize" and request_id is None:
         check_not_undone(context, newest(context), str(given.get("table")), str(given.get("decision")))
-    submitting.submit(context, intent, True, timeout_s=timeout, request_id=request_id, since_epoch=since_epoch)
+    submitting.submit(
+        context, intent, True, timeout_s=timeout, request_id=request_id, since_epoch=since_epoch, waits=wait
+    )
 
 
 def withdraw(

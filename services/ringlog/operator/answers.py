@@ -12,11 +12,11 @@ from ringlog.kernel.commands.topology.movements import Remove, Replace
 from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import Accepted, EntryContext
 from ringlog.kernel.model.settings import SETTINGS
-from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.tablets.groups import is_forfeited
 from ringlog.kernel.tablets.mutual_exclusion import knows_every_row
 from ringlog.kernel.tablets.stages import nodes_of
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Micros
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents.intents import Intent, InvalidCommand, resolved
 from ringlog.operator.views import ways_out as advice
@@ -91,6 +91,22 @@ def operation_begun(state: ClusterState, answer: Submitted) -> str | None:
         return None
     begun = (operation.id for operation in state.operations.values() if operation.marks[0].epoch == answer.epoch)
     return next(begun, None)
+
+
+def counts_from(state: ClusterState, answer: Submitted) -> dict[str, Micros]:
+    """Return the append time at which an applied change begins to count for writes, by table.
+
+    Tables without a CDC log are left out, and tables whose change counts for all writes.
+    """
+    if not isinstance(answer, AppliedResult):
+        return {}
+    return {
+        name: lifetimes[-1].versions[-1].since
+        for name, lifetimes in in_order(state.table_lives)
+        if (table := lifetimes[-1].versions[-1].table).changed == answer.epoch
+        and table.cdc.enabled
+        and lifetimes[-1].until is None
+    }
 
 
 def dry_run(state: ClusterState, intent: Intent, draw: Draw) -> str:

@@ -25,7 +25,7 @@ from ringlog.log.kafka.retention import retention_command, retention_of
 from ringlog.log.kafka.topics import CDC, admin_client, topic_name
 from ringlog.operator.views import views
 from ringlog.operator.views.clocks import clock_lines
-from ringlog.operator.views.words import lifetime, when
+from ringlog.operator.views.words import lifetime, printable, when
 from ringlog.operator.views.writer_lag import format_lag, lag_view
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext, current_cluster
@@ -67,12 +67,14 @@ def status(context: ClusterContext) -> Iterator[Any]:
     """Show CDC generations and registered writers.
 
     Writers have the mutations that wait for them, by their last report in the log, and their write lease (horizon). The
-    retention of rows is compared with the tables' ttl.
+    retention of rows is compared with the tables' ttl. Dead letters are counted by reason among the last 2,000 records of
+    their topic.
     """
     state = newest(context)
     topic, seconds = topic_name(context.cluster, CDC.suffix), log_retention(state)
     kept = retention_of(admin_client(context.bootstrap), topic)
-    found = views.cdc(state) | {"retention": views.retention(kept, seconds)}
+    letters = dead_letters.recent_counts(context).by_reason()
+    found = views.cdc(state) | {"retention": views.retention(kept, seconds), "recent_dead_letters": letters}
     lags = writer_lags(context.bootstrap, state)
     for row in found["writers"]:
         row |= lag_view(lags[row["name"]])
@@ -94,6 +96,8 @@ def status(context: ClusterContext) -> Iterator[Any]:
         show_table(("writer", "behind", "write lease", "low-watermark", "incarnation", ""), writers)
     for line in clock_lines(state, SystemClock().now_us(), None):
         out.print(line, markup=False)
+    counts = ", ".join(f"{count} {printable(reason)}" for reason, count in letters.items())
+    out.print(f"recent dead letters: {counts or 'none'}", markup=False)
     out.print(f"rows: retained {lifetime(kept.ms)} by the topic; the tables require {lifetime(seconds, 1)}")
     if not kept.covers(seconds):
         out.print(

@@ -50,7 +50,6 @@ Since = Annotated[
     str,
     typer.Option(
         "--since",
-        metavar="TIME",
         help="Letters written at this time or later: microseconds since 1970, or an ISO 8601 time with zone.",
     ),
 ]
@@ -150,13 +149,13 @@ def resend(
         int, typer.Option("--limit", help="Most letters to resend, the oldest first.", min=1, max=RESEND_MAX)
     ] = 1_000,
     again: Annotated[bool, typer.Option("--again", help="Also letters that were sent again before.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the letters, and send nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without changes.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Send the records of dead letters to the mutations topic again.
+    """Send rejected records to the mutations topic again.
 
     Key and value are unchanged. The record gets a new append time and a new decision. Its own timestamp remains, so a
     write that was too old is rejected again. A letter is sent again once, unless you pass --again.

@@ -30,9 +30,7 @@ def export(
     table: Tables = None,
     column: Columns = None,
     start: From = EARLIEST,
-    partitions: Annotated[
-        int, typer.Option("--partitions", help="Partitions of topics that the export creates.", min=1, max=10_000)
-    ] = 8,
+    partitions: Annotated[int, typer.Option("--partitions", help="Number of partitions.", min=1, max=10_000)] = 8,
     no_tombstones: Annotated[
         bool, typer.Option("--no-tombstones", help="Write no record without value after a delete.")
     ] = False,
@@ -52,7 +50,7 @@ def export(
 
     Records and position are in one transaction, so a read_committed consumer gets each change once, also after a crash.
     The key of a record is the key of the row. The command runs until SIGTERM. A new process with the same name fences
-    the old one and continues.
+    the old one and continues. A topic that does not exist is created.
     """
     if bool(topic) == bool(prefix):
         fail("bad_usage", "pass either --topic or --topic-prefix", 2)

@@ -11,10 +11,18 @@ import typer
 
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve, seconds_of
 from ringlog.cli.shared.options import newest, view_command
-from ringlog.cli.shared.submitting import applied_text, submitted
+from ringlog.cli.shared.submitting import (
+    WaitCounted,
+    applied_text,
+    counts_json,
+    print_counts,
+    submitted,
+    wait_until_counted,
+)
 from ringlog.client.client import Client
 from ringlog.files import read_text
-from ringlog.operator.answers import TIMEOUT_S, answer_json
+from ringlog.kernel.values import Micros
+from ringlog.operator.answers import TIMEOUT_S, answer_json, counts_from
 from ringlog.operator.ddl.reading import DdlError, DdlStatement, batch_json, located, read_ddl
 from ringlog.operator.ddl.writing import describe
 from ringlog.operator.errors import Refused
@@ -27,6 +35,7 @@ def ddl(
     file: Annotated[Path, typer.Argument(help="File with CQL statements. Default: standard input.")] = Path("-"),
     keyspace: Annotated[str, typer.Option(help="Keyspace of unqualified names.")] = "",
     each: Annotated[bool, typer.Option("--each", help="Submit statements one by one until one is rejected.")] = False,
+    wait: WaitCounted = False,
     timeout: Annotated[float, typer.Option(parser=seconds_of, help="Seconds to wait for each answer.")] = TIMEOUT_S,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
@@ -35,7 +44,8 @@ def ddl(
     """Change the schema with CQL statements.
 
     Supports CREATE, ALTER and DROP of keyspaces, tables, types, views, indexes, functions and aggregates. All
-    statements apply, or none. The exit status is 2, and nothing changes, if the text is not valid CQL or a statement is
+    statements apply, or none. For tables with a CDC log, the answer has the append time at which the change begins
+    to count for writes. The exit status is 2, and nothing changes, if the text is not valid CQL or a statement is
     not supported.
     """
     try:
@@ -46,17 +56,23 @@ def ddl(
         fail("bad_ddl", f"{file}: {error}", 2)
     except DdlError as error:
         fail(error.code, f"{file}: {error}", 2)
+    counts: dict[str, Micros] = {}
     with connect(resolve(bootstrap, cluster)) as client:
         for part, given in asked:
-            _submit(client, part, given, timeout, as_json)
+            counts |= _submit(client, part, given, timeout, as_json)
+    if wait:
+        wait_until_counted(counts, timeout)
 
 
-def _submit(client: Client, part: tuple[DdlStatement, ...], given: object, timeout_s: float, as_json: bool) -> None:
-    """Submit one command; exit status 1 unless it is applied."""
+def _submit(
+    client: Client, part: tuple[DdlStatement, ...], given: object, timeout_s: float, as_json: bool
+) -> dict[str, Micros]:
+    """Submit one command; exit status 1 unless it is applied. Return from when it counts for writes, by table."""
     answer, began = submitted(client, intent_of_json(given), timeout_s)
     if isinstance(answer, RejectedResult) and not as_json:
         fail(answer.code, located(part, answer.detail))
-    found = answer_json(answer, began)
+    counts = counts_from(client.replica.state, answer)
+    found = answer_json(answer, began) | counts_json(counts)
     if isinstance(answer, RejectedResult):
         found["detail"] = located(part, answer.detail)
     count = f"{len(part)} statement" + ("s" if len(part) > 1 else "")
@@ -64,10 +80,12 @@ def _submit(client: Client, part: tuple[DdlStatement, ...], given: object, timeo
         typer.echo(json.dumps({"line": part[0].line, "statements": len(part), **found}))
     elif isinstance(answer, AppliedResult):
         out.print(f"{count} {applied_text(answer.epoch, began)}")
+        print_counts(counts)
     if not isinstance(answer, AppliedResult):
         if not as_json:
             fail("request_expired", f"unknown, and final now: see ringlog log --from-epoch {found['since_epoch']}")
         raise typer.Exit(1)
+    return counts
 
 
 app = typer.Typer(no_args_is_help=True)

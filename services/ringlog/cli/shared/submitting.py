@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Annotated
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import typer
 
 from ringlog.cli.shared.connection import connect, fail, out, resolve, used_cluster
 from ringlog.cli.shared.options import ASKING, with_options
 from ringlog.client.client import Client
+from ringlog.kernel.values import SECOND_US, Micros
 from ringlog.operator import answers
 from ringlog.operator.answers import TIMEOUT_S, InvalidIntent, answer_json
 from ringlog.operator.intents.intents import Intent
+from ringlog.operator.views.words import printable, when
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
+from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
 
+NO_COUNTS: Final[Mapping[str, Micros]] = {}
+CLOCK_MARGIN_S: Final = 0.5
+"""Difference of this clock and that of a broker that a wait tolerates."""
+WaitCounted = Annotated[bool, typer.Option("--wait", help="Return when a change of tables counts for new writes.")]
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
 
 
@@ -38,12 +46,19 @@ def submit(
     timeout_s: float = TIMEOUT_S,
     request_id: str | None = None,
     since_epoch: int | None = None,
+    waits: bool = False,
 ) -> None:
-    """Submit an intent and print the outcome; exit status 1 if it is not applied, 2 if it is not a command."""
+    """Submit an intent and print the outcome; exit status 1 if it is not applied, 2 if it is not a command.
+
+    ``waits``: return when a change of tables counts for new writes.
+    """
     with connect(context) as client:
         answer, began = submitted(client, intent, timeout_s, request_id, since_epoch)
         ways_out = answers.ways_after(client.replica.state, intent, answer)
-    show_answer(answer, began, as_json, ways_out)
+        counts = answers.counts_from(client.replica.state, answer)
+    show_answer(answer, began, as_json, ways_out, counts)
+    if waits:
+        wait_until_counted(counts, timeout_s)
 
 
 def submitted(
@@ -65,15 +80,48 @@ def applied_text(epoch: int, began: str | None) -> str:
     return f"applied at epoch {epoch} of cluster {used_cluster()}" + (f", operation {began}" if began else "")
 
 
-def show_answer(answer: Submitted, began: str | None, as_json: bool, ways_out: Sequence[str] = ()) -> None:
-    """Print the outcome of a command; exit status 1 unless it was applied."""
+def show_answer(
+    answer: Submitted,
+    began: str | None,
+    as_json: bool,
+    ways_out: Sequence[str] = (),
+    counts: Mapping[str, Micros] = NO_COUNTS,
+) -> None:
+    """Print the outcome of a command; exit status 1 unless it was applied. ``counts``: as of ``counts_from``."""
     if as_json:
-        typer.echo(json.dumps(answer_json(answer, began, ways_out)))
+        typer.echo(json.dumps(answer_json(answer, began, ways_out) | counts_json(counts)))
     elif isinstance(answer, AppliedResult):
         out.print(applied_text(answer.epoch, began))
+        print_counts(counts)
     elif isinstance(answer, RejectedResult):
         fail(answer.code, answer.detail, ways_out=ways_out)
     else:
         fail("request_expired", f"unknown, and final now: see ringlog log --from-epoch {answer.since_epoch}")
     if not isinstance(answer, AppliedResult):
         raise typer.Exit(1)
+
+
+def counts_json(counts: Mapping[str, Micros]) -> dict[str, Any]:
+    """Return the field ``counts_from`` of an answer, or nothing."""
+    return {"counts_from": dict(counts)} if counts else {}
+
+
+def print_counts(counts: Mapping[str, Micros]) -> None:
+    """Print from when the changes of tables count for writes."""
+    now = SystemClock().now_us()
+    for name, since in counts.items():
+        ahead = f", in {(since - now) / SECOND_US:.1f} s" if since > now else ""
+        out.print(printable(f"{name}: counts for writes appended from {when(since)}{ahead}"))
+
+
+def wait_until_counted(counts: Mapping[str, Micros], timeout_s: float) -> None:
+    """Wait until the changes count for writes; exit status 1 if that takes longer than ``timeout_s``.
+
+    The clocks of the brokers decide. The wait uses this machine's clock, plus a margin for a difference.
+    """
+    until = max(counts.values(), default=0)
+    left = (until - SystemClock().now_us()) / SECOND_US
+    if left > timeout_s:
+        fail("counts_later", f"the change is applied, and counts for writes appended from {when(until)}")
+    if left > -CLOCK_MARGIN_S:
+        time.sleep(left + CLOCK_MARGIN_S)

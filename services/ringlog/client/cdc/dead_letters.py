@@ -37,9 +37,9 @@ from ringlog.wire.records import DeadLetter, decode_dead_letter, decode_mutation
 RESENT = "ringlog.resent"
 """The header of a mark."""
 NOT_A_LETTER = "not_a_letter"
-"""The reason that stands for a record which is not a dead letter."""
+"""The reason of a record that is not a dead letter."""
 OTHERS = "(others)"
-"""The table that stands for all tables beyond ``GROUPS_MAX`` groups."""
+"""The name of the group that counts everything beyond ``GROUPS_MAX`` groups."""
 VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
 """The most bytes of an original that a letter has."""
 GROUPS_MAX, KEYS_MAX, TEXT_MAX, DETAIL_MAX = 1_000, 200_000, 200, 1_000
