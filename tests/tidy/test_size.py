@@ -24,8 +24,8 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_600,
     "ringlog/cache": 670,
-    "ringlog/cli": 4_885,
-    "ringlog/client": 4_700,
+    "ringlog/cli": 5_205,
+    "ringlog/client": 5_300,
     "ringlog/kernel": 17_310,
     "ringlog/log": 4_660,
     "ringlog/node": 6_500,
@@ -42,7 +42,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_700,
     "ringlog_testing": 2_600,
-    "tests": 76_250,
+    "tests": 76_700,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

@@ -102,8 +102,8 @@ def submit(
 ) -> None:
     """Submit a command as JSON and print the result.
 
-    The validator decides the command. The result is JSON. For tables with a CDC log, `counts_from` has the append
-    time at which the change begins to count for writes.
+    The validator decides the command. The result is JSON. For tables with a CDC log, `counts_from` has a time: the
+    change counts for writes that are appended from then on.
     """
     try:
         given: Any = json.loads(command if command is not None else read_text(STDIN))

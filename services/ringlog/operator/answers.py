@@ -94,7 +94,7 @@ def operation_begun(state: ClusterState, answer: Submitted) -> str | None:
 
 
 def counts_from(state: ClusterState, answer: Submitted) -> dict[str, Micros]:
-    """Return the append time at which an applied change begins to count for writes, by table.
+    """Return a time for each table that an applied change altered: it counts for writes appended from then on.
 
     Tables without a CDC log are left out, and tables whose change counts for all writes.
     """

@@ -44,8 +44,8 @@ def ddl(
     """Change the schema with CQL statements.
 
     Supports CREATE, ALTER and DROP of keyspaces, tables, types, views, indexes, functions and aggregates. All
-    statements apply, or none. For tables with a CDC log, the answer has the append time at which the change begins
-    to count for writes. The exit status is 2, and nothing changes, if the text is not valid CQL or a statement is
+    statements apply, or none. For tables with a CDC log, the answer has a time: the change counts for writes that are
+    appended from then on. The exit status is 2, and nothing changes, if the text is not valid CQL or a statement is
     not supported.
     """
     try:
