@@ -114,10 +114,10 @@ def test_records_and_position(story: Story, log: CdcLog, topic: str) -> None:
     gone: dict[str, Any] = {"clustering_key": insert.clustering_key, "cells": (), "deleted": ()}
     row_delete = replace(row_delete, operation=ROW_DELETE, **gone)
     partition_delete = replace(partition_delete, operation=PARTITION_DELETE, **gone | {"clustering_key": ()})
-    stream = {"stream_id": insert.stream_id}
+    stream: dict[str, Any] = {"stream_id": insert.stream_id}
     log.publish()
     log.write([insert, replace(row_delete, **stream), replace(partition_delete, **stream)])
-    figures = run(settings(log, topic))
+    figures = run(settings(log, topic, partitions=16))
     assert (figures.changes, figures.records, figures.behind) == (3, 4, 0)
     found = read(log, topic)
     key = {"customer": "c", "number": 0}

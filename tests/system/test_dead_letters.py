@@ -20,7 +20,7 @@ from ringlog.client.cdc.dead_letters import (
     OTHERS,
     RESENT,
     VALUE_KEPT,
-    DeadLetters,
+    DeadLetterReader,
     KeySet,
     LetterCounts,
     LetterFilter,
@@ -91,8 +91,8 @@ class Letters:
         found = records(self.world.bootstrap, self.source)
         return [(one.partition() or 0, one.key(), one.value()) for one in found]
 
-    def reader(self) -> DeadLetters:
-        return DeadLetters(self.world.bootstrap, self.world.cluster)
+    def reader(self) -> DeadLetterReader:
+        return DeadLetterReader(self.world.bootstrap, self.world.cluster)
 
 
 @pytest.fixture
@@ -132,6 +132,10 @@ def test_lists_and_counts(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> 
     counted = letters.json("count")
     assert (counted["letters"], counted["resent"]) == (8, 0)
     assert counted["groups"][0] == {"reason": "unknown_column", "table": "shop.orders", "letters": 5, "resent": 0}
+    place = ["--bootstrap", letters.world.bootstrap, "--cluster", letters.world.cluster]
+    status = json.loads(CliRunner().invoke(app, ["cdc", "status", "--json", *place]).stdout)
+    assert status["recent_dead_letters"] == {"not_a_letter": 1, "null_partition_key": 1, "unknown_column": 3}
+    assert "3 unknown_column" in CliRunner().invoke(app, ["cdc", "status", *place]).stdout
     text = letters.run("list").stdout + letters.run("count").stdout + letters.run("show", "8").stdout
     assert "\x1b" not in text
     assert "\nforged" not in text

@@ -63,7 +63,6 @@ HOOKS = {
         "MICROSECONDS",
         "NANOSECONDS",
     },
-    "fields of records, written by the names that the schema has": {"append_time"},
     "figures that are written by their names": {"repeated"},
     "statements of a batch, found by the class of the command": {
         "create_keyspace",

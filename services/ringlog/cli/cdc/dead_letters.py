@@ -17,7 +17,7 @@ from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
 from ringlog.client.cdc.dead_letters import (
     OTHERS,
-    DeadLetters,
+    DeadLetterReader,
     LetterChoice,
     LetterCounts,
     LetterFilter,
@@ -75,7 +75,7 @@ def list_letters(
     limit: Annotated[int, typer.Option("--limit", help="Most letters to list.", min=1, max=LIST_MAX)] = 50,
 ) -> Iterator[Any]:
     """List dead letters, newest first."""
-    with DeadLetters(context.bootstrap, context.cluster) as letters:
+    with DeadLetterReader(context.bootstrap, context.cluster) as letters:
         found = letters.latest(_filter(reason, table, since), limit)
     yield [_summary_json(one) for one in found]
     rows = [
@@ -94,7 +94,7 @@ def count(
 
     A letter that was written twice counts once. Beyond 1,000 groups, the last line has the remaining ones.
     """
-    with DeadLetters(context.bootstrap, context.cluster) as letters:
+    with DeadLetterReader(context.bootstrap, context.cluster) as letters:
         found = letters.count(_filter(reason, table, since))
     yield {"letters": found.letters.total(), "resent": found.resent.total(), "groups": _groups(found)}
     rows = [
@@ -111,7 +111,7 @@ def show(context: ClusterContext, name: Name) -> Iterator[Any]:
 
     Values have the types of the table's present columns. A value that does not fit is shown as hex digits.
     """
-    with DeadLetters(context.bootstrap, context.cluster) as letters:
+    with DeadLetterReader(context.bootstrap, context.cluster) as letters:
         record = letters.find(name)
         unfit = letters.unfit(record)
     mutation = _mutation(record, newest(context))
@@ -163,7 +163,7 @@ def resend(
     context, wanted = resolve(bootstrap, cluster), _filter(reason, table, since)
     if bool(names) == (wanted != LetterFilter()):
         fail("bad_usage", "pass ids of letters, or at least one of --reason, --table and --since", 2)
-    with DeadLetters(context.bootstrap, context.cluster) as letters:
+    with DeadLetterReader(context.bootstrap, context.cluster) as letters:
         choice = _named(letters, names, again) if names else letters.choose(wanted, limit, again)
         sent, late = 0, 0
         if choice.letters and not dry_run:
@@ -184,7 +184,7 @@ def resend(
 
 def recent_counts(context: ClusterContext) -> LetterCounts:
     """Count the letters among the last records of the topic."""
-    with DeadLetters(context.bootstrap, context.cluster) as letters:
+    with DeadLetterReader(context.bootstrap, context.cluster) as letters:
         return letters.count(LetterFilter(), STATUS_CHUNKS)
 
 
@@ -194,7 +194,7 @@ def _filter(reasons: list[str] | None, tables: list[str] | None, since: str) -> 
     return LetterFilter(frozenset(reasons or ()), frozenset(tables or ()), micros)
 
 
-def _named(letters: DeadLetters, names: list[str], again: bool) -> LetterChoice:
+def _named(letters: DeadLetterReader, names: list[str], again: bool) -> LetterChoice:
     """Return the letters with these names. Raises UnknownLetter, NotResendable."""
     found = []
     for name in names:

@@ -52,10 +52,8 @@ def export(
     The key of a record is the key of the row. The command runs until SIGTERM. A new process with the same name fences
     the old one and continues. A topic that does not exist is created.
     """
-    if bool(topic) == bool(prefix):
-        fail("bad_usage", "pass either --topic or --topic-prefix", 2)
-    if not name.strip():
-        fail("bad_usage", "--name: the export needs a name", 2)
+    if bool(topic) == bool(prefix) or not name:
+        fail("bad_usage", "pass a name, and either --topic or --topic-prefix", 2)
     context = resolve(bootstrap, cluster)
     settings = ExportSettings(
         bootstrap_servers=context.bootstrap,

@@ -152,7 +152,7 @@ class LetterCounts:
         return dict(sorted(found.items()))
 
 
-class DeadLetters:
+class DeadLetterReader:
     """A reader of the dead letters of a cluster. Not thread-safe. Raises LogUnavailable, TopicMissing."""
 
     def __init__(self, bootstrap_servers: str, cluster: str) -> None:
@@ -168,7 +168,7 @@ class DeadLetters:
         """Close the connection."""
         self._consumer.close()
 
-    def __enter__(self) -> DeadLetters:
+    def __enter__(self) -> DeadLetterReader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -269,7 +269,7 @@ class DeadLetters:
         """Return why the record of a letter cannot be sent again; empty if it can."""
         letter = record.letter
         if letter.topic != self.source:
-            return f"it is not a mutation, but an event of {letter.topic or 'no topic'}: import that event again"
+            return f"it is not a mutation, but a record of {letter.topic[:TEXT_MAX]!r}: import it again"
         if (
             len(letter.value or b"") >= VALUE_KEPT or len(letter.key or b"") >= KEY_KEPT
         ) and "SHA-256" in letter.detail:
