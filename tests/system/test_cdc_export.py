@@ -113,7 +113,8 @@ def test_records_and_position(story: Story, log: CdcLog, topic: str) -> None:
     insert, row_delete, partition_delete = (replace(row, partition_key=(b"c",)) for row in story.rows(0, 3))
     gone: dict[str, Any] = {"clustering_key": insert.clustering_key, "cells": (), "deleted": ()}
     row_delete = replace(row_delete, operation=ROW_DELETE, **gone)
-    partition_delete = replace(partition_delete, operation=PARTITION_DELETE, **gone | {"clustering_key": ()})
+    gone["clustering_key"] = ()
+    partition_delete = replace(partition_delete, operation=PARTITION_DELETE, **gone)
     stream: dict[str, Any] = {"stream_id": insert.stream_id}
     log.publish()
     log.write([insert, replace(row_delete, **stream), replace(partition_delete, **stream)])

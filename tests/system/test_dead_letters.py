@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import Result
 from confluent_kafka import KafkaError, KafkaException, Producer
 from tests.system.cdc_world import World, write
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from ringlog.cli.main import app
 from ringlog.client.cdc import dead_letters

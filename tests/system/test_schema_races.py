@@ -162,7 +162,7 @@ def test_a_change_says_from_when_it_counts_for_writes(world: AgentsWorld, tmp_pa
     found = json.loads(changed(logged.format("a") + TABLE.format("counted.quiet", "v"), "--json").stdout)
     assert found["counts_from"] == {"counted.a": until}
     assert world.client.read_barrier().table_lives["counted.a"][-1].versions[-1].since == until
-    command = {"command": "AlterTable", "keyspace": "counted", "name": "a"}
+    command: dict[str, Any] = {"command": "AlterTable", "keyspace": "counted", "name": "a"}
     command |= {"add_columns": [{"name": "w", "type": "int"}]}
     ended = subprocess.run(
         [sys.executable, "-m", "ringlog.cli", "submit", json.dumps(command), "--wait"],
