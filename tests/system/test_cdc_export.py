@@ -80,7 +80,7 @@ def read(log: CdcLog, topic: str) -> list[tuple[int, Any, Any]]:
     def text(data: bytes | None) -> Any:
         return None if data is None else json.loads(data)
 
-    return [(one.partition(), text(one.key()), text(one.value())) for one in records(log.world.bootstrap, topic)]
+    return [(one.partition() or 0, text(one.key()), text(one.value())) for one in records(log.world.bootstrap, topic)]
 
 
 def exported(log: CdcLog, topic: str) -> list[int]:
@@ -152,6 +152,15 @@ def test_a_topic_for_each_table_and_chosen_columns(story: Story, log: CdcLog, to
         assert event["subject"] == "shop.orders"
         assert (event["data"]["values"], event["data"]["deleted"]) == ({}, ["note"])
         assert "undecoded" not in event["data"]
+    # The position advances over the changes of other tables.
+    log.world.table("late")
+    passed = replace(wanted, name="late", tables=("shop.late",))
+    assert run(passed).changes == 0
+    assert (
+        f"{topic}.shop.late"
+        not in AdminClient({**QUIET, "bootstrap.servers": log.world.bootstrap}).list_topics().topics
+    )
+    assert CdcExport(passed, lambda _: None).load() is not None
     for wrong in ("shop.orders.nothing", "note", "shop.nothing.note"):
         with pytest.raises(UnknownColumn):
             run(replace(wanted, name="two", columns=(wrong,)))

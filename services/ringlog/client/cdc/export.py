@@ -56,7 +56,7 @@ TRANSACTION_S = 30.0
 """Timeout of one call to the broker."""
 COMMIT_S = 1.0
 """A change is committed at most this long after its arrival, if the broker answers."""
-REPORT_S = 10.0
+REPORT_S, PLACE_S = 10.0, 60.0
 POLL_S = 0.2
 BATCH_BYTES = 32 * 1024 * 1024
 """The bytes after which a transaction is committed."""
@@ -160,7 +160,7 @@ class CdcExport:
             }
         )
         self._pending = ExportFigures()
-        self._bytes = 0
+        self._bytes, self._saved = 0, ""
 
     def run(self) -> ExportFigures:
         """Export until ``stopping`` is set, or until the end of the topic if ``until_end`` is set.
@@ -199,7 +199,7 @@ class CdcExport:
         return self.figures
 
     def _export(self, reader: CdcReader) -> None:
-        committed = reported = time.monotonic()
+        committed = reported = placed = time.monotonic()
         while True:
             for change in reader.poll(POLL_S):
                 self._add(change)
@@ -208,9 +208,11 @@ class CdcExport:
                     committed = time.monotonic()
             is_last = self.stopping.is_set() or reader.is_at_end
             if is_last or time.monotonic() - committed >= COMMIT_S:
-                if self._pending.changes:
-                    reader.commit()
                 committed = time.monotonic()
+                # Without a commit of the position alone, a filter without matches would fall behind the retention.
+                if self._pending.changes or is_last or committed - placed >= PLACE_S:
+                    reader.commit()
+                    placed = committed
             if is_last or time.monotonic() - reported >= REPORT_S:
                 self._tell(reader)
                 reported = time.monotonic()
@@ -246,15 +248,17 @@ class CdcExport:
         return None
 
     def save(self, text: str) -> None:
-        """Commit the transaction with the position."""
-        if not self._pending.changes:
+        """Commit the transaction with the position, if the position has changed."""
+        if text == self._saved:
             return
+        if not self._pending.changes:
+            self._producer.begin_transaction()
         self._produce(self._positions, text.encode(), self._settings.name.encode(), 0)
         self._producer.commit_transaction(TRANSACTION_S)
         self.figures.changes += self._pending.changes
         self.figures.records += self._pending.records
         self.figures.oversized += self._pending.oversized
-        self._pending, self._bytes = ExportFigures(), 0
+        self._pending, self._bytes, self._saved = ExportFigures(), 0, text
 
     def close(self) -> None:
         """Nothing remains open: the broker knows only transactions."""
