@@ -67,8 +67,8 @@ def status(context: ClusterContext) -> Iterator[Any]:
     """Show CDC generations and registered writers.
 
     Writers have the mutations that wait for them, by their last report in the log, and their write lease (horizon). The
-    retention of rows is compared with the tables' ttl. Dead letters are counted by reason among the last 2,000 records of
-    their topic.
+    retention of rows is compared with the tables' ttl. Dead letters are counted by reason among the last 2,000 records
+    of their topic.
     """
     state = newest(context)
     topic, seconds = topic_name(context.cluster, CDC.suffix), log_retention(state)
