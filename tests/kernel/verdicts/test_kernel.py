@@ -144,7 +144,7 @@ def test_a_wrong_lowering_is_found(name: str, plant: Callable[..., Any], monkeyp
 
 def test_a_lease_raises_the_validation_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a writer would route writes that later decisions affect. The invariant detects it."""
-    monkeypatch.setattr(cdc_writers, "raised", _not_raised(cdc_writers.raised))
+    monkeypatch.setattr(cdc_writers, "with_lease", _not_raised(cdc_writers.with_lease))
     logs = (random_log(seed) for seed in range(LOGS))
     assert any(found.invariant == "settled" for log in logs for state in log for found in violations(state))
 
