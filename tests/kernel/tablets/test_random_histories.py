@@ -186,7 +186,7 @@ PLANTED: dict[str, Plant] = {
     "members since too early": function(steps, "entered", _late_since),
     "operations are no reason to wait": function(track, "may_begin", lambda _: lambda _state: None),
     "no limit to where replicas go": function(admission, "_bad_place", lambda _: lambda *_: None),
-    "apart is together": function(resize, "apart", lambda _: lambda _tablets: None),
+    "separated siblings merge": function(resize, "separated_pair", lambda _: lambda _tablets: None),
 }
 
 
