@@ -24,7 +24,7 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_600,
     "ringlog/cache": 670,
-    "ringlog/cli": 5_205,
+    "ringlog/cli": 5_247,
     "ringlog/client": 5_300,
     "ringlog/kernel": 17_310,
     "ringlog/log": 4_660,
@@ -35,14 +35,14 @@ BUDGETS = {
     "ringlog/stack": 1_660,
     "ringlog/wire": 1_800,
     "ringlog_audit": 2_420,
-    "ringlog_cdc": 7_860,
+    "ringlog_cdc": 7_900,
     "ringlog_cdc_reader": 1_050,
     "ringlog_debezium": 560,
     "ringlog_demo": 970,
     "ringlog_schemas": 300,
     "ringlog_sim": 13_700,
     "ringlog_testing": 2_600,
-    "tests": 76_700,
+    "tests": 76_805,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

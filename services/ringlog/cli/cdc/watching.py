@@ -37,20 +37,21 @@ MetricsPort = Annotated[
 
 
 class Watched:
-    """The metrics and health of a command. ``samples_of``: returns the counters of the command."""
+    """The metrics and health of a command. ``samples_of``: returns its counters. ``view_of``: returns its lag."""
 
     labels: Mapping[str, str] = {}
 
-    def __init__(self, samples_of: Callable[[], Iterator[Sample]]) -> None:
-        self.view = LagView()
+    def __init__(self, samples_of: Callable[[], Iterator[Sample]], view_of: Callable[[], LagView] = LagView) -> None:
         self._samples_of = samples_of
+        self._view_of = view_of
         self._since = StateSince(SystemClock().now_us)
 
     def health(self) -> tuple[Health, Micros]:
         """See ``WatchedProcess``."""
-        is_away = self.view.away_since is not None
+        view = self._view_of()
+        is_away = view.away_since is not None
         state = "broker_away" if is_away else "active"
-        return Health(state, not is_away, self.view.why), self._since.of(state)
+        return Health(state, not is_away, view.why), self._since.of(state)
 
     def samples(self) -> Iterator[Sample]:
         """See ``WatchedProcess``."""
@@ -76,6 +77,44 @@ def served(port: int | None, watched: Watched) -> Iterator[None]:
         server.stop()
 
 
+class ReaderReport:
+    """Lines on standard error about a silent broker and, if it ``tells``, about the progress now and then."""
+
+    def __init__(
+        self, bootstrap: str, changes: Callable[[], int], *, as_json: bool, tells: bool, every_s: float = REPORT_S
+    ) -> None:
+        self.view = LagView()
+        self._bootstrap = bootstrap
+        self._changes = changes
+        self._as_json = as_json
+        self._tells = tells
+        self._every_s = every_s
+        self._said = time.monotonic()
+
+    def observe(self, view: LagView) -> None:
+        """Process one measurement of the lag, or a failure."""
+        before, self.view = self.view, view
+        broker, is_due = self._bootstrap, time.monotonic() - self._said >= self._every_s
+        if view.away_since is not None and before.away_since is None:
+            text = f"the broker {broker} has not answered since {when(view.away_since)}: {view.why}"
+            self._tell("broker_away", text, broker=broker, since=view.away_since, why=view.why)
+        elif view.away_since is None and before.away_since is not None:
+            text = f"the broker {broker} answers again"
+            self._tell("broker_answers_again", text, broker=broker, since=before.away_since)
+        elif self._tells and is_due and (lag := view.known) is not None and lag.records:
+            count, seconds = self._changes(), lag.seconds
+            age = "" if seconds is None else f", the oldest {span(int(seconds * SECOND_US))} old"
+            text = f"{count:,} changes, {lag.records:,} rows behind{age}"
+            self._tell("behind", text, changes=count, behind=lag.records, behind_seconds=seconds)
+
+    def _tell(self, event: str, text: str, **fields: Any) -> None:
+        self._said = time.monotonic()
+        if self._as_json:
+            typer.echo(json.dumps({"event": event, **fields}), err=True)
+        else:
+            errors.print(f"{event}: {text}" if event != "behind" else text, markup=False)
+
+
 @contextmanager
 def watched_reader(
     context: ClusterContext,
@@ -90,28 +129,9 @@ def watched_reader(
 
     ``changes``: the number of changes so far. ``tells``: report the progress now and then.
     """
-
-    said = time.monotonic()
-    watched = Watched(lambda: _reader_samples(watched.view, changes()))
-
-    def observe(view: LagView) -> None:
-        nonlocal said
-        before, watched.view = watched.view, view
-        if view.away_since is not None and before.away_since is None:
-            text = f"the broker {context.bootstrap} has not answered since {when(view.away_since)}: {view.why}"
-            _tell(as_json, "broker_away", text, broker=context.bootstrap, since=view.away_since, why=view.why)
-        elif view.away_since is None and before.away_since is not None:
-            text = f"the broker {context.bootstrap} answers again"
-            _tell(as_json, "broker_answers_again", text, broker=context.bootstrap, since=before.away_since)
-        elif tells and time.monotonic() - said >= REPORT_S and (lag := view.known) is not None and lag.records:
-            age = "" if lag.seconds is None else f", the oldest {span(int(lag.seconds * SECOND_US))} old"
-            text = f"{changes():,} changes, {lag.records:,} rows behind{age}"
-            _tell(as_json, "behind", text, changes=changes(), behind=lag.records, behind_seconds=lag.seconds)
-        else:
-            return
-        said = time.monotonic()
-
-    watch = LagWatch(reader.lag_reader, lambda: reader.unread, observe, is_whole=False)
+    report = ReaderReport(context.bootstrap, changes, as_json=as_json, tells=tells)
+    watched = Watched(lambda: _reader_samples(report.view, changes()), lambda: report.view)
+    watch = LagWatch(reader.lag_reader, lambda: reader.unread, report.observe, is_whole=False)
     with served(port, watched):
         watch.start()
         try:
@@ -127,11 +147,3 @@ def _reader_samples(view: LagView, changes: int) -> Iterator[Sample]:
     yield Sample("ringlog_cdc_reader_behind_seconds", math.nan if lag is None or lag.seconds is None else lag.seconds)
     silent = 0.0 if since is None else (SystemClock().now_us() - since) / SECOND_US
     yield Sample("ringlog_cdc_reader_behind_unknown_seconds", silent)
-
-
-def _tell(as_json: bool, event: str, text: str, **fields: Any) -> None:
-    """Print a line to standard error, as JSON with ``--json``."""
-    if as_json:
-        typer.echo(json.dumps({"event": event, **fields}), err=True)
-    else:
-        errors.print(f"{event}: {text}" if event != "behind" else text, markup=False)
