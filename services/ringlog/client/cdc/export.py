@@ -222,7 +222,7 @@ class CdcExport:
     def _tell(self, reader: CdcReader) -> None:
         self.figures.lost_rows = reader.lost_rows
         try:
-            self.figures.behind = sum(reader.lag.values())
+            self.figures.behind = reader.lag().records
         except LogUnavailable:
             self.figures.behind = None
         self._report(self.figures)
