@@ -175,7 +175,7 @@ def test_a_position_of_another_reader_is_rejected(story: Story, log: CdcLog) -> 
     story.join(0)
     log.publish()
     where = (log.world.bootstrap, log.world.cluster)
-    with CdcReader(*where, until_end=True) as reader:
+    with CdcReader(*where, tables=None, until_end=True) as reader:
         place = reader.place()
     for wrong in (place.replace(log.world.cluster, "other"), place[:-2], "7"):
         with pytest.raises(BadProgress):

@@ -59,7 +59,7 @@ class CdcReader:
     ``CdcChange.table_id`` distinguishes recreated tables of the same name.
 
     Args:
-        tables: Names as ``keyspace.table``. Default: all tables.
+        tables: Names as ``keyspace.table``. None or empty: all tables.
         columns: Names as ``keyspace.table.column``. Changes of these tables have only these columns and the key;
             ``CdcChange.raw`` is complete. Other tables have all columns. A renamed column needs both names.
         start: Start point of a reader without progress: ``earliest``, ``now``, or a time (microseconds since 1970, ISO
@@ -82,7 +82,7 @@ class CdcReader:
         bootstrap_servers: str,
         cluster: str,
         *,
-        tables: Iterable[str] = (),
+        tables: Iterable[str] | None = None,
         columns: Iterable[str] = (),
         start: Start = EARLIEST,
         progress: str | Path | ProgressStore | None = None,
@@ -100,7 +100,7 @@ class CdcReader:
         self._share = share
         self._commit_every = commit_every
         self._skip = lost == "skip"
-        self._wanted = frozenset(tables)
+        self._wanted = frozenset(tables or ())
         self._columns = columns_by_table(columns)
         self._uncommitted, self._moved = 0, False
         self._fetched: set[int] = set()
