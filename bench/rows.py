@@ -30,6 +30,7 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.node.world import APPENDED, TABLE, cluster, name_of, write
+from tests.record_keys import record_key
 
 from ringlog.node.rows.disk_rows import DiskRows
 from ringlog.node.rows.memory_rows import MemoryRows
@@ -59,12 +60,12 @@ def records(seed: int) -> list[bytes]:
 
 def judged(store: RowStore, values: list[bytes]) -> float:
     """Records a second."""
-    row_replica = RowReplica(NODE, store)
+    row_replica, keys = RowReplica(NODE, store), [record_key(value) for value in values]
     row_replica.adopt(STATE)
     begun = time.perf_counter()
     for first in range(0, len(values), TURN):
         for offset, value in enumerate(values[first : first + TURN], start=first):
-            assert row_replica.validate_record(value, APPENDED) == KEPT
+            assert row_replica.validate_record(value, APPENDED, keys[offset]) == KEPT
             row_replica.advance_position(0, offset + 1)
         row_replica.commit()
     return len(values) / (time.perf_counter() - begun)
@@ -89,7 +90,7 @@ def filled(path: Path, rows: int) -> None:
     known = encode_mutation(write(KEY.decode(), 0))
     row_replica = RowReplica(NODE, store)
     row_replica.adopt(STATE)
-    assert row_replica.validate_record(known, APPENDED) == KEPT
+    assert row_replica.validate_record(known, APPENDED, record_key(known)) == KEPT
     for number in range(1, rows):
         clustering = (number.to_bytes(8, "big"),)
         store.add(RowVersion(TABLE, number * step - 2**63, b"k%d" % number, clustering, number, VALUE))

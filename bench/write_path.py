@@ -18,6 +18,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from inspect import signature
 from io import BytesIO
 from pathlib import Path
 from random import Random
@@ -38,8 +39,11 @@ def child(folder: Path) -> None:
     from ringlog.wire.records import Cell, encode_mutation
 
     draw, cells = Random(1), (Cell("note", b"v" * 100),)
-    keys = [f"k{draw.getrandbits(60)}" for _ in range(RECORDS)]
-    values = [encode_mutation(write(key, at, APPENDED + at, cells=cells)) for at, key in enumerate(keys)]
+    names = [f"k{draw.getrandbits(60)}" for _ in range(RECORDS)]
+    values = [encode_mutation(write(name, at, APPENDED + at, cells=cells)) for at, name in enumerate(names)]
+    keys = [b"shop.orders\0" + name.encode() for name in names]
+    # Earlier versions do not take the key of the record.
+    takes_key = "key" in signature(RowReplica.validate_record).parameters
     node, state = name_of(1), cluster((0,), factor=1)
     for number in range(TURNS):
         try:
@@ -53,7 +57,8 @@ def child(folder: Path) -> None:
         processor, clock = time.process_time(), time.perf_counter()
         for first in range(0, RECORDS, TURN):
             for offset, value in enumerate(values[first : first + TURN], start=first):
-                assert row_replica.validate_record(value, APPENDED) == KEPT
+                key = (keys[offset],) if takes_key else ()
+                assert row_replica.validate_record(value, APPENDED, *key) == KEPT
                 row_replica.advance_position(0, offset + 1)
             commit()
         taken = time.process_time() - processor, time.perf_counter() - clock

@@ -27,9 +27,9 @@ from ringlog_audit.rules.compound import (
     STATIC,
     UPDATE,
     AuditColumns,
-    elements,
 )
 from ringlog_audit.rules.images import SECOND, Heap, Row, Values
+from ringlog_audit.rules.values import elements
 
 STARTS, ENDS = {5: True, 6: False}, {7: True, 8: False}
 """Operations that delete a range: for the row of its start and of its end, True if the bound itself is deleted."""

@@ -25,6 +25,7 @@ from ringlog_schemas import published
 from ringlog_sim.checks.cdc.audited import AuditedRecord
 from tests.cdc.images.memory import MemoryStates
 from tests.kernel.entries import CLUSTER, uuid
+from tests.record_keys import record_key
 
 SOURCE = "c.mutations"
 
@@ -91,11 +92,12 @@ class MemoryCluster:
         made = author_entry(CLUSTER, *ids, self.state.epoch, "test", 0, command)
         return fold(self.state, made.entry).outcome.kind is not OutcomeKind.APPLIED
 
-    def write(self, mutation: Mutation | bytes, now: int, partition: int = 0) -> None:
-        """Append a record to the mutations topic at time ``now``."""
+    def write(self, mutation: Mutation | bytes, now: int, partition: int = 0, key: bytes | None = None) -> None:
+        """Append a record to the mutations topic at time ``now``. ``key``: None for the right one."""
         value = mutation if isinstance(mutation, bytes) else encode_mutation(mutation)
-        offset = self.topics.add("mutations", b"k", value, partition, now)
-        self.pending.append(Input(partition, offset, now, b"k", value, job.read_mutation(value)))
+        key = record_key(value) if key is None else key
+        offset = self.topics.add("mutations", key, value, partition, now)
+        self.pending.append(Input(partition, offset, now, key, value, job.read_mutation(value)))
 
     def carry_out(self, most: int = 1_000) -> None:
         """Process at most ``most`` mutations below the validation watermark.

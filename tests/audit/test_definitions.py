@@ -8,18 +8,24 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from ringlog.kernel.cql.collections import join_elements, key_type, log_type
+from ringlog.kernel.cql.types import TYPES as SCALARS
 from ringlog.kernel.generations import statements
 from ringlog.kernel.generations.acceptance import RefusedWrite, accept, stream_of
+from ringlog.kernel.generations.statements import is_value
 from ringlog.kernel.model.state import Generation
 from ringlog.kernel.model.tablet_streams import DescribedTable, ranges_of
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange
 from ringlog.wire.avro.codec import decode
 from ringlog.wire.records import encode_mutation
-from ringlog_audit.rules.compound import AuditColumns, elements, is_compound, log_rows, plain_row
+from ringlog_audit.rules.compound import AuditColumns, is_compound, log_rows, plain_row
 from ringlog_audit.rules.images import Images, Wanted
 from ringlog_audit.rules.lateness import SKEW_US, Leeways, LeewayStep, always
 from ringlog_audit.rules.streams import PublishedGeneration, PublishedRange, stream_for
+from ringlog_audit.rules.values import element_type, elements, is_of_type, logged_type
 from ringlog_audit.writes.history import TableHistory
 from ringlog_audit.writes.refusals import AuditRules
 from ringlog_cdc.bulk.compound_writes import plain_piece
@@ -132,3 +138,31 @@ def test_random_histories(preimage: str, keys_only: bool) -> None:
                 for r in rows
             ]
             assert found == [row_values(piece) for piece in made.pieces], (seed, number)
+
+
+KINDS = (
+    *sorted(SCALARS),
+    *("frozen<list<int>>", "frozen<set<text>>", "frozen<map<text, int>>", "tuple<int, text>"),
+    *("frozen<udt<a int, b frozen<set<int>>>>", "list<text>", "set<int>", "map<ascii, frozen<list<int>>>"),
+)
+PIECES = st.one_of(
+    st.binary(max_size=9),
+    st.sampled_from([b"", b"a", b"\xff", bytes(4), bytes(8), bytes(6) + b"\x11" + bytes(9)]),
+)
+LENGTHS = st.integers(-2, 9).map(lambda size: size.to_bytes(4, "big", signed=True))
+VALUES = st.one_of(
+    PIECES,
+    st.lists(PIECES.map(lambda one: len(one).to_bytes(4, "big") + one) | LENGTHS, max_size=4).flatmap(
+        lambda parts: st.sampled_from([b"".join(parts), len(parts).to_bytes(4, "big") + b"".join(parts)])
+    ),
+    st.lists(st.sampled_from([bytes(4), b"\0\0\0\1", b"a"]), max_size=4).map(
+        lambda parts: join_elements(tuple((part,) for part in parts))
+    ),
+)
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(KINDS), VALUES)
+def test_audit_and_kernel_accept_the_same_values(kind: str, value: bytes) -> None:
+    assert is_of_type(logged_type(kind), value) == is_value(log_type(kind), value)
+    assert not key_type(kind) or element_type(kind) == key_type(kind)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings, InitializeCluster
@@ -50,6 +51,18 @@ def created(cluster: MemoryCluster) -> None:
     parts = encoded_parts(with_normal_nodes(cluster.state, 1))
     forced = tuple(ForcedPart(name, parts[name]) for name in ("nodes", "node_names", "token_owners"))
     cluster.enter(ForceState("a node", "ann", forced), LeaveRecovery("done", "ann"), CreateKeyspace("ks", SIMPLE_1))
+
+
+LONG = (b"\0\0\0\0\1",)
+MISTYPED: tuple[dict[str, Any], ...] = (
+    {"clustering_key": LONG},
+    {"operation": "RANGE_DELETE", "clustering_key": (), "cells": (), "bounds": Bounds(LONG, True, (), True)},
+    {"operation": "UPDATE", "cells": (Cell("v", b"\xff"),)},
+    {"operation": "UPDATE", "cells": (Cell("m", b"\0\0\0\1"),)},
+    {"operation": "UPDATE", "cells": (Cell("m", bytes(3) + b"\1" + bytes(3) + b"\1a" + bytes(4)),)},
+    {"operation": "UPDATE", "deleted_elements": (DeletedElements("m", (b"f", b"\xff")),)},
+)
+"""Fields of writes with a key or a value of another type."""
 
 
 def new_table(chance: Random, name: str) -> CreateTable:
@@ -141,6 +154,8 @@ def mutation(chance: Random, now: int, met: dict[str, list[tuple[str, str]]], ep
         return replace(made, **chance.choice(({"operation": "UNKNOWN"}, {"replaced": ("v",)})))
     if what < 0.44:
         return replace(made, cluster_id=uuid(98))
+    if what < 0.5:
+        return replace(made, **chance.choice(MISTYPED))
     return made
 
 
@@ -174,7 +189,8 @@ def random_cluster(seed: int) -> MemoryCluster:
             cluster.carry_out(chance.randint(1, 30))
         else:
             made = mutation(chance, now, met, cluster.state.epoch)
-            cluster.write(made, now, int(isinstance(made, Mutation) and made.partition_key[0] == b"k2"))
+            partition = int(isinstance(made, Mutation) and made.partition_key[0] == b"k2")
+            cluster.write(made, now, partition, chance.choice((b"", b"ks.t\0k3")) if chance.random() < 0.03 else None)
     cluster.enter(SettleVerdicts(now + 20_000_000))
     cluster.carry_out()
     for part in chance.sample(cluster.written, min(2, len(cluster.written))):
@@ -194,5 +210,6 @@ def test_a_correct_log_has_no_deviation() -> None:
         reasons.update(decode_dead_letter(record.value() or b"").reason for record in letters)
         reasons["rows"] += report.counts["cdc_rows"]
         reasons["repeated"] += report.counts["repeated_rows"]
-    assert len(reasons) >= 16, reasons
+    assert len(reasons) >= 18, reasons
+    assert reasons.keys() >= {"bad_key_type", "wrong_record_key", "bad_value_type"}
     assert min(reasons.values()) >= 3, reasons

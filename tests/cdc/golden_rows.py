@@ -76,6 +76,8 @@ def writes() -> dict[str, Mutation | bytes]:
         "the second write with images": write("UPDATE", Cell("v", b"two"), table="imaged"),
         "a refused write: no such table": write("UPDATE", v, table_id=uuid(99, space=6)),
         "a refused write: no such column": write("UPDATE", Cell("x", b"")),
+        "a refused write: a clustering key of another type": write("UPDATE", v, clustering_key=(b"5",)),
+        "a refused write: a value of another type": write("UPDATE", Cell("v", b"\xff")),
         "a refused write: no mutation": b"no mutation",
     }
 

@@ -53,6 +53,7 @@ from ringlog_cdc.bulk.rows import Input
 from tests.cdc.interleaved_job import MS, PARTITIONS, SECOND, Job, Place
 from tests.kernel.entries import applied, entry, uuid
 from tests.node.world import APPENDED, TABLE, cluster, name_of, write
+from tests.record_keys import record_key
 
 FAR: Micros = APPENDED + 1_000_000 * SECOND
 COLUMNS = ("note", "other", "third")
@@ -188,7 +189,7 @@ class Cluster:
         made = write(KEYS[what % 3], 0, timestamp, operation=operation, cells=cells, clustering_key=clustering, **names)
         partition = what % 3 % PARTITIONS
         value_of, place = encode_mutation(made), len(self.topic[partition])
-        item = Input(partition, place, appended, b"", value_of, made)
+        item = Input(partition, place, appended, record_key(made), value_of, made)
         self.topic[partition].append(Record(value_of, appended, item))
 
     def say(self, who: str, place: Place, code: str) -> None:
@@ -260,8 +261,8 @@ class Observed(RowReplica):
         self._world = world
         self._last = HELD
 
-    def validate_record(self, value: bytes, append_time_us: int) -> str:
-        self._last = super().validate_record(value, append_time_us)
+    def validate_record(self, value: bytes, append_time_us: int, key: bytes | None) -> str:
+        self._last = super().validate_record(value, append_time_us, key)
         return self._last
 
     def advance_position(self, partition: int, position: int) -> None:
@@ -318,7 +319,9 @@ class Node:
             first = self._read[number]
             for offset in range(first, min(first + count, len(records))):
                 record = records[offset]
-                self._outcome.append(TailItem(number, offset, record.value, record.appended // MS))
+                self._outcome.append(
+                    TailItem(number, offset, record.value, record.appended // MS, record_key(record.value))
+                )
                 self._read[number] = offset + 1
             if self._read[number] == len(records):
                 self._outcome.append(TailItem(number, len(records), None))

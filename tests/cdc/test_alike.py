@@ -18,7 +18,7 @@ from ringlog.wire.records import Cell, Mutation, encode_mutation
 from ringlog_cdc.bulk.arrow import going_out
 from ringlog_cdc.columnar.layouts import ALIKE_MAX, ByteTable, groups_of, layout_of
 from ringlog_cdc.columnar.mutations import scan
-from ringlog_cdc.columnar.routing import buffers
+from ringlog_cdc.columnar.record_keys import buffers
 from ringlog_cdc.columnar.scan import padded
 from tests.cdc.test_columnar import (
     CLUSTER,
@@ -80,11 +80,18 @@ def from_offset(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
     return batch.set_column(batch.schema.get_field_index("offset"), "offset", offsets)
 
 
-@given(st.lists(families(), min_size=1, max_size=3), st.lists(VALUES, max_size=3), st.sampled_from([5, 8_189, 2**33]))
-def test_records_match_the_definition(alike: list[list[bytes]], others: list[bytes | None], first: int) -> None:
+@given(
+    st.lists(families(), min_size=1, max_size=3),
+    st.lists(VALUES, max_size=3),
+    st.sampled_from([5, 8_189, 2**33]),
+    st.sampled_from([0.0, 0.1]),
+)
+def test_records_match_the_definition(
+    alike: list[list[bytes]], others: list[bytes | None], first: int, wrong: float
+) -> None:
     values: list[bytes | None] = [*others, *(value for family in alike for value in family)]
     random.Random(first + len(values)).shuffle(values)
-    batch = from_offset(batch_of(values, 1), first)
+    batch = from_offset(batch_of(values, 1, wrong), first)
     for part in (PART, LARGE):
         assert listed(going_out(TABLE, batch, part)) == definition_of(batch, part)
 

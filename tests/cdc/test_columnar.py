@@ -49,6 +49,7 @@ from ringlog_cdc.columnar.scan import Cursor, padded
 from ringlog_schemas import by_fingerprint
 from ringlog_sim.actors.cdc.driver import facts as simulated
 from ringlog_sim.actors.cdc.rows import Taken
+from tests.record_keys import OTHER, record_key
 
 TOPIC = "c.mutations"
 CLUSTER = str(uuid.UUID(int=7))
@@ -56,6 +57,10 @@ NOW = 1_800_000_000_000_000
 LEEWAY = 5_000_000
 PART = PartContext(TOPIC, CLUSTER, "incarnation", 42, 400)
 LARGE = replace(PART, row_bytes_max=100_000)
+
+
+VALUED = {"a": "text", "b": "int", "c": "frozen<list<int>>", "d": "blob", "e": "boolean", "f": "ascii"}
+"""The columns of the table with typed values."""
 
 
 def table() -> RoutingTable:
@@ -76,6 +81,7 @@ def table() -> RoutingTable:
         "shop.quiet": TableShape(1, 0, False),
         "shop.keyed": TableShape(1, 1, True, delta="keys"),
         "shop.typed": TableShape(1, 1, True, ("int",), ("blob",)),
+        "shop.valued": TableShape(1, 2, True, ("text",), ("int", "text"), columns=(*VALUED,), types=(*VALUED.items(),)),
         "shop.tagged": TableShape(1, 1, True, (), (), (), (("a", "map<text, blob>"),), columns=("a", "ä")),
     }
     return routing_table(TOPIC, generations, facts, (), LEEWAY, 8)
@@ -89,7 +95,7 @@ MUTATIONS = st.builds(
     mutation_id=st.one_of(st.none(), st.uuids().map(str)),
     cluster_id=st.sampled_from([None, CLUSTER, str(uuid.UUID(int=8))]),
     keyspace=st.sampled_from(["shop", "shop", "shop", "other", "é"]),
-    table=st.sampled_from(["orders", "lines", "quiet", "lost", "typed", "tagged"]),
+    table=st.sampled_from(["orders", "lines", "quiet", "lost", "typed", "tagged", "valued"]),
     timestamp=st.one_of(
         st.integers(NOW - 2 * LEEWAY, NOW + 2 * LEEWAY), st.sampled_from([0, -1, 2**63 - 1, -(2**63), NOW - 1, NOW])
     ),
@@ -139,6 +145,37 @@ STRANGE = st.builds(
 )
 """Writes that name an unknown column of their table."""
 
+BYTES = st.sampled_from(
+    [
+        b"",
+        b"\0",
+        b"\1",
+        b"\2",
+        bytes(4),
+        b"\0\0\0\1\0\0\0\4\0\0\0\7",
+        "Größe".encode(),
+        b"\xc3",
+        b"\xed\xa0\x80",
+        b"a" * 40,
+    ]
+)
+VALUED_WRITES = st.builds(
+    lambda mutation, clustering, cells, **changes: replace(
+        mutation,
+        table="valued",
+        partition_key=(b"k",),
+        clustering_key=clustering,
+        cells=tuple(Cell(*cell) for cell in cells.items()),
+        **changes,
+    ),
+    good("orders", 1, 1),
+    st.tuples(st.just(bytes(4)) | BYTES, st.just(b"x") | BYTES),
+    st.dictionaries(st.sampled_from([*VALUED]), st.none() | BYTES, max_size=3),
+    ttl=st.sampled_from([None, None, None, 5]),
+    operation=st.sampled_from(["INSERT", "INSERT", "UPDATE", "ROW_DELETE"]),
+)
+"""Writes of keys and values of right and wrong types."""
+
 GOOD = good("orders", 1, 1) | good("lines", 2, 0) | good("keyed", 1, 1)
 
 COMPOUND = st.builds(
@@ -158,7 +195,8 @@ COMPOUND = st.builds(
 VALUES = st.one_of(
     GOOD.map(encode_mutation),
     GOOD.map(encode_mutation),
-    GOOD.map(encode_mutation),
+    VALUED_WRITES.map(encode_mutation),
+    VALUED_WRITES.map(encode_mutation),
     STRANGE.map(encode_mutation),
     MUTATIONS.map(encode_mutation),
     COMPOUND.map(encode_mutation),
@@ -181,17 +219,23 @@ VALUES = st.one_of(
 EXAMPLE = Mutation(None, None, "shop", "orders", NOW, None, "INSERT", (b"k",), (b"c",), (Cell("a", b""),))
 
 
-def batch_of(values: list[bytes | None], partitions: int = 2) -> pa.RecordBatch:
-    """Return records in source order, appended around ``NOW``."""
+def batch_of(values: list[bytes | None], partitions: int = 2, wrong: float = 0.0) -> pa.RecordBatch:
+    """Return records in source order, appended around ``NOW``. ``wrong``: share of wrong record keys."""
     chance = random.Random(len(values))
     columns = [
         pa.array([number * partitions // max(len(values), 1) for number in range(len(values))], pa.int32()),
         pa.array(range(1_000, 1_000 + len(values)), pa.int64()),
         pa.array([NOW + chance.randrange(-LEEWAY // 2, LEEWAY // 2) for _ in values], pa.int64()),
-        pa.array([b"key"] * len(values), pa.binary()),
+        pa.array([_record_key(value, chance, wrong) for value in values], pa.binary()),
         pa.array(values, pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "appended", "key", "value"])
+
+
+def _record_key(value: bytes | None, chance: random.Random, wrong: float) -> bytes | None:
+    own = record_key(value)
+    other = own[:-1] + bytes([own[-1] ^ 1])
+    return own if chance.random() >= wrong else chance.choice([None, b"", own + b"\0", own[1:], other, OTHER])
 
 
 def listed(made: OutgoingColumns) -> list[dict[str, object]]:
@@ -240,7 +284,7 @@ def test_good_writes_become_rows_without_single_reads(mutations: list[Mutation])
     batch = batch_of([encode_mutation(mutation) for mutation in mutations])
     found = read(batch)
     assert len(found.plain) == len(mutations)
-    out = listed(records_of(TABLE, replace(found, keys=None, values=None), LARGE))
+    out = listed(records_of(TABLE, replace(found, values=None), LARGE))
     assert out == definition_of(batch, LARGE)
     assert {row["reason"] for row in out} == {ROUTED}
 
@@ -262,9 +306,9 @@ def test_a_row_has_the_epoch_of_its_decision(mutations: list[Mutation], epoch: i
         assert len(rows) == len(out)
 
 
-@given(st.lists(VALUES, min_size=1, max_size=30))
-def test_output_matches_the_single_records(values: list[bytes | None]) -> None:
-    batch = batch_of(values)
+@given(st.lists(VALUES, min_size=1, max_size=30), st.sampled_from([0.0, 0.1, 1.0]))
+def test_output_matches_the_single_records(values: list[bytes | None], wrong: float) -> None:
+    batch = batch_of(values, wrong=wrong)
     together = listed(records_of(TABLE, read(batch), PART))
     assert together == definition_of(batch)
 

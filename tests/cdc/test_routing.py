@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.kernel.generations.acceptance import RefusedWrite, accept, stream_of
-from ringlog.kernel.generations.statements import TableShape, well_typed
+from ringlog.kernel.generations.statements import TableShape, is_value
 from ringlog.kernel.model.state import Generation
 from ringlog.kernel.model.tablet_streams import DescribedTable
 from ringlog.kernel.ring.murmur3 import compose, token_of
@@ -64,7 +64,10 @@ class Write:
     key: tuple[bytes | None, ...]
     clustering: int
     bad_component: bool
+    mistyped_clustering: bool
     unknown_column: bool
+    mistyped_value: bool
+    record_key: bytes | None
     identity: bytes
     partition: int
     offset: int
@@ -72,7 +75,7 @@ class Write:
 
 times = st.integers(0, 60)
 keys = st.lists(st.none() | st.binary(max_size=40), max_size=3).map(tuple)
-writes = st.builds(
+writes_of_any_key = st.builds(
     Write,
     readable=st.sampled_from([True, True, True, False]),
     foreign=st.sampled_from([False, False, False, True]),
@@ -83,18 +86,29 @@ writes = st.builds(
     key=keys | st.tuples(st.binary(max_size=40)) | st.tuples(st.binary(max_size=20), st.binary(max_size=20)),
     clustering=st.integers(0, 2),
     bad_component=st.sampled_from([False, False, True]),
-    unknown_column=st.sampled_from([False, False, True]),
+    mistyped_clustering=st.sampled_from([False, False, False, True]),
+    unknown_column=st.sampled_from([False, False, False, True]),
+    mistyped_value=st.sampled_from([False, False, False, True]),
+    record_key=st.sampled_from([None, b"", b"s.one\0"]),
     identity=st.just(b"") | st.binary(min_size=16, max_size=16),
     partition=st.integers(0, 3),
     offset=st.integers(0, 2**40),
 )
+writes = writes_of_any_key | writes_of_any_key.map(lambda row: replace(row, record_key=record_key(row)))
+
+
+def composed(key: tuple[bytes | None, ...]) -> bytes:
+    """Return the composed key; empty if there is none."""
+    return b"" if not key or None in key else compose([part or b"" for part in key])
+
+
+def record_key(row: Write) -> bytes:
+    """Return the right key of a row's record."""
+    return row.table.encode() + b"\0" + composed(row.key)
 
 
 def columns(rows: list[Write]) -> MutationColumns:
     """Return the rows as Spark passes them."""
-
-    def composed(key: tuple[bytes | None, ...]) -> bytes:
-        return b"" if not key or None in key else compose([part or b"" for part in key])
 
     return MutationColumns(
         readable=np.array([row.readable for row in rows], dtype=bool),
@@ -108,7 +122,10 @@ def columns(rows: list[Write]) -> MutationColumns:
         missing_key=np.array([None in row.key for row in rows], dtype=bool),
         clustering_sizes=np.array([row.clustering for row in rows], dtype=np.int32),
         bad_component=np.array([row.bad_component for row in rows], dtype=bool),
+        mistyped_clustering=np.array([row.mistyped_clustering for row in rows], dtype=bool),
         unknown_column=np.array([row.unknown_column for row in rows], dtype=bool),
+        mistyped_value=np.array([row.mistyped_value for row in rows], dtype=bool),
+        record_keys=pa.array([row.record_key for row in rows], type=pa.binary()),
         identities=pa.array([row.identity for row in rows], type=pa.large_binary()),
         partitions=np.array([row.partition for row in rows], dtype=np.int32),
         offsets=np.array([row.offset for row in rows], dtype=np.int64),
@@ -131,10 +148,15 @@ def expected(generations: list[Generation], closed: set[str], row: Write) -> str
     clustering = 0 if row.operation == OPERATION_CODES["PARTITION_DELETE"] else table.clustering_key
     if len(row.key) != table.partition_key or row.clustering != clustering or row.bad_component:
         return "bad_key"
-    if not well_typed(table, row.key):
+    typed = zip(table.partition_types, row.key, strict=False)
+    if row.mistyped_clustering or any(not is_value(kind, part or b"") for kind, part in typed):
         return "bad_key_type"
+    if row.record_key != record_key(row):
+        return "wrong_record_key"
     if row.unknown_column:
         return "unknown_column"
+    if row.mistyped_value:
+        return "bad_value_type"
     if not table.cdc:
         return None
     verdict = accept(row.timestamp, row.appended, [generation.timestamp for generation in generations], LEEWAY)

@@ -299,7 +299,6 @@ def test_a_log_of_keys_only() -> None:
         (change(UPDATE, 1, ttl=-1, v=1), "bad_change"),
         (change(UPDATE, 1, replaced=["v"]), "bad_change"),
         (change(UPDATE, 1, taken={"s": [1]}), "bad_change"),
-        (change(UPDATE, 1, m=7), "bad_change"),
         (change(UPDATE, 1, m={1: 1}, taken={"m": [2]}, replaced=["z"]), ""),
         (change(UPDATE, None, s=1), ""),
         (change(INSERT, None, s=1), ""),

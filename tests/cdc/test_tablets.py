@@ -22,6 +22,7 @@ from ringlog_cdc.plan.decisions import context_of, table_of
 from tests.kernel.entries import applied
 from tests.kernel.generations.test_tablet_streams import LOGGED, coordinated, cut, initial_state
 from tests.kernel.tablets import clusters
+from tests.record_keys import record_key
 
 KEYS = tuple(number.to_bytes(4, "big") for number in range(12))
 
@@ -45,7 +46,7 @@ def streams_of(table: RoutingTable, key: bytes, at: int) -> set[bytes]:
     mutation = write(key, at)
     (alone,) = route_single(table, "mutations", 1_000_000, Single(mutation, at, 0, 0), 9).streams
     part = PartContext("mutations", "", "one", 9, 1_000_000)
-    (among,) = outgoing(table, [Input(0, 0, at, None, b"", mutation)], part)
+    (among,) = outgoing(table, [Input(0, 0, at, record_key(mutation), b"", mutation)], part)
     return {alone, among.key}
 
 

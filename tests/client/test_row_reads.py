@@ -29,6 +29,7 @@ from ringlog.wire.data import BEHIND, NOT_MEMBER, OTHER_HISTORY, PARTITION_BYTES
 from ringlog.wire.records import Cell, encode_mutation
 from tests.kernel.entries import applied
 from tests.node.world import APPENDED, TABLE, cluster, name_of, write
+from tests.record_keys import record_key
 
 ONE, TWO, THREE = NODES = tuple(name_of(number) for number in (1, 2, 3))
 KEY = b"ann"
@@ -70,7 +71,7 @@ class Replicas:
     def judge(self, node: str, end: int) -> None:
         row_replica = self.holders[node]
         for offset in range(row_replica.positions[0], end):
-            assert row_replica.validate_record(self.topic[offset], APPENDED) == KEPT
+            assert row_replica.validate_record(self.topic[offset], APPENDED, record_key(self.topic[offset])) == KEPT
             row_replica.advance_position(0, offset + 1)
 
     def read(self, at: Mapping[int, int] | None = None, level: Level = Level.QUORUM) -> FoundPartition:
@@ -230,7 +231,9 @@ def test_a_replica_gives_the_reason_of_a_refusal(replicas: Replicas) -> None:
     row_replica.caught_up = True
     for number in range(5):
         cells = (Cell("note", bytes(PARTITION_BYTES_MAX // 4)),)
-        row_replica.validate_record(encode_mutation(write("ann", number, cells=cells)), APPENDED)
+        row_replica.validate_record(
+            encode_mutation(write("ann", number, cells=cells)), APPENDED, record_key(write("ann", number, cells=cells))
+        )
     assert answered(row_replica, request).refused == TOO_LARGE
     assert answered(row_replica, replace(request, position=True)).refused == ""
 

@@ -137,7 +137,7 @@ def mutation(data: bytes) -> None:
         _head(data)
         assert plain(data) is None, "the partial decoder accepts bytes that are not a mutation"
         raise
-    bare = replace(found, mutation_id=None, cells=tuple(replace(cell, value=None) for cell in found.cells))
+    bare = replace(found, mutation_id=None)
     assert plain(data) in (None, bare), "the plain write differs from the mutation"
     for head in (partial_key(data), _head(data)):
         if head is not None:

@@ -22,6 +22,7 @@ from ringlog.wire.records import Cell, Mutation, encode_mutation
 from ringlog_cdc.columnar.routing import CODES, NO_OPERATION, OPERATION_CODES, ROUTED, SKIPPED, MutationColumns, route
 from ringlog_cdc.plan.decisions import context_of, table_of
 from tests.node.world import APPENDED, cluster, name_of, partial_key, write
+from tests.record_keys import record_key
 
 LEEWAY = 5_000_000
 BASE = cluster((-(2**62),), (0,), (2**62,), cdc=True)
@@ -56,13 +57,15 @@ writes = st.builds(
     partition_key=st.just((b"k",)) | parts,
     clustering_key=st.just((b"c" * 8,)) | parts,
     cells=st.lists(
-        st.builds(Cell, st.sampled_from(["note", "note", "other", "nose", "number"]), st.sampled_from([b"x", None])),
+        st.builds(
+            Cell, st.sampled_from(["note", "note", "other", "nose", "number"]), st.sampled_from([b"x", b"\xff", None])
+        ),
         max_size=2,
     ).map(tuple),
 )
 
 
-def columns(found: list[Mutation]) -> MutationColumns:
+def columns(found: list[Mutation], own_keys: list[bool]) -> MutationColumns:
     """Return the writes as the columns that the pipeline passes to its routing."""
     known = [[part or b"" for part in m.partition_key] for m in found]
     return MutationColumns(
@@ -82,15 +85,20 @@ def columns(found: list[Mutation]) -> MutationColumns:
                 for m, key in zip(found, known, strict=True)
             ]
         ),
+        mistyped_clustering=np.array(
+            [any(part is not None and len(part) != 8 for part in m.clustering_key) for m in found]
+        ),
         unknown_column=np.array([any(cell.column not in ("note", "other") for cell in m.cells) for m in found]),
+        mistyped_value=np.array([any(cell.value == b"\xff" for cell in m.cells) for m in found]),
+        record_keys=pa.array([record_key(m) if key else b"?" for m, key in zip(found, own_keys, strict=True)]),
         identities=pa.array([b""] * len(found), type=pa.large_binary()),
         partitions=np.zeros(len(found), dtype=np.int32),
         offsets=np.arange(len(found)),
     )
 
 
-@given(writes)
-def test_a_node_applies_the_same_rules_without_the_values(mutation: Mutation) -> None:
+@given(writes, st.booleans())
+def test_a_node_applies_the_same_rules_without_the_id(mutation: Mutation, own_key: bool) -> None:
     row_replica = RowReplica(name_of(1))
     row_replica.adopt(STATE)
     value = encode_mutation(mutation)
@@ -99,8 +107,9 @@ def test_a_node_applies_the_same_rules_without_the_values(mutation: Mutation) ->
     is_mine = (
         found is None or found[0] not in STATE.tables or row_replica.has(found[0], token_of(compose(found[1])), True)
     )
-    expected = (refusal(rules_of(STATE), mutation, APPENDED) or KEPT) if is_mine else NOT_OWNED
-    assert row_replica.validate_record(value, APPENDED) == expected
+    expected = (refusal(rules_of(STATE), mutation, APPENDED, own_key) or KEPT) if is_mine else NOT_OWNED
+    key = record_key(value) if own_key else None
+    assert row_replica.validate_record(value, APPENDED, key) == expected
 
 
 def names_each_column_once(mutation: Mutation) -> bool:
@@ -108,15 +117,16 @@ def names_each_column_once(mutation: Mutation) -> bool:
     return len({cell.column for cell in mutation.cells}) == len(mutation.cells)
 
 
-@given(st.lists(writes, min_size=1, max_size=30))
-def test_pipeline_and_node_reject_the_same_writes(drawn: list[Mutation]) -> None:
-    found = [one for one in drawn if names_each_column_once(one)]
-    assume(found)
+@given(st.lists(st.tuples(writes, st.booleans()), min_size=1, max_size=30))
+def test_pipeline_and_node_reject_the_same_writes(drawn: list[tuple[Mutation, bool]]) -> None:
+    drawn = [one for one in drawn if names_each_column_once(one[0])]
+    assume(drawn)
+    found, own_keys = [mutation for mutation, _ in drawn], [key for _, key in drawn]
     rules = rules_of(STATE)
     table = table_of(json.loads(json.dumps(context_of(STATE, "t", 8, 1_000))), (), STATE)
-    verdicts = route(table, columns(found)).verdict
-    for mutation, verdict in zip(found, verdicts.tolist(), strict=True):
-        own = refusal(rules, mutation, APPENDED)
+    verdicts = route(table, columns(found, own_keys)).verdict
+    for (mutation, own_key), verdict in zip(drawn, verdicts.tolist(), strict=True):
+        own = refusal(rules, mutation, APPENDED, own_key)
         if verdict == SKIPPED:
             assert mutation.table == "quiet"
             assert own not in ("timestamp_in_future", "timestamp_too_old", "no_generation")

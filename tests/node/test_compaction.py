@@ -32,6 +32,7 @@ from tests.kernel.entries import applied, uuid
 from tests.kernel.rows import histories
 from tests.kernel.rows.histories import SECOND, Statement, draw, model, mutation_of, viewed
 from tests.node.world import APPENDED, TABLE, cluster, name_of, write
+from tests.record_keys import record_key
 
 SHAPE = replace(histories.SHAPE, columns=("s", "v", "w", "m", "e", "u"))
 COLUMNS = columns_of(SHAPE)
@@ -206,7 +207,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RowReplica
 
 def written(node: RowReplica, at: int, number: int = 1, **changes: object) -> bytes:
     value = encode_mutation(write("ann", number, APPENDED + at, **changes))
-    assert node.validate_record(value, APPENDED + at) == "kept"
+    assert node.validate_record(value, APPENDED + at, record_key(value)) == "kept"
     node.advance_position(0, node.positions[0] + 1)
     return value
 

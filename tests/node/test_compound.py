@@ -21,6 +21,7 @@ from tests.kernel.entries import applied, founded, uuid
 from tests.kernel.rows.histories import KINDS, SECOND, TYPES, Statement, draw, model, mutation_of, viewed
 from tests.node.streams import received, source_rows
 from tests.node.world import begin_join, joined, name_of, step
+from tests.record_keys import record_key
 
 TABLE = "ks.t"
 KEYS = tuple(f"k{number}".encode() for number in range(12))
@@ -55,7 +56,10 @@ class World:
             mutation = replace(mutation_of(statements), partition_key=(key,))
             self.offset += 1
             for row_replica in self.holders.values():
-                assert row_replica.validate_record(encode_mutation(mutation), 0) in ("kept", "not_mine")
+                assert row_replica.validate_record(encode_mutation(mutation), 0, record_key(mutation)) in (
+                    "kept",
+                    "not_mine",
+                )
                 row_replica.advance_position(0, self.offset)
 
     def join(self) -> None:

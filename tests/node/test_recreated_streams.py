@@ -23,6 +23,7 @@ from tests.kernel.entries import applied, founded, uuid
 from tests.kernel.operations.driver import report_of
 from tests.node.streams import received, source_rows
 from tests.node.world import APPENDED, TABLE, begin_join, cluster, joined, name_of, step, write
+from tests.record_keys import record_key
 
 SIMPLE = Replication("simple", 1)
 JOINING_TOKENS = (2**62, -(2**62), 1)
@@ -55,7 +56,7 @@ def recreated(state: ClusterState) -> ClusterState:
 def kept(row_replica: RowReplica, count: int) -> None:
     for offset in range(count):
         value = encode_mutation(write(f"c{offset}", 1, APPENDED + offset))
-        assert row_replica.validate_record(value, APPENDED + offset) == "kept"
+        assert row_replica.validate_record(value, APPENDED + offset, record_key(value)) == "kept"
         row_replica.advance_position(0, offset + 1)
 
 

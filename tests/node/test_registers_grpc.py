@@ -54,6 +54,7 @@ from ringlog.wire.data import (
 from ringlog.wire.records import Cell, Mutation, encode_mutation
 from tests.kernel.entries import uuid
 from tests.node.data_world import DataWorld, until
+from tests.record_keys import record_key
 
 STEP = 2**64 // 8
 ROWS, TRIES = 50, 5
@@ -339,7 +340,7 @@ def test_rows_are_read_at_a_position_of_their_topic(world: DataWorld) -> None:
         row_replica = world.nodes[number].row_replica
         row_replica.adopt(world.state)
         row_replica.caught_up = True
-        assert row_replica.validate_record(value, 1_000_000) == KEPT
+        assert row_replica.validate_record(value, 1_000_000, record_key(value)) == KEPT
         row_replica.advance_position(0, 1)
     found = world.coordinator.read_rows("ks.t", b"key", at={0: 1})
     assert (found.writes, found.positions) == ((value,), {0: 1})

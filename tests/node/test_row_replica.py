@@ -27,6 +27,7 @@ from ringlog.wire.records import Cell, Mutation, decode_mutation, encode_mutatio
 from tests.kernel.entries import applied, uuid
 from tests.node.streams import received, source_rows
 from tests.node.world import APPENDED, TABLE, begin_join, cluster, name_of, replicas, step, write
+from tests.record_keys import record_key
 
 PARTITIONS = 2
 WHOLE_RING = ((0, 0),)
@@ -59,7 +60,7 @@ class Node:
         begin = self.row_replica.positions[partition]
         for offset, mutation in enumerate(topic[partition][begin : begin + count], start=begin):
             value = encode_mutation(mutation)
-            self.row_replica.validate_record(value, APPENDED)
+            self.row_replica.validate_record(value, APPENDED, record_key(value))
             self.row_replica.advance_position(partition, offset + 1)
 
 
@@ -357,10 +358,14 @@ def test_the_table_id_of_a_record_decides_the_place_of_its_row() -> None:
         value = encode_mutation(mutation)
         for name, node in nodes.items():
             mine = name in replicas(state, f"k{number}")
-            assert node.row_replica.validate_record(value, APPENDED) == ("kept" if mine else "not_mine")
+            assert node.row_replica.validate_record(value, APPENDED, record_key(value)) == (
+                "kept" if mine else "not_mine"
+            )
             assert node.row_replica.admit(decode_mutation(value), APPENDED, value) == ("kept" if mine else "not_mine")
     unknown = encode_mutation(write("k", 1, table="none"))
-    assert nodes[name_of(1)].row_replica.validate_record(unknown, APPENDED) == "unknown_table", "the row is not skipped"
+    assert nodes[name_of(1)].row_replica.validate_record(unknown, APPENDED, record_key(unknown)) == "unknown_table", (
+        "the row is not skipped"
+    )
 
 
 def test_deletes_and_refusals() -> None:
@@ -377,8 +382,8 @@ def test_deletes_and_refusals() -> None:
         (write("k", 1, table="none"), "unknown_table"),
         (write("k", 1, cluster_id="00000000-0000-7000-8000-00000000dead"), "foreign_cluster"),
     ):
-        assert row_replica.validate_record(encode_mutation(mutation), APPENDED) == verdict
-    assert row_replica.validate_record(b"", APPENDED) == "unreadable"
+        assert row_replica.validate_record(encode_mutation(mutation), APPENDED, record_key(mutation)) == verdict
+    assert row_replica.validate_record(b"", APPENDED, record_key(b"")) == "unreadable"
     assert len(row_replica.store) == 2
 
 
@@ -387,9 +392,9 @@ def test_cells_are_validated_if_the_table_has_a_rule() -> None:
     columns = (Column("customer", "text"), Column("number", "bigint"), Column("tags", "set<text>"))
     table = CreateTable("shop", "tagged", uuid(3, space=9), columns, ("customer",), ("number",), CdcOptions())
     row_replica.adopt(applied(cluster((0,), factor=1), table))
-    for tags, verdict in ((None, "kept"), (b"no set", "bad_change")):
+    for tags, verdict in ((None, "kept"), (b"no set", "bad_value_type")):
         mutation = write("k", 1, table="tagged", cells=(Cell("tags", tags),))
-        assert row_replica.validate_record(encode_mutation(mutation), APPENDED) == verdict
+        assert row_replica.validate_record(encode_mutation(mutation), APPENDED, record_key(mutation)) == verdict
 
 
 def test_cells_stay_with_a_renamed_column() -> None:
@@ -399,7 +404,7 @@ def test_cells_stay_with_a_renamed_column() -> None:
         row_replica.adopt(state)
         named = tuple(Cell(name, value) for name, value in cells.items())
         write_ = write("k", number, APPENDED + at, operation=operation, cells=named)
-        return row_replica.validate_record(encode_mutation(write_), APPENDED)
+        return row_replica.validate_record(encode_mutation(write_), APPENDED, record_key(write_))
 
     def seen() -> dict[int, dict[str, bytes]]:
         row_replica.adopt(state)

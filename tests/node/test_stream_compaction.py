@@ -39,6 +39,7 @@ from tests.kernel.rows.histories import SECOND, TYPES, Statement, draw, model, m
 from tests.node.test_compaction import COLUMNS, SHAPE
 from tests.node.test_compaction import Rows as Replica
 from tests.node.world import APPENDED, SEED, begin_join, cluster, name_of, step
+from tests.record_keys import record_key
 
 RING = ((-(2**62),), (0,), (2**62,))
 JOINER = name_of(4)
@@ -78,7 +79,10 @@ class Node:
 
     def take(self, topic: list[Mutation], count: int) -> None:
         for mutation in topic[self.rows.positions[0] :][:count]:
-            assert self.rows.validate_record(encode_mutation(mutation), APPENDED) in (KEPT, NOT_OWNED)
+            assert self.rows.validate_record(encode_mutation(mutation), APPENDED, record_key(mutation)) in (
+                KEPT,
+                NOT_OWNED,
+            )
             self.rows.advance_position(0, self.rows.positions[0] + 1)
 
     def states(self) -> dict[bytes, list[Mutation]]:

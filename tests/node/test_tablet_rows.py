@@ -27,6 +27,7 @@ from ringlog.wire.records import Mutation, encode_mutation
 from tests.kernel.entries import applied, uuid
 from tests.node.streams import received, source_rows
 from tests.node.world import APPENDED, cluster, name_of, write
+from tests.record_keys import record_key
 
 TABLE = "tab.orders"
 
@@ -69,7 +70,9 @@ class Rows:
         for row_replica in self.holders.values():
             self.fetches += [(row_replica, fetch) for fetch in row_replica.adopt(self.state)]
             for offset in range(row_replica.positions[0], len(self.topic)):
-                row_replica.validate_record(encode_mutation(self.topic[offset]), APPENDED)
+                row_replica.validate_record(
+                    encode_mutation(self.topic[offset]), APPENDED, record_key(self.topic[offset])
+                )
                 row_replica.advance_position(0, offset + 1)
 
     def stream(self) -> int:

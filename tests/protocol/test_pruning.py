@@ -22,6 +22,7 @@ from ringlog.wire.records import NodeLoad, encode_mutation, encode_node_load
 from tests.kernel.commands.test_service import joined
 from tests.kernel.entries import NODES, applied, node
 from tests.node.world import APPENDED, TABLE, with_table, write
+from tests.record_keys import record_key
 
 MASTER = "ab" * 32
 HOUR = 3_600_000_000
@@ -91,11 +92,11 @@ def test_the_time_of_an_empty_topic_comes_from_the_broker(altered: ClusterState)
     assert isinstance(found, SettleVerdicts)
     rows = RowReplica(NODES[0])
     rows.adopt(applied(altered, found))
-    assert rows.validate_record(encode_mutation(write("ann", 1, now)), now) == KEPT
+    assert rows.validate_record(encode_mutation(write("ann", 1, now)), now, record_key(write("ann", 1, now))) == KEPT
     rows.adopt(applied(altered, SettleVerdicts(1, forget_below=altered.settled.until - SLACK_US), Noop()))
-    assert rows.validate_record(encode_mutation(write("ann", 2, now)), now) == FORGOTTEN, (
-        "the result with the watermark"
-    )
+    assert (
+        rows.validate_record(encode_mutation(write("ann", 2, now)), now, record_key(write("ann", 2, now))) == FORGOTTEN
+    ), "the result with the watermark"
 
 
 def test_an_unsigned_report_does_not_count(altered: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:

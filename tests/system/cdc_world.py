@@ -202,15 +202,18 @@ class World:
 
     # --------------------------------------------------------------------------------------------- input
 
-    def send(self, mutations: Iterable[Mutation]) -> int:
-        """Produce mutations in order, keyed like a producer; wait for the acknowledgements and return their number."""
+    def send(self, mutations: Iterable[Mutation], record_key: bytes | None = None) -> int:
+        """Produce mutations in order, keyed like a producer; wait for the acknowledgements and return their number.
+
+        ``record_key``: another key for the records.
+        """
         count = 0
         for mutation in mutations:
             key = mutation_key(mutation.keyspace, mutation.table, compose([k or b"" for k in mutation.partition_key]))
             self._producer.produce(
                 topic_name(self.cluster, "mutations"),
                 encode_mutation(mutation),
-                key,
+                record_key or key,
                 mutation_partition(key, PARTITIONS),
             )
             self._producer.poll(0)

@@ -56,7 +56,7 @@ class Served:
             for message in written:
                 partition, offset = message.partition() or 0, message.offset() or 0
                 if offset >= row_replica.positions.get(partition, 0):
-                    row_replica.validate_record(message.value() or b"", message.timestamp()[1] * 1_000)
+                    row_replica.validate_record(message.value() or b"", message.timestamp()[1] * 1_000, message.key())
                     row_replica.advance_position(partition, offset + 1)
 
     def audited(self, count: int = 0) -> AuditReport:

@@ -26,8 +26,9 @@ from ringlog.kernel.values import CdcOptions, Column, TypeField
 from ringlog.wire.avro.codec import decode
 from ringlog.wire.records import Bounds, CdcRow, Cell, DeletedElements, Mutation, MutationStatement, decode_mutation
 from ringlog_audit.rules import compound as rules
-from ringlog_audit.rules.compound import AuditColumns, elements, log_rows, plain_row
+from ringlog_audit.rules.compound import AuditColumns, log_rows, plain_row
 from ringlog_audit.rules.images import Images, Wanted
+from ringlog_audit.rules.values import elements
 from ringlog_cdc.definition.split import keys_only, split
 from ringlog_cdc.errors import CdcError
 
@@ -93,7 +94,8 @@ def refused(first: int) -> dict[str, Mutation]:
     late = MutationStatement("UPDATE", (NUMBER,), one.cells, first - 2 * HOUR_US)
     return {
         "bad_key_type": replace(one, partition_key=(b"\xff",)),
-        "bad_change": replace(one, more=(MutationStatement("UPDATE", (NUMBER,), (Cell("items", b"?"),)),)),
+        "bad_change": replace(one, replaced=("amount",)),
+        "bad_value_type": replace(one, more=(MutationStatement("UPDATE", (NUMBER,), (Cell("items", b"?"),)),)),
         "bad_key": replace(one, more=(MutationStatement("ROW_DELETE", ()),)),
         "unknown_operation": replace(one, more=(MutationStatement("UNKNOWN", (NUMBER,)),)),
         "timestamp_in_future": replace(one, more=(replace(late, timestamp=now_us() + HOUR_US),)),

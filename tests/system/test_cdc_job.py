@@ -113,6 +113,8 @@ def test_mutations_become_rows_or_dead_letters_with_a_reason(shop: World, spark:
         "unknown_operation": write("k", 1, operation="UNKNOWN"),
         "null_partition_key": write(None, 1),
         "bad_key": write("k", 1, clustering_key=(number, number)),
+        "bad_key_type": write("k", 1, clustering_key=(number[1:],)),
+        "bad_value_type": write("k", 1, cells=(Cell("note", b"n"), Cell("amount", b"\0"))),
         "unknown_column": write("k", 1, cells=(Cell("note", b"n"), Cell("nosuch", b"x"))),
         "timestamp_in_future": write("k", 1, now_us() + 60_000_000),
         "timestamp_too_old": write("k", 1, began - HOUR_US),
@@ -121,6 +123,8 @@ def test_mutations_become_rows_or_dead_letters_with_a_reason(shop: World, spark:
     # No generation precedes the first one, and the rule of late writes does not apply to it.
     bad["no_generation"] = bad.pop("timestamp_too_old")
     shop.send(bad.values())
+    bad["wrong_record_key"] = write("k", 1)
+    shop.send([bad["wrong_record_key"]], b"another key")
     unreadable = no_mutations()
     for value in unreadable:
         shop.send_raw(value)
@@ -139,8 +143,9 @@ def test_mutations_become_rows_or_dead_letters_with_a_reason(shop: World, spark:
 
     assert Counter(letter.reason for letter in letters) == Counter([*bad, *["unreadable"] * len(unreadable)])
     originals = {letter.reason: letter.value for letter in letters}
-    (unknown,) = (letter for letter in letters if letter.reason == "unknown_column")
-    assert "'nosuch'" in unknown.detail
+    named = {"unknown_column": "nosuch", "bad_key_type": "number", "bad_value_type": "amount"}
+    details = {letter.reason: letter.detail for letter in letters}
+    assert all(f"column '{column}'" in details[reason] for reason, column in named.items())
     for reason, mutation in bad.items():
         assert originals[reason] == encode_mutation(mutation), reason
     assert {letter.value for letter in letters if letter.reason == "unreadable"} == set(unreadable)

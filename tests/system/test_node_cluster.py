@@ -83,11 +83,12 @@ class World(NodesWorld):
             made = replace(mutation_of(statements), partition_key=(key,), mutation_id=str(uuid.uuid4()))
             self.written.append(made)
             place = mutation_key("ks", "t", key)
-            # Every tenth record has a foreign record key: the key inside the mutation counts.
-            kafka_key = place if number % 10 else mutation_key("ks", "t", b"k0")
-            self._producer.produce(
-                topic, encode_mutation(made), key=kafka_key, partition=mutation_partition(place, MUTATIONS.partitions)
-            )
+            partition = mutation_partition(place, MUTATIONS.partitions)
+            self._producer.produce(topic, encode_mutation(made), key=place, partition=partition)
+            if number % 10 == 0:
+                # No node stores a write under another record key.
+                other = encode_mutation(replace(made, mutation_id=str(uuid.uuid4())))
+                self._producer.produce(topic, other, key=b"other", partition=partition)
         self._producer.flush()
 
     def replicas(self, key: bytes) -> tuple[str, ...]:

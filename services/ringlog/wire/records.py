@@ -16,6 +16,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 from zlib import crc32
 
+from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX, compose
 from ringlog.kernel.values import Position, StreamReport
 from ringlog.wire.avro.codec import layout, name_of
 from ringlog.wire.avro.mapping import Mapper
@@ -474,6 +475,14 @@ def mutation_key(keyspace: str, table: str, partition_key: bytes) -> bytes:
     ``kernel.ring``).
     """
     return f"{keyspace}.{table}".encode() + b"\0" + partition_key
+
+
+def is_key_of(mutation: Mutation, key: bytes | None) -> bool:
+    """Return True if ``key`` is the record key of this mutation. No key fits a partition key without composed form."""
+    parts = [part for part in mutation.partition_key if part is not None and len(part) <= COMPONENT_BYTES_MAX]
+    if key is None or not parts or len(parts) < len(mutation.partition_key):
+        return False
+    return key == mutation_key(mutation.keyspace, mutation.table, compose(parts))
 
 
 def mutation_partition(key: bytes, partitions: int) -> int:

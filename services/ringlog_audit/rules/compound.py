@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ringlog_audit.rules.values import elements, is_of_type
+
 STATIC = ("static",)
 UPDATE, INSERT, ROW_DELETE, PARTITION_DELETE = 1, 2, 3, 4
 KINDS = {"static": 0, "insert": 1, "update": 2, "row": 3, "range": 4, "partition": 5}
-SIZES = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4, "uuid": 16, "timeuuid": 16}
-SIZES |= dict.fromkeys(("bigint", "double", "timestamp", "time"), 8)
-DAY_NS = 86_400 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,45 +73,6 @@ def is_compound(write: dict[str, Any], columns: AuditColumns) -> bool:
     return bool(write["operation"] == "RANGE_DELETE")
 
 
-def elements(kind: str, value: bytes) -> dict[bytes, bytes]:
-    """Return key to value of a collection's elements. Raise ValueError for invalid bytes."""
-    if kind.strip().startswith("udt"):
-        return _fields(value, kind)
-    parts, at = [], 4
-    while at < len(value):
-        size = int.from_bytes(value[at : at + 4], "big", signed=True)
-        if at + 4 > len(value) or not 0 <= size <= len(value) - at - 4:
-            raise ValueError("an element is cut off")
-        parts.append(value[at + 4 : at + 4 + size])
-        at += 4 + size
-    is_set = kind.strip().startswith("set")
-    found = dict.fromkeys(parts, b"") if is_set else dict(zip(parts[::2], parts[1::2], strict=False))
-    count = int.from_bytes(value[:4], "big", signed=True)
-    if len(value) < 4 or len(found) != count or len(parts) != count * (1 if is_set else 2):
-        raise ValueError("the number of elements differs")
-    return found
-
-
-def _fields(value: bytes, kind: str) -> dict[bytes, bytes]:
-    """Return field number (two bytes) to value of a user type's non-null fields. Raise ValueError for invalid bytes."""
-    found, at, depth, most = {}, 0, 0, 1
-    for letter in kind:
-        depth += {"<": 1, ">": -1}.get(letter, 0)
-        most += letter == "," and depth == 1
-    for number in range(most):
-        if at == len(value):
-            break
-        size = int.from_bytes(value[at : at + 4], "big", signed=True)
-        if size < -1 or at + 4 + max(size, 0) > len(value):
-            raise ValueError("a field is cut off")
-        if size >= 0:
-            found[number.to_bytes(2, "big")] = value[at + 4 : at + 4 + size]
-        at += 4 + max(size, 0)
-    if at != len(value):
-        raise ValueError("the value has more fields than its type")
-    return found
-
-
 # ------------------------------------------------------------------------------------------------ what is allowed
 
 
@@ -155,36 +115,7 @@ def _is_valid(one: dict[str, Any], columns: AuditColumns) -> bool:
         return False
     if one["operation"].endswith("DELETE"):
         return not _named(one)
-    if not columns.collections.keys() >= {*one["replaced"], *(item["column"] for item in one["deleted_elements"])}:
-        return False
-    try:
-        for cell in one["cells"]:
-            if cell["column"] in columns.collections and cell["value"] is not None:
-                elements(columns.collections[cell["column"]], cell["value"])
-    except ValueError:
-        return False
-    return True
-
-
-def is_of_type(kind: str, value: bytes) -> bool:
-    """Return True if the bytes are a value of a scalar type. Any value is accepted for other types."""
-    number = int.from_bytes(value, "big", signed=True)
-    if kind in SIZES:
-        rules = {
-            "boolean": number in (0, 1),
-            "time": 0 <= number < DAY_NS,
-            "timeuuid": len(value) == 16 and value[6] >> 4 == 1,
-        }
-        return len(value) == SIZES[kind] and rules.get(kind, True)
-    if kind == "varint":
-        fits = (size for size in range(1, len(value) + 1) if -(2 ** (8 * size - 1)) <= number < 2 ** (8 * size - 1))
-        return 0 < len(value) <= 1024 and next(fits) == len(value)
-    try:
-        if kind in ("text", "ascii"):
-            value.decode("utf-8" if kind == "text" else "ascii")
-    except UnicodeDecodeError:
-        return False
-    return True
+    return columns.collections.keys() >= {*one["replaced"], *(item["column"] for item in one["deleted_elements"])}
 
 
 # ------------------------------------------------------------------------------------------------ what is logged

@@ -182,11 +182,11 @@ components_at: Reader = _array(_optional(bytes_at))
 """Reader of an array of nullable bytes."""
 
 
-def _cell_name(value: bytes, at: int) -> tuple[str, int]:
+def _cell(value: bytes, at: int) -> tuple[dict[str, Any], int]:
     name, at = _string(value, at)
-    _, at = _optional(bytes_at)(value, at)
-    return name, at
+    content, at = _optional(bytes_at)(value, at)
+    return {"column": name, "value": content}, at
 
 
-names_at: Reader = _array(_cell_name)
-"""Reader of the names in an array of cells."""
+cells_at: Reader = _array(_cell)
+"""Reader of an array of cells."""

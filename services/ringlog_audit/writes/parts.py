@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ringlog_audit.rules.compound import elements
+from ringlog_audit.rules.values import elements
 from ringlog_audit.writes.writes import AuditWrite, ExpectedRow, MutationsReading, Position
 
 

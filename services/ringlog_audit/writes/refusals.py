@@ -10,17 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ringlog_audit.rules.compound import columns_named, is_of_type, refusal, statements
+from ringlog_audit.rules.compound import AuditColumns, columns_named, refusal, statements
 from ringlog_audit.rules.lateness import Leeways
-from ringlog_audit.rules.streams import PublishedGeneration, generation_for
+from ringlog_audit.rules.streams import PublishedGeneration, compose, generation_for
+from ringlog_audit.rules.values import element_type, is_of_type, logged_type
 from ringlog_audit.writes.history import AuditVersion, TableHistory
 
 LONGEST_COMPONENT = 65_535
 CDC_OPERATIONS = {"UPDATE": 1, "INSERT": 2, "ROW_DELETE": 3, "PARTITION_DELETE": 4}
 """Operation of a write to the number in its CDC row."""
-
-NAMES = "names"
-"""The key of a partly decoded write under which the column names of its cells are stored."""
 
 SKIPPED = "skipped"
 """The write is accepted, but its table has no CDC log."""
@@ -58,14 +56,15 @@ class AuditRules:
         write: dict[str, Any],
         version: AuditVersion | str,
         now: int,
+        record_key: bytes | None,
         compound: bool = False,
         epoch: int | None = None,
     ) -> str:
         """Return the reason to reject a write appended at ``now`` (microseconds), or empty text.
 
         ``version``: the version that reads it, or the reason why there is none. ``compound``: the write is compound and
-        decoded completely; otherwise only the fields before its cells are checked. ``epoch``: the epoch at which the
-        write was validated, None if not known.
+        decoded completely; otherwise only the fields up to its cells are checked. ``epoch``: epoch of the decision,
+        None if not known. ``record_key``: key of the record.
         """
         if write["cluster_id"] not in (None, self.cluster_id):
             return "foreign_cluster"
@@ -84,10 +83,14 @@ class AuditRules:
             return "bad_key"
         if not compound and (len(clustering) != wanted or None in clustering):
             return "bad_key"
-        if not all(is_of_type(kind, part) for kind, part in zip(columns.partition, key, strict=True)):
+        if not _has_typed_keys(write, columns):
             return "bad_key_type"
-        if not version.table.names.issuperset(write[NAMES] if NAMES in write else columns_named(write)):
+        if record_key != f"{write['keyspace']}.{write['table']}\0".encode() + compose(key):
+            return "wrong_record_key"
+        if not version.table.names.issuperset(columns_named(write)):
             return "unknown_column"
+        if not _has_typed_values(write, version):
+            return "bad_value_type"
         if compound and (reason := refusal(as_logged(write, version), columns)):
             return reason
         if not version.table.cdc:
@@ -105,3 +108,30 @@ class AuditRules:
         if later and later[0].timestamp <= now and timestamp <= now - self.leeways.at_epoch(later[0].committed):
             return "timestamp_too_old"
         return ""
+
+
+def _has_typed_keys(write: dict[str, Any], columns: AuditColumns) -> bool:
+    """Return True if all components of keys and bounds are of the types of their columns."""
+    keys = [(columns.partition, write["partition_key"])]
+    for one in statements(write):
+        keys.append((columns.clustering, one["clustering_key"]))
+        if one["bounds"] is not None:
+            keys += [(columns.clustering, one["bounds"][side]) for side in ("start", "end")]
+    pairs = (pair for kinds, parts in keys for pair in zip(kinds, parts, strict=False))
+    return all(part is None or is_of_type(kind, part) for kind, part in pairs)
+
+
+def _has_typed_values(write: dict[str, Any], version: AuditVersion) -> bool:
+    """Return True if all values and all keys of deleted elements are of the types of their columns."""
+    table = version.table
+    for one in statements(write):
+        for cell in one["cells"]:
+            name = table.stored.get(cell["column"], cell["column"])
+            kind = logged_type(table.types[name])
+            if cell["value"] is not None and not is_of_type(kind, cell["value"]):
+                return False
+        for taken in one["deleted_elements"]:
+            whole = table.columns.collections.get(table.stored.get(taken["column"], taken["column"]))
+            if whole is not None and not all(is_of_type(element_type(whole), key) for key in taken["keys"]):
+                return False
+    return True

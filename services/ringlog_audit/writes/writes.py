@@ -13,14 +13,16 @@ from typing import Any
 from ringlog_audit.rules.compound import AuditLogRow, is_compound, log_rows, plain_row
 from ringlog_audit.rules.images import Images, Wanted
 from ringlog_audit.rules.streams import compose, generation_for, hash_of, stream_for
-from ringlog_audit.sources.heads import MUTATION_TAILS, RecordHead, components_at, names_at
+from ringlog_audit.sources.heads import MUTATION_TAILS, RecordHead, cells_at, components_at
 from ringlog_audit.sources.topics import HEADER, AuditError, AuditTopics, Decoder, Record
 from ringlog_audit.writes.history import AuditVersion
-from ringlog_audit.writes.refusals import NAMES, SKIPPED, AuditRules, as_logged
+from ringlog_audit.writes.refusals import SKIPPED, AuditRules, as_logged
 
 MUTATION = "Mutation"
 HEAD_FIELDS = ("mutation_id", "cluster_id", "keyspace", "table", "timestamp", "ttl", "operation", "partition_key")
 UNREADABLE = "unreadable"
+PLAIN: dict[str, Any] = {"deleted_elements": [], "replaced": [], "bounds": None, "more": []}
+"""Fields after the cells that have their defaults."""
 BY_THE_JOB = ("generation_closed", "oversized")
 """Reasons that do not follow from the mutation and the metadata. The job decides them. The log has no row of the write.
 """
@@ -115,7 +117,7 @@ class MutationsReading:
         except AuditError:
             return AuditWrite(value, (), 0, 0, b"", 0, UNREADABLE, key, now, True)
         head = tuple([mutation[name] for name in HEAD_FIELDS])
-        refusal = self._rules.refusal(mutation, version, now, compound)
+        refusal = self._rules.refusal(mutation, version, now, key, compound)
         if refusal or isinstance(version, str):
             known = None if isinstance(version, str) else version
             return AuditWrite(value, head, tail, 0, b"", 0, refusal, key, now, plain, known)
@@ -199,7 +201,7 @@ class MutationsReading:
             return UNREADABLE, None
         version = self._rules.history.read_by(mutation, write.now, decided if epoch is None else epoch)
         compound = isinstance(version, AuditVersion) and is_compound(mutation, version.table.columns)
-        refusal = self._rules.refusal(mutation, version, write.now, compound, epoch)
+        refusal = self._rules.refusal(mutation, version, write.now, write.key, compound, epoch)
         if refusal or isinstance(version, str) or not compound:
             return refusal, None
         composed = compose(mutation["partition_key"])
@@ -221,17 +223,18 @@ class MutationsReading:
                 fields, tail = head.read(value, HEADER)
                 mutation: dict[str, Any] = dict(zip(HEAD_FIELDS, fields, strict=True))
                 mutation["clustering_key"], cells = components_at(value, tail)
-                mutation[NAMES], end = names_at(value, cells)
+                mutation["cells"], end = cells_at(value, cells)
                 if value[end:] == head.rest:
-                    return mutation, tail
+                    return mutation | PLAIN, tail
             except (IndexError, ValueError):
                 pass
         return self._decoder.decode(value), 0
 
 
 def _is_doubtful(head: dict[str, Any], version: AuditVersion | str) -> bool:
-    """Return True if the fields before the cells and the names of the cells do not rule out a compound write."""
-    if NAMES not in head or len(set(head[NAMES])) < len(head[NAMES]):
+    """Return True if the fields up to the cells do not rule out a compound write, or the write is decoded already."""
+    names = [cell["column"] for cell in head["cells"]]
+    if "epoch" in head or len(set(names)) < len(names):
         return True
     special = isinstance(version, AuditVersion) and version.table.columns.special
     return special or head["ttl"] is not None or bool(head["operation"] == "RANGE_DELETE")

@@ -36,7 +36,14 @@ from ringlog_cdc.bulk.workers import settle
 from ringlog_cdc.columnar.encode import Places, cdc_rows
 from ringlog_cdc.columnar.layouts import groups_of
 from ringlog_cdc.columnar.mutations import Mutations, scan
-from ringlog_cdc.columnar.route import columns_of, has_images, is_compound, named, unknown_columns
+from ringlog_cdc.columnar.route import (
+    check_columns,
+    columns_of,
+    has_images,
+    is_compound,
+    mistyped_clustering,
+    named,
+)
 from ringlog_cdc.columnar.routing import ROUTED, SKIPPED, RoutingTable, buffers, route
 from ringlog_cdc.columnar.scan import padded
 from ringlog_cdc.columnar.words import I64, same
@@ -286,6 +293,7 @@ def _alike(table: RoutingTable, batch: pa.RecordBatch, part: one.PartContext) ->
         part.epoch,
         _numbers(batch, "offset"),
         _numbers(batch, "appended"),
+        batch.column("key"),
     )
     made = rows_alike(groups_of(*buffers(values)), table, source, part.row_bytes_max)
     if made is None or not len(made.numbers):
@@ -382,10 +390,12 @@ def _plain(table: RoutingTable, found: ArrowRecords, part: one.PartContext) -> t
     tables = named(found.mutations, chosen)
     identity = bytes.fromhex(part.cluster_id.replace("-", ""))
     places = found.appended[chosen], found.partitions[chosen], found.offsets[chosen]
-    unknown, doubtful = unknown_columns(found.mutations, chosen, tables, table)
-    columns = columns_of(found.mutations, chosen, tables, unknown, identity, *places)
+    checks = check_columns(found.mutations, chosen, tables, table)
+    mistyped = mistyped_clustering(found.mutations, chosen, tables, table)
+    record_keys = found.keys if len(chosen) == len(found.keys) else found.keys.take(pa.array(chosen))
+    columns = columns_of(found.mutations, chosen, tables, checks, mistyped, record_keys, identity, *places)
     routed = route(table, columns)
-    alone = is_compound(found.mutations, chosen, tables, table) | doubtful | (places[0] < table.newest_since)
+    alone = is_compound(found.mutations, chosen, tables, table) | checks.doubtful | (places[0] < table.newest_since)
     if table.images:
         # Images need their writes in order, but the row itself of an easy write can be encoded here.
         alone |= has_images(tables, table) & ~is_easy(found.mutations, chosen, tables, table.images)

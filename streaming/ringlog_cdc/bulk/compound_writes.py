@@ -45,12 +45,16 @@ from ringlog_cdc.images.define import States, imaged
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """A write to process alone: the mutation, its append time (microseconds), and its position in the source."""
+    """A write to process alone: the mutation, its append time (microseconds), and its position in the source.
+
+    ``own_key``: whether the record's key is that of the write.
+    """
 
     mutation: Mutation
     appended: int
     partition: int
     offset: int
+    own_key: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def route_single(
     """
     mutation = write.mutation
     shape = shape_for(table.rules, mutation, write.appended)
-    verdict = _verdict(table, mutation, write.appended, shape)
+    verdict = _verdict(table, write, shape)
     if verdict not in (ROUTED, SKIPPED):
         return RoutedWrite(verdict)
     name = f"{mutation.keyspace}.{mutation.table}"
@@ -162,9 +166,9 @@ def _images_of(
     return table.earlier_images.at(earlier.id, earlier.epoch, counting.epoch)
 
 
-def _verdict(table: RoutingTable, mutation: Mutation, appended: int, shape: TableShape | str) -> int:
+def _verdict(table: RoutingTable, write: Single, shape: TableShape | str) -> int:
     """Return the verdict of the write as a whole."""
-    if code := refusal(table.rules, mutation, appended):
+    if code := refusal(table.rules, write.mutation, write.appended, write.own_key):
         return NUMBERS[code]
     assert not isinstance(shape, str), "a write without a table is refused"
     return ROUTED if shape.cdc else SKIPPED

@@ -17,7 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ringlog.kernel.generations.statements import TableShape, is_compound, unknown_column
+from ringlog.kernel.generations.admission import refused
+from ringlog.kernel.generations.statements import (
+    TableShape,
+    is_compound,
+    mistyped_key,
+    mistyped_value,
+    unknown_column,
+)
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX, compose
 from ringlog.kernel.values import Micros
 from ringlog.wire.errors import WireError
@@ -29,6 +36,7 @@ from ringlog.wire.records import (
     decode_mutation,
     encode_cdc_row,
     encode_dead_letter,
+    is_key_of,
 )
 from ringlog_cdc.bulk.compound_writes import Single, plain_piece, route_single, row_of
 from ringlog_cdc.columnar.routing import (
@@ -50,6 +58,10 @@ VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
 """Bytes of the original that a dead letter keeps. Brokers limit the *compressed* size of a record, so an original can
 be far larger than any record that the job may write. It is then cut, and the detail has its size and SHA-256.
 """
+
+COLUMN_RULES = frozenset({"bad_key_type", "unknown_column", "bad_value_type"})
+"""Reasons about a column, which the detail names."""
+NO_TABLE = TableShape(0, 0, False)
 
 NAME_SHOWN = 100
 """Characters of a name in the detail of a dead letter. A hostile name can be as long as the record."""
@@ -155,7 +167,7 @@ def _outgoing(
         reason = NUMBERS["oversized"]
     if reason < ROUTED:
         return [Out(number, reason, 0, 0, b"", b"")]
-    letter = encode_dead_letter(dead_letter(item, reason, part, shape))
+    letter = encode_dead_letter(dead_letter(item, reason, part, _column(table, item, reason)))
     return [Out(number, reason, 0, 0, dead_letter_key(part.source_topic, item.partition, item.offset), letter)]
 
 
@@ -171,7 +183,14 @@ def _is_single(table: RoutingTable, item: Input, mutation: Mutation, shape: Tabl
 
 def _single(item: Input) -> Single:
     assert item.mutation is not None, "it was decoded"
-    return Single(item.mutation, item.appended, item.partition, item.offset)
+    return Single(item.mutation, item.appended, item.partition, item.offset, is_key_of(item.mutation, item.key))
+
+
+def _column(table: RoutingTable, item: Input, reason: int) -> str:
+    """Return the column that breaks the rule, in the table version that decided the write; empty if there is none."""
+    if item.mutation is None or CODES[reason] not in COLUMN_RULES:
+        return ""
+    return refused(table.rules, item.mutation, item.appended)[1]
 
 
 def read_mutation(value: bytes | None) -> Mutation | None:
@@ -199,6 +218,7 @@ def columns_of(inputs: Sequence[Input], cluster_id: str, tables: Mapping[str, Ta
         None in parts or any(part is not None and len(part) > COMPONENT_BYTES_MAX for part in key)
         for parts, key in zip(clustering, keys, strict=True)
     ]
+    judged = [None if m is None else (m, tables.get(f"{m.keyspace}.{m.table}", NO_TABLE)) for m in known]
     return MutationColumns(
         readable=np.array([m is not None for m in known], dtype=bool),
         foreign=np.array([bool(m and m.cluster_id and m.cluster_id != cluster_id) for m in known], dtype=bool),
@@ -211,16 +231,14 @@ def columns_of(inputs: Sequence[Input], cluster_id: str, tables: Mapping[str, Ta
         missing_key=np.array([None in key for key in keys], dtype=bool),
         clustering_sizes=np.array([len(parts) for parts in clustering], dtype=np.int32),
         bad_component=np.array(bad, dtype=bool),
-        unknown_column=np.array([_names_unknown(m, tables) for m in known], dtype=bool),
+        mistyped_clustering=np.array([one and mistyped_key(one[0], (), one[1]) is not None for one in judged], bool),
+        unknown_column=np.array([one and unknown_column(*one) is not None for one in judged], dtype=bool),
+        mistyped_value=np.array([one and mistyped_value(*one) is not None for one in judged], dtype=bool),
+        record_keys=pa.array([item.key for item in inputs], type=pa.large_binary()),
         identities=pa.array([_identity(m) for m in known], type=pa.large_binary()),
         partitions=np.array([item.partition for item in inputs], dtype=np.int32),
         offsets=np.array([item.offset for item in inputs], dtype=np.int64),
     )
-
-
-def _names_unknown(mutation: Mutation | None, tables: Mapping[str, TableShape]) -> bool:
-    shape = None if mutation is None else tables.get(f"{mutation.keyspace}.{mutation.table}")
-    return mutation is not None and shape is not None and unknown_column(mutation, shape) is not None
 
 
 def _operation(mutation: Mutation | None) -> int:
@@ -262,16 +280,16 @@ def _joined(high: np.int64, low: np.int64) -> bytes:
     return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
 
 
-def dead_letter(item: Input, reason: int, part: PartContext, shape: TableShape | None = None) -> DeadLetter:
+def dead_letter(item: Input, reason: int, part: PartContext, column: str = "") -> DeadLetter:
     """Return the dead letter of a record.
 
     Args:
         item: The record.
         reason: Number of the reason.
         part: Context of the plan part.
-        shape: Its table, to name an unknown column.
+        column: The column that breaks the rule, if there is one.
     """
-    found = _unknown(item, reason, shape) + _found(item, reason, part)
+    found = (f"column {column[:NAME_SHOWN]!r}; " if column else "") + _found(item, reason, part)
     cuts = _cut("key", item.key, KEY_KEPT) + _cut("value", item.value, VALUE_KEPT)
     return DeadLetter(
         reason=CODES[reason],
@@ -285,13 +303,6 @@ def dead_letter(item: Input, reason: int, part: PartContext, shape: TableShape |
         writer=part.incarnation,
         epoch=part.epoch,
     )
-
-
-def _unknown(item: Input, reason: int, shape: TableShape | None) -> str:
-    """Return the text that names the unknown column, if that is the reason."""
-    if reason != NUMBERS["unknown_column"] or item.mutation is None or shape is None:
-        return ""
-    return f"column {(unknown_column(item.mutation, shape) or '')[:NAME_SHOWN]!r}; "
 
 
 def _found(item: Input, reason: int, part: PartContext) -> str:

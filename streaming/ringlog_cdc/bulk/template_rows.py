@@ -15,13 +15,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ringlog.kernel.generations.statements import TableShape, value_types
 from ringlog.wire.avro.codec import HEADER_BYTES
 from ringlog_cdc.columnar.encode import Places, cdc_rows
+from ringlog_cdc.columnar.key_types import SIZES, is_fixed, of_type, texts
 from ringlog_cdc.columnar.layouts import ByteLayout, ByteTable, LayoutGroup
 from ringlog_cdc.columnar.pieces import encoded_numbers
 from ringlog_cdc.columnar.route import NamedTables, is_compound, operation_codes
 from ringlog_cdc.columnar.routing import NO_OPERATION, ROUTED, MutationColumns, RoutedColumns, RoutingTable, route
-from ringlog_cdc.columnar.words import I64, U8
+from ringlog_cdc.columnar.scan import padded
+from ringlog_cdc.columnar.words import I64, U8, Flags
 
 ID = STREAM = TIME = 16
 """Bytes of an id."""
@@ -40,6 +43,7 @@ class ArrowSource:
         epoch: Metadata epoch that decides the rows.
         offsets: Source offset of each record.
         appended: Append time of each record, microseconds.
+        keys: Key of each record, or null.
     """
 
     topic: str
@@ -48,6 +52,7 @@ class ArrowSource:
     epoch: int
     offsets: I64
     appended: I64
+    keys: pa.Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def rows_alike(
     if not groups:
         return None
     numbers, places = _joined(groups, len(source.offsets))
-    routed = route(table, _columns(groups, places, numbers, source))
+    routed = route(table, _columns(groups, places, numbers, source, table))
     variants = list(_variants(groups, places, routed, source.offsets[numbers], source))
     variants = [variant for variant in variants if len(variant.template.row) <= row_bytes_max]
     # A row that stays at width 0 is omitted.
@@ -131,9 +136,15 @@ def _is_simple(layout: ByteLayout, table: RoutingTable) -> bool:
 @lru_cache(TEMPLATES)
 def _names_of(layout: ByteLayout) -> frozenset[str]:
     """Return the columns that every mutation of the layout names."""
+    return frozenset(_columns_named(layout))
+
+
+@lru_cache(TEMPLATES)
+def _columns_named(layout: ByteLayout) -> tuple[str, ...]:
+    """Return the column of each cell of the layout."""
     data, spans = layout.mutation.data, layout.mutation.cells.content
     places = [(int(span.start[0]), int(span.length[0])) for span in spans]
-    return frozenset(data[start : start + size].tobytes().decode() for start, size in places)
+    return tuple(data[start : start + size].tobytes().decode() for start, size in places)
 
 
 def _operation(layout: ByteLayout) -> int:
@@ -145,13 +156,13 @@ def _operation(layout: ByteLayout) -> int:
 
 
 def _columns(
-    groups: Sequence[LayoutGroup], places: Sequence[I64], numbers: I64, source: ArrowSource
+    groups: Sequence[LayoutGroup], places: Sequence[I64], numbers: I64, source: ArrowSource, table: RoutingTable
 ) -> MutationColumns:
     """Build the arguments of routing for all groups."""
     count = len(numbers)
     of_group = np.zeros(count, dtype=np.int32)
     timestamps = np.empty(count, dtype=np.int64)
-    foreign = np.zeros(count, dtype=bool)
+    foreign, mistyped = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
     key_widths, id_widths = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for number, (group, at) in enumerate(zip(groups, places, strict=True)):
         layout = group.layout
@@ -170,6 +181,7 @@ def _columns(
             with_ids = identities.rows(at, ID)
             with_ids.column(0, ID)[:] = group.table.column(group.layout.mutation_id, ID)
             identities.set(at, with_ids)
+        mistyped[at] = ~_well_typed(group, table.tables[group.layout.name])
     layouts = [group.layout for group in groups]
     every = np.arange(count)
     return MutationColumns(
@@ -184,10 +196,42 @@ def _columns(
         missing_key=np.zeros(count, dtype=bool),
         clustering_sizes=np.array([layout.mutation.clustering_key.count[0] for layout in layouts], np.int32)[of_group],
         bad_component=np.zeros(count, dtype=bool),
+        # Rows of either kind go to the next path, which tells them apart.
+        mistyped_clustering=mistyped,
         unknown_column=np.zeros(count, dtype=bool),
+        mistyped_value=mistyped,
+        record_keys=source.keys if count == len(source.keys) else source.keys.take(pa.array(numbers)),
         identities=identities.array(every),
         partitions=np.full(count, source.partition, dtype=np.int32),
         offsets=source.offsets[numbers],
+    )
+
+
+def _well_typed(group: LayoutGroup, shape: TableShape) -> Flags:
+    """Return True for mutations whose clustering key and values have the types of their columns."""
+    layout, table = group.layout, group.table
+    types, names = value_types(shape), _columns_named(layout)
+    kinds = (*shape.clustering_types[: len(layout.clustering)], *(types.get(name, "blob") for name in names))
+    good, data = np.ones(table.count, dtype=bool), None
+    for (at, size), kind in zip((*layout.clustering[: len(kinds) - len(names)], *layout.values), kinds, strict=True):
+        if is_fixed(kind):
+            good &= size == SIZES.get(kind, size)
+            continue
+        if kind == "text":
+            good &= texts(_column(table, at, size))
+            continue
+        if data is None:
+            data, starts = padded(table.data), np.arange(table.count) * table.width
+        good = of_type(kind, data, starts + at, starts + (at + size), good)
+    return good
+
+
+def _column(table: ByteTable, at: int, size: int) -> pa.LargeBinaryArray:
+    """Return ``size`` bytes from position ``at`` of each record."""
+    content = table.column(at, size).copy() if size else b""
+    ends = np.arange(table.count + 1, dtype=np.int64) * size
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), table.count, [None, pa.py_buffer(ends), pa.py_buffer(content)]
     )
 
 

@@ -1,4 +1,4 @@
-"""Vectorized type check of partition keys: the rule of ``ringlog.kernel.cql.types.deserialize`` on numpy arrays.
+"""Vectorized type checks of keys and values: the rule of ``ringlog.kernel.cql.types.deserialize`` on numpy arrays.
 
 Composed keys are walked component by component, for all rows of a table at once. Sizes, ranges of numbers and versions
 of UUIDs are comparisons of arrays. Text that is not ASCII is checked by Arrow as a whole. Only invalid text and frozen
@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ringlog.kernel.cql.types import TIME_MAX_NS, VARINT_BYTES_MAX, TypeMismatch, deserialize
+from ringlog.kernel.cql.types import TIME_MAX_NS, VARINT_BYTES_MAX
+from ringlog.kernel.generations.statements import is_value
+from ringlog_cdc.columnar.pieces import BytePieces
+from ringlog_cdc.columnar.scan import ByteSpan
 from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii
 
 SIZES = {
@@ -31,6 +34,9 @@ SIZES = {
 }
 """Type to its fixed size in bytes."""
 
+ASCII_MAX = 0x7F
+SHORT = 32
+"""Most bytes of a short text."""
 COMPOSED_HEAD, COMPOSED_TAIL = 2, 1
 """Bytes before and after each component of a key with several components: its length, and a zero byte."""
 
@@ -40,30 +46,37 @@ def well_typed(types: Sequence[str], data: U8, starts: I64, ends: I64) -> Flags:
 
     Args:
         types: Type of each component. Every key has as many components.
-        data: Buffer with 8 more bytes after the last key.
+        data: Padded buffer (``ringlog_cdc.columnar.scan``) of the keys.
         starts: Start of each key.
         ends: End of each key.
     """
     good = np.ones(len(starts), dtype=bool)
     # A single component is stored without length and terminator.
     if len(types) == 1:
-        return _of_type(types[0], data, starts, ends, good)
+        return of_type(types[0], data, starts, ends, good)
     at = starts
     for type_name in types:
         sizes = data[at].astype(np.int64) << 8 | data[at + 1]
         first = at + COMPOSED_HEAD
         at = first + sizes + COMPOSED_TAIL
-        good = _of_type(type_name, data, first, first + sizes, good)
+        good = of_type(type_name, data, first, first + sizes, good)
     return good
 
 
-def _of_type(type_name: str, data: U8, first: I64, end: I64, good: Flags) -> Flags:
-    """Return ``good`` with False for components that are not of the type."""
+def is_fixed(type_name: str) -> bool:
+    """Return True if only the size of a value decides whether it is of the type, or nothing does."""
+    return type_name == "blob" or (type_name in SIZES and type_name not in _CHECKS)
+
+
+def of_type(type_name: str, data: U8, first: I64, end: I64, good: Flags) -> Flags:
+    """Return ``good`` with False for values ``data[first:end]`` that are not of the type.
+
+    ``data`` is padded (``ringlog_cdc.columnar.scan``).
+    """
     sizes = end - first
     if type_name in SIZES:
         good = good & (sizes == SIZES[type_name])
-    # A type with a fixed size and no check is right if its size is. A blob is always right.
-    check = _CHECKS.get(type_name, None if type_name in SIZES or type_name == "blob" else _one_by_one(type_name))
+    check = None if is_fixed(type_name) else _CHECKS.get(type_name) or _one_by_one(type_name)
     # Checks read bytes of the component, so they see only rows of the right size.
     rows = np.flatnonzero(good)
     if check is None or not len(rows):
@@ -108,17 +121,29 @@ def _ascii(data: U8, first: I64, end: I64) -> Flags:
 
 def _text(data: U8, first: I64, end: I64) -> Flags:
     """Return True for valid UTF-8."""
-    good = _ascii(data, first, end)
+    sizes = end - first
+    # Words of short text are quickly checked in place. Longer text is cheaper to join first.
+    good = is_ascii(data, first, sizes) if sizes.max(initial=0) <= SHORT else np.zeros(len(first), dtype=bool)
     rows = np.flatnonzero(~good)
-    if not len(rows):
+    if len(rows):
+        pieces = BytePieces(len(rows), data)
+        pieces.spans(ByteSpan(first[rows], sizes[rows]))
+        good[rows] = texts(pieces.joined())
+    return good
+
+
+def texts(values: pa.LargeBinaryArray) -> Flags:
+    """Return True for values that are valid UTF-8."""
+    content = values.buffers()[2]
+    good: Flags = np.ones(len(values), dtype=bool)
+    # Most text is ASCII, and one pass over all bytes shows that.
+    if content is None or np.frombuffer(content, dtype=np.uint8).max(initial=0) <= ASCII_MAX:
         return good
-    values = [data[start:stop].tobytes() for start, stop in zip(first[rows], end[rows], strict=True)]
     try:
         # One cast checks all values. It fails as a whole, so only then each value is checked.
-        pa.array(values, type=pa.binary()).cast(pa.string())
-        good[rows] = True
+        values.cast(pa.large_string())
     except pa.ArrowInvalid:
-        good[rows] = [_is("text", value) for value in values]
+        good[:] = [is_value("text", value) for value in values.to_pylist()]
     return good
 
 
@@ -127,18 +152,9 @@ def _one_by_one(type_name: str) -> Callable[[U8, I64, I64], Flags]:
 
     def check(data: U8, first: I64, end: I64) -> Flags:
         parts = (data[start:stop].tobytes() for start, stop in zip(first, end, strict=True))
-        return np.fromiter((_is(type_name, part) for part in parts), dtype=bool, count=len(first))
+        return np.fromiter((is_value(type_name, part) for part in parts), dtype=bool, count=len(first))
 
     return check
-
-
-def _is(type_name: str, part: bytes) -> bool:
-    """Return True if the bytes are a value of the type."""
-    try:
-        deserialize(type_name, part)
-    except TypeMismatch:
-        return False
-    return True
 
 
 _CHECKS: dict[str, Callable[[U8, I64, I64], Flags]] = {

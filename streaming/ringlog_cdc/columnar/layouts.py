@@ -47,6 +47,8 @@ class ByteLayout:
         mutation_id: Position of the 16 bytes, or -1 if there are none.
         cluster_id: Position of the 16 bytes, or -1 if there are none.
         key: (position, width) of each component of the partition key.
+        clustering: (position, width) of each component of the clustering key.
+        values: (position, width) of the value of each cell.
         name: Full name of the table.
     """
 
@@ -58,6 +60,8 @@ class ByteLayout:
     mutation_id: int
     cluster_id: int
     key: tuple[tuple[int, int], ...]
+    clustering: tuple[tuple[int, int], ...]
+    values: tuple[tuple[int, int], ...]
     name: str
 
     def of(self, table: ByteTable) -> NDArray[np.bool_]:
@@ -207,7 +211,8 @@ def layout_of(record: U8) -> ByteLayout | None:
     ):
         return None
     ids = [(at + 1, size - 1) for at, size in map(_place, (found.mutation_id, found.cluster_id))]
-    free = [*ids, *keys, *map(_place, clustering.content), *_values(record, found)]
+    rows, values = tuple(map(_place, clustering.content)), tuple(map(_place, cells.values))
+    free = [*ids, *keys, *rows, *values]
     # A mask of the constant bits of each byte: none in free parts, all elsewhere.
     counts = np.full(width, 0xFF, dtype=np.uint8)
     for at, size in free:
@@ -224,6 +229,8 @@ def layout_of(record: U8) -> ByteLayout | None:
         mutation_id=ids[0][0] if ids[0][1] else -1,
         cluster_id=ids[1][0] if ids[1][1] else -1,
         key=tuple(keys),
+        clustering=rows,
+        values=values,
         name=full_name(_bytes(record, found.names)),
     )
 
@@ -236,20 +243,6 @@ def _place(span: ByteSpan) -> tuple[int, int]:
 def _bytes(record: U8, span: ByteSpan) -> bytes:
     at, size = _place(span)
     return record[at : at + size].tobytes()
-
-
-def _values(record: U8, found: Mutations) -> list[tuple[int, int]]:
-    """Return (position, width) of the contents of the cells: after column name, branch and length."""
-    places = []
-    for whole, name in zip(found.cells.whole, found.cells.inner, strict=True):
-        at, size = _place(whole)
-        end = at + size
-        at += _place(name)[1] + 1
-        # Skip the length, which is part of the layout: all records have values of the same widths.
-        while record[at] & _CONTINUED:
-            at += 1
-        places.append((at + 1, end - at - 1))
-    return places
 
 
 def _words(record: U8, counts: U8) -> tuple[tuple[int, np.uint64, np.uint64], ...]:

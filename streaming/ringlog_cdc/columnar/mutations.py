@@ -46,6 +46,7 @@ class Items:
         whole: All bytes of item k.
         inner: The item's bytes after the union's branch. For a cell: its column name with length.
         content: The value's bytes without length. For a cell: its column name without length.
+        values: The value's bytes without length, also for a cell.
         is_null: True if item k is null.
     """
 
@@ -54,6 +55,7 @@ class Items:
     whole: tuple[ByteSpan, ...]
     inner: tuple[ByteSpan, ...]
     content: tuple[ByteSpan, ...]
+    values: tuple[ByteSpan, ...]
     is_null: tuple[Flags, ...]
 
     def any_null(self) -> Flags:
@@ -204,7 +206,7 @@ def _items(cursor: Cursor, *, named: bool) -> Items:
     count = cursor.number()
     cursor.expect((count >= 0) & (count <= ITEMS_MAX))
     first = cursor.at
-    whole, inner, content, nulls = [], [], [], []
+    whole, inner, content, values, nulls = [], [], [], [], []
     # Doubtful records do not count: one corrupt count would cost many empty rounds.
     for place in range(int(count[cursor.sound].max(initial=0))):
         part = cursor.where(count > place)
@@ -218,18 +220,19 @@ def _items(cursor: Cursor, *, named: bool) -> Items:
         value.give_back()
         part.give_back()
         nulls.append(part.spread(~has_value))
+        values.append(part.spread_span(value.spread_span(text)))
         whole.append(part.spread_span(part.span_from(begin)))
         if name is not None:
             inner.append(part.spread_span(ByteSpan(begin, name_end - begin)))
             content.append(part.spread_span(name))
         else:
             inner.append(part.spread_span(part.span_from(behind_branch)))
-            content.append(part.spread_span(value.spread_span(text)))
+            content.append(values[-1])
     # A non-empty Avro array ends with an empty block. An empty array is that block alone, and was read as the count.
     part = cursor.where(count > 0)
     part.expect(part.byte() == 0)
     part.give_back()
-    return Items(count, first, tuple(whole), tuple(inner), tuple(content), tuple(nulls))
+    return Items(count, first, tuple(whole), tuple(inner), tuple(content), tuple(values), tuple(nulls))
 
 
 def _headers(data: U8, start: I64, end: I64) -> tuple[I64, I64]:

@@ -13,16 +13,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ringlog.kernel.generations.statements import UPSERTS, TableShape
+from ringlog.kernel.generations.statements import UPSERTS, TableShape, value_types
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX
 from ringlog.wire.records import RANGE_DELETE
 from ringlog_cdc.columnar.encode import composed_keys
+from ringlog_cdc.columnar.key_types import of_type
 from ringlog_cdc.columnar.mutations import MUTATION, Mutations, grouped
 from ringlog_cdc.columnar.pieces import BytePieces
 from ringlog_cdc.columnar.routing import NO_OPERATION, OPERATION_CODES, MutationColumns, RoutingTable
 from ringlog_cdc.columnar.scan import ByteSpan
-from ringlog_cdc.columnar.words import I64, Flags, rows_of
+from ringlog_cdc.columnar.words import I64, U8, Flags, rows_of
 from ringlog_schemas import current
+
+Codes = NDArray[np.int32] | I64
 
 TABLES_MAX = 256
 """Most distinct tables per Arrow batch. Mutations of further tables are decoded one by one."""
@@ -89,15 +92,28 @@ def has_images(tables: NamedTables, table: RoutingTable) -> Flags:
     return found
 
 
-def unknown_columns(mutations: Mutations, rows: I64, tables: NamedTables, table: RoutingTable) -> tuple[Flags, Flags]:
-    """Check the columns of these mutations.
+@dataclass(frozen=True, slots=True)
+class ColumnChecks:
+    """Results about the columns of n plain mutations.
 
-    Returns:
-        Two arrays of flags. The first marks mutations with a column that their table lacks outside its key. The second
-            marks mutations to decode one by one: a column occurs twice, or there are too many distinct columns.
+    Attributes:
+        unknown: True if the table lacks a named column outside its key.
+        mistyped: True if a value is not of its column's type.
+        doubtful: True for mutations to decode one by one: a column occurs twice, or there are too many distinct
+            columns.
     """
-    known = [None if shape.columns is None else frozenset(shape.columns) for shape in tables.shapes(table)]
-    unknown, doubtful = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
+
+    unknown: Flags
+    mistyped: Flags
+    doubtful: Flags
+
+
+def check_columns(mutations: Mutations, rows: I64, tables: NamedTables, table: RoutingTable) -> ColumnChecks:
+    """Check the columns of these mutations and their values."""
+    shapes = tables.shapes(table)
+    known = [None if shape.columns is None else frozenset(shape.columns) for shape in shapes]
+    types = [value_types(shape) for shape in shapes]
+    unknown, mistyped, doubtful = (np.zeros(len(rows), dtype=bool) for _ in range(3))
     counts = mutations.cells.count[rows]
     numbers: dict[bytes, int] = {}
     named_at = np.full((len(rows), len(mutations.cells.content)), -1, dtype=np.int64)
@@ -106,10 +122,13 @@ def unknown_columns(mutations: Mutations, rows: I64, tables: NamedTables, table:
         some = np.flatnonzero(counts > place)
         codes, contents = grouped(mutations.data, span, rows[some], COLUMNS_MAX)
         said = [content.decode() for content in contents]
-        # A matrix (table, column name) of what is unknown, indexed by the codes of both. A table without known columns
-        # rejects none. The extra column serves code -1.
+        # Matrices (table, column name) of what is unknown, and of types, indexed by the codes of both. A table without
+        # known columns rejects none. The extra column serves code -1.
         wrong = [[names is not None and name not in names for name in said] + [False] for names in known]
         unknown[some] |= np.array(wrong, dtype=bool)[tables.codes[some], codes]
+        kinds = [[own.get(name, "") for name in said] + [""] for own in types]
+        values, is_null = mutations.cells.values[place], mutations.cells.is_null[place]
+        mistyped[some] |= _mistyped(mutations.data, values, is_null, rows[some], kinds, (tables.codes[some], codes))
         doubtful[some] |= codes < 0
         own = [numbers.setdefault(content, len(numbers)) for content in contents]
         named_at[some, place] = np.array([*own, -1], dtype=np.int64)[codes]
@@ -118,14 +137,54 @@ def unknown_columns(mutations: Mutations, rows: I64, tables: NamedTables, table:
         # Sorted, a repeated column number is next to its equal. -1 stands for no column.
         named_at.sort(axis=1)
         doubtful |= ((named_at[:, 1:] == named_at[:, :-1]) & (named_at[:, 1:] >= 0)).any(axis=1)
-    return unknown, doubtful
+    return ColumnChecks(unknown, mistyped, doubtful)
+
+
+def mistyped_clustering(mutations: Mutations, rows: I64, tables: NamedTables, table: RoutingTable) -> Flags:
+    """Return True for mutations with a clustering component that is not of its column's type."""
+    found, key = np.zeros(len(rows), dtype=bool), mutations.clustering_key
+    types = [shape.clustering_types for shape in tables.shapes(table)]
+    nobody = np.zeros(len(rows), dtype=np.int64)
+    for place, span in enumerate(key.values):
+        some = np.flatnonzero(key.count[rows] > place)
+        kinds = [[own[place] if place < len(own) else ""] for own in types]
+        codes = tables.codes[some], nobody[some]
+        found[some] |= _mistyped(mutations.data, span, key.is_null[place], rows[some], kinds, codes)
+    return found
+
+
+def _mistyped(
+    data: U8, span: ByteSpan, is_null: Flags, rows: I64, kinds: list[list[str]], codes: tuple[Codes, Codes]
+) -> Flags:
+    """Return True for values that are not null and not of their type.
+
+    Args:
+        data: The padded buffer.
+        span: Values of all mutations.
+        is_null: Flags of all mutations.
+        rows: Numbers of the mutations to check.
+        kinds: Types by two codes. Empty: not checked.
+        codes: The codes of each of ``rows``.
+    """
+    found = np.zeros(len(rows), dtype=bool)
+    distinct = sorted({kind for own in kinds for kind in own})
+    numbers = np.array([[distinct.index(kind) for kind in own] for own in kinds])[codes]
+    for number, kind in enumerate(distinct):
+        if kind in ("", "blob"):
+            continue
+        mine = np.flatnonzero((numbers == number) & ~is_null[rows])
+        first = span.start[rows[mine]]
+        found[mine] = ~of_type(kind, data, first, first + span.length[rows[mine]], np.ones(len(mine), dtype=bool))
+    return found
 
 
 def columns_of(
     mutations: Mutations,
     rows: I64,
     tables: NamedTables,
-    unknown: Flags,
+    checks: ColumnChecks,
+    mistyped_key: Flags,
+    record_keys: pa.Array,
     cluster_id: bytes,
     appended: I64,
     partitions: I64,
@@ -137,7 +196,9 @@ def columns_of(
         mutations: Columns of a batch.
         rows: Numbers of m plain mutations.
         tables: Their tables.
-        unknown: Flags of those with an unknown column.
+        checks: Checks of their columns.
+        mistyped_key: Result of ``mistyped_clustering``.
+        record_keys: Keys of their records, or null.
         cluster_id: Id of this cluster, 16 bytes.
         appended: Their append times, microseconds.
         partitions: Their source partitions.
@@ -165,7 +226,10 @@ def columns_of(
         missing_key=key.any_null()[rows],
         clustering_sizes=clustering.count[rows].astype(np.int32),
         bad_component=bad,
-        unknown_column=unknown,
+        mistyped_clustering=mistyped_key,
+        unknown_column=checks.unknown,
+        mistyped_value=checks.mistyped,
+        record_keys=record_keys,
         identities=_identities(mutations, rows),
         partitions=partitions.astype(np.int32),
         offsets=offsets,

@@ -42,6 +42,7 @@ from ringlog.kernel.model.state import Generation
 from ringlog.kernel.model.tablet_streams import ranges_of
 from ringlog.kernel.ring.vectors import tokens_of
 from ringlog_cdc.columnar.key_types import well_typed
+from ringlog_cdc.columnar.record_keys import buffers, own_keys
 from ringlog_cdc.columnar.scan import padded
 from ringlog_cdc.definition.image_tables import EarlierImages, ImageTable
 
@@ -116,8 +117,13 @@ REASONS: tuple[tuple[str, str], ...] = (
         "bad_key",
         "the key has the wrong number of components, a null clustering component, or a component that is too long",
     ),
-    ("bad_key_type", "a component of the partition key does not have the type of its column"),
+    ("bad_key_type", "a component of the key or of a bound does not have the type of its column"),
+    (
+        "wrong_record_key",
+        "the key of the record is not that of the write: table name, zero byte, composed partition key",
+    ),
     ("unknown_column", "the table does not have the column outside its key"),
+    ("bad_value_type", "a value does not have the type of its column"),
     ("bad_change", "a statement of the write contradicts the table: its columns, its bounds or its collections"),
     ("timestamp_in_future", "the write timestamp is further ahead of the append time than the allowed lateness"),
     ("no_generation", "no CDC generation was active at the write timestamp"),
@@ -289,7 +295,10 @@ class MutationColumns:
         missing_key: True if one of them is null.
         clustering_sizes: Number of components of the clustering key.
         bad_component: True if a clustering component is null or a partition key component is too long.
+        mistyped_clustering: True if a clustering component or a bound is not of its column's type.
         unknown_column: True if the table is known and lacks a column of the write.
+        mistyped_value: True if a value is not of its column's type.
+        record_keys: Keys of the records, or null.
         identities: Mutation ids, 16 bytes or empty.
         partitions: Source partitions.
         offsets: Source offsets.
@@ -306,7 +315,10 @@ class MutationColumns:
     missing_key: Flags
     clustering_sizes: NDArray[np.int32]
     bad_component: Flags
+    mistyped_clustering: Flags
     unknown_column: Flags
+    mistyped_value: Flags
+    record_keys: pa.Array
     identities: pa.Array
     partitions: NDArray[np.int32]
     offsets: I64
@@ -404,8 +416,10 @@ def _verdicts(
     none = rows.missing_key | (rows.key_sizes == 0)
     looked_at = rows.readable & known & ~bad & ~none
     for condition, code in (
+        (rows.mistyped_value, "bad_value_type"),
         (rows.unknown_column, "unknown_column"),
-        (_badly_typed(shapes, codes, rows.keys, looked_at), "bad_key_type"),
+        (~own_keys(rows.record_keys, rows.names, rows.keys), "wrong_record_key"),
+        (_badly_typed(shapes, codes, rows.keys, looked_at) | rows.mistyped_clustering, "bad_key_type"),
         (bad, "bad_key"),
         (none, "null_partition_key"),
         (rows.operations == NO_OPERATION, "unknown_operation"),
@@ -434,17 +448,6 @@ def _badly_typed(shapes: Sequence[TableShape], codes: NDArray[np.int32], keys: p
         if len(rows):
             found[rows] = ~well_typed(shape.partition_types, data, starts[rows], starts[1:][rows])
     return found
-
-
-def buffers(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return (bytes, n + 1 offsets) of a binary array without nulls. Nothing is copied if Arrow allows it."""
-    assert values.null_count == 0, "nulls are replaced before they come here"
-    large = values.cast(pa.large_binary())
-    _, offsets, data = large.buffers()
-    # A slice shares the buffers of its array, and begins at its own offset within them.
-    starts = np.frombuffer(offsets, dtype=np.int64, count=large.offset + len(large) + 1)[large.offset :]
-    content = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
-    return content, starts
 
 
 def mutation_ids(identities: pa.Array) -> tuple[NDArray[np.uint64], Flags]:

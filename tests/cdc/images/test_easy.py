@@ -25,6 +25,7 @@ from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.tables import image_table
 from tests.cdc.test_columnar import LARGE, NOW, PART, TABLE, listed
 from tests.cdc.test_split import T, change, write
+from tests.record_keys import record_key
 
 INTS = ("a", "b", "name_of_some_length")
 
@@ -78,7 +79,7 @@ def batch_of(values: list[bytes], first: int, appended: list[int]) -> pa.RecordB
         pa.array([3] * len(values), pa.int32()),
         pa.array(range(first, first + len(values)), pa.int64()),
         pa.array(appended, pa.int64()),
-        pa.array([b"key"] * len(values), pa.binary()),
+        pa.array([record_key(value) for value in values], pa.binary()),
         pa.array(values, pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "appended", "key", "value"])

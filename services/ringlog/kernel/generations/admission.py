@@ -14,8 +14,10 @@ rules, in order of precedence; the first that applies counts:
 ``bad_key``             another number of components than the table's (a delete of a whole partition
                         has no clustering key), a null clustering component, or a component of the
                         partition key that is too long to be composed
-``bad_key_type``        a component of the partition key is not of its column's type
+``bad_key_type``        a component of the key, or of a bound, is not of its column's type
+``wrong_record_key``    the record's key is not that of the write
 ``unknown_column``      a named column is not a non-key column of the table
+``bad_value_type``      a value, or the key of a deleted element, is not of its column's type
 ``bad_change``          a compound write contradicts the table: see ``statements``
 acceptance window       for tables with a CDC log only: see ``acceptance``
 ======================  ============================================================================
@@ -23,8 +25,9 @@ acceptance window       for tables with a CDC log only: see ``acceptance``
 A write of several statements is accepted or rejected as a whole: the timestamp of each must be acceptable, in the order
 of the statements.
 
-Only the write's content, its append time and the metadata decide; the record's key does not. The pipeline adds two
-rules that depend on its own state: the maximum size of a row, and whether the generation was closed before the write.
+Only the record's key, the write's content, its append time and the metadata decide. The record's key does not route a
+write. It must be the write's own, because Kafka keeps order per key (decision 176). The pipeline adds two rules that
+depend on its own state: the maximum size of a row, and whether the generation was closed before the write.
 """
 
 from __future__ import annotations
@@ -92,10 +95,14 @@ class AdmissionRules:
 
 @dataclass(frozen=True, slots=True)
 class WriteVerdict:
-    """A verdict. ``code``: the rule that rejects the write; if it is empty, ``version`` reads the write."""
+    """A verdict. ``code``: the rule that rejects the write; if it is empty, ``version`` reads the write.
+
+    ``column``: the column that breaks the rule, in the version that decided; empty for rules without a column.
+    """
 
     code: str
     version: CountedVersion | None = None
+    column: str = ""
 
 
 def rules_of(state: ClusterState, before: tuple[ClusterState, AdmissionRules] | None = None) -> AdmissionRules:
@@ -127,10 +134,11 @@ def rules_of(state: ClusterState, before: tuple[ClusterState, AdmissionRules] | 
     )
 
 
-def verdict(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> WriteVerdict | None:
+def verdict(rules: AdmissionRules, write: JudgedWrite, now: Micros, own_key: bool = True) -> WriteVerdict | None:
     """Return the final verdict on a write appended at ``now`` (microseconds).
 
-    None: it is not known until ``rules`` come from a state with a later watermark.
+    ``own_key``: whether the record's key is that of the write. None: the verdict is not known until ``rules`` come from
+    a state with a later watermark.
     """
     history = rules.history
     assert history is not None, "the rules come from a state with history"
@@ -138,9 +146,9 @@ def verdict(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> WriteVerd
         return None
     found = _version(history, write, now)
     if isinstance(found, str):
-        return WriteVerdict(_refusal(rules, write, now, found))
-    code = _refusal(rules, write, now, found.shape)
-    return WriteVerdict(code) if code else WriteVerdict("", found)
+        return WriteVerdict(_refusal(rules, write, now, found, own_key)[0])
+    code, column = _refusal(rules, write, now, found.shape, own_key)
+    return WriteVerdict(code, None, column) if code else WriteVerdict("", found)
 
 
 def needed_watermark(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> Micros:
@@ -149,38 +157,49 @@ def needed_watermark(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> 
     return used_by(_timestamps(write), now, leeway)
 
 
-def refusal(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> str:
+def refusal(rules: AdmissionRules, write: JudgedWrite, now: Micros, own_key: bool = True) -> str:
     """Return the code of the rule that rejects a write appended at ``now`` (microseconds); empty if none does.
 
-    It is final if ``now`` and the write's timestamps are below the watermark.
+    It is final if ``now`` and the write's timestamps are below the watermark. ``own_key``: see ``verdict``.
     """
-    return _refusal(rules, write, now, shape_for(rules, write, now))
+    return refused(rules, write, now, own_key)[0]
 
 
-def _refusal(rules: AdmissionRules, write: JudgedWrite, now: Micros, shape: statements.TableShape | str) -> str:
-    """Return the result of ``refusal``; ``shape``: the result of ``shape_for``."""
+def refused(rules: AdmissionRules, write: JudgedWrite, now: Micros, own_key: bool = True) -> tuple[str, str]:
+    """Return the result of ``refusal``, and the column that breaks the rule; empty for rules without a column."""
+    return _refusal(rules, write, now, shape_for(rules, write, now), own_key)
+
+
+def _refusal(
+    rules: AdmissionRules, write: JudgedWrite, now: Micros, shape: statements.TableShape | str, own_key: bool
+) -> tuple[str, str]:
+    """Return the result of ``refused``; ``shape``: the result of ``shape_for``."""
     if write.cluster_id is not None and write.cluster_id != rules.cluster_id:
-        return "foreign_cluster"
+        return "foreign_cluster", ""
     if isinstance(shape, str):
-        return shape
+        return shape, ""
     if write.operation not in statements.OPERATIONS:
-        return "unknown_operation"
+        return "unknown_operation", ""
     if not write.partition_key or None in write.partition_key:
-        return "null_partition_key"
+        return "null_partition_key", ""
     if _bad_partition_key(shape, write):
-        return "bad_key"
+        return "bad_key", ""
     compound = statements.is_compound(write, shape)
     if not compound and _bad_clustering_key(shape, write):
-        return "bad_key"
-    if not statements.well_typed(shape, write.partition_key):
-        return "bad_key_type"
-    if statements.unknown_column(write, shape) is not None:
-        return "unknown_column"
+        return "bad_key", ""
+    if (column := statements.mistyped_key(write, write.partition_key, shape)) is not None:
+        return "bad_key_type", column
+    if not own_key:
+        return "wrong_record_key", ""
+    if (column := statements.unknown_column(write, shape)) is not None:
+        return "unknown_column", column
+    if (column := statements.mistyped_value(write, shape)) is not None:
+        return "bad_value_type", column
     if compound:
         for statement in statements.statements_of(write):
             if code := statements.bad_statement(statement, shape):
-                return code
-    return _outside(rules, _timestamps(write), now) if shape.cdc else ""
+                return code, ""
+    return (_outside(rules, _timestamps(write), now) if shape.cdc else ""), ""
 
 
 def shape_for(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> statements.TableShape | str:

@@ -14,21 +14,22 @@ Rules of a compound write (``bad_change`` unless another code is named), for eac
   for writes of static columns only;
 - a range delete has bounds, each a prefix of the table's clustering key; no other statement has bounds;
 - deletes of rows, ranges and partitions name no columns;
-- only non-frozen collections have deleted or replaced elements, and their values are collections;
+- only non-frozen collections have deleted or replaced elements;
 - a TTL is not negative.
 
-In any write, each named column is a non-key column of the table (``unknown_column``). A write uses the names of the
-version that reads it; rows use stored names (``schema.stored``).
+In any write, key components and bounds have the types of their columns (``bad_key_type``). Each named column is a
+non-key column of the table (``unknown_column``), and its values have its type (``bad_value_type``). A write uses the
+names of the version that reads it; rows use stored names (``schema.stored``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
-from ringlog.kernel.cql.collections import cells_of, shape_of
+from ringlog.kernel.cql.collections import key_type, log_type, shape_of
 from ringlog.kernel.cql.types import TypeMismatch, deserialize
 from ringlog.kernel.model.tables import Table
 
@@ -105,7 +106,8 @@ class TableShape:
     ``partition_types``, ``clustering_types``: types of the key columns; empty: not checked. ``static``: names of the
     static columns. ``collections``: name and type of non-frozen collections. ``delta``: content of the log (``full`` or
     ``keys``). ``columns``: names of the non-key columns; None: not recorded and not checked. ``stored``: name and
-    stored name of non-key columns whose names differ.
+    stored name of non-key columns whose names differ. ``types``: name and type of all other non-key columns than
+    ``collections``; the values of columns without a type are not checked. ``key_names``: names of the key columns.
     """
 
     partition_key: int
@@ -118,6 +120,8 @@ class TableShape:
     delta: str = "full"
     columns: tuple[str, ...] | None = None
     stored: tuple[tuple[str, str], ...] = ()
+    types: tuple[tuple[str, str], ...] = ()
+    key_names: tuple[str, ...] = ()
 
     @property
     def is_special(self) -> bool:
@@ -129,7 +133,8 @@ def shape_of_table(table: Table) -> TableShape:
     """Return the shape of a table of the state."""
     types = {column.name: column.type for column in table.columns}
     key = {*table.partition_key, *table.clustering_key}
-    shapes = ((column, shape_of(column.type)) for column in table.columns)
+    shapes = ((name, shape_of(kind)) for name, kind in types.items())
+    collections = {name: types[name] for name, shape in shapes if shape and shape.is_multi_cell}
     return TableShape(
         partition_key=len(table.partition_key),
         clustering_key=len(table.clustering_key),
@@ -137,10 +142,12 @@ def shape_of_table(table: Table) -> TableShape:
         partition_types=tuple(types[name] for name in table.partition_key),
         clustering_types=tuple(types[name] for name in table.clustering_key),
         static=tuple(column.name for column in table.columns if column.static),
-        collections=tuple((column.name, column.type) for column, shape in shapes if shape and shape.is_multi_cell),
+        collections=tuple(collections.items()),
         delta=table.cdc.delta,
         columns=tuple(name for name in types if name not in key),
         stored=tuple((name, place) for name, place in table.stored if name not in key),
+        types=tuple((name, kind) for name, kind in types.items() if name not in key and name not in collections),
+        key_names=(*table.partition_key, *table.clustering_key),
     )
 
 
@@ -155,6 +162,7 @@ def stored_shape(shape: TableShape) -> TableShape:
         static=tuple(names.get(name, name) for name in shape.static),
         collections=tuple((names.get(name, name), kind) for name, kind in shape.collections),
         columns=None if shape.columns is None else tuple(names.get(name, name) for name in shape.columns),
+        types=tuple((names.get(name, name), kind) for name, kind in shape.types),
         stored=(),
     )
 
@@ -180,15 +188,62 @@ def is_compound(write: WriteLike, shape: TableShape) -> bool:
     return write.ttl is not None and (write.ttl == 0 or any(cell.value is None for cell in write.cells))
 
 
-def well_typed(shape: TableShape, partition_key: Sequence[bytes | None]) -> bool:
-    """Return True if each partition key component has its column's type. Other rules check nulls and the number."""
-    for type_name, part in zip(shape.partition_types, partition_key, strict=False):
-        try:
-            if part is not None:
-                deserialize(type_name, part)
-        except TypeMismatch:
-            return False
+def is_value(type_name: str, data: bytes) -> bool:
+    """Return True if the bytes are a value of the type."""
+    try:
+        deserialize(type_name, data)
+    except TypeMismatch:
+        return False
     return True
+
+
+def mistyped_key(write: WriteLike, partition_key: Sequence[bytes | None], shape: TableShape) -> str | None:
+    """Return the first key column with a component of another type, or None.
+
+    Other rules check nulls and the number of components.
+    """
+    if (place := _mistyped(shape.partition_types, partition_key)) is not None:
+        return shape.key_names[place] if shape.key_names else ""
+    for one in (write, *write.more):
+        bounds = () if one.bounds is None else (one.bounds.start, one.bounds.end)
+        for key in (one.clustering_key, *bounds):
+            if (place := _mistyped(shape.clustering_types, key)) is not None:
+                return shape.key_names[len(shape.partition_types) + place] if shape.key_names else ""
+    return None
+
+
+def _mistyped(types: Sequence[str], key: Sequence[bytes | None]) -> int | None:
+    """Return the first component of another type."""
+    for place, part in enumerate(key[: len(types)]):
+        if part is not None and not is_value(types[place], part):
+            return place
+    return None
+
+
+def mistyped_value(write: WriteLike, shape: TableShape) -> str | None:
+    """Return the first named column with a value, or the key of a deleted element, of another type; or None."""
+    types = value_types(shape)
+    for one in (write, *write.more):
+        for cell in one.cells:
+            value, kind = cell.value, types.get(cell.column)
+            if value is not None and kind is not None and not is_value(kind, value):
+                return cell.column
+        for deleted in one.deleted_elements:
+            kind = _element_types(shape).get(deleted.column)
+            if kind is not None and not all(is_value(kind, key) for key in deleted.keys):
+                return deleted.column
+    return None
+
+
+@lru_cache(maxsize=1_024)
+def value_types(shape: TableShape) -> Mapping[str, str]:
+    """Return the type of each column whose values are checked, as in the CDC log."""
+    return dict(shape.types) | {name: log_type(kind) for name, kind in shape.collections}
+
+
+@lru_cache(maxsize=1_024)
+def _element_types(shape: TableShape) -> Mapping[str, str]:
+    return {name: key_type(kind) for name, kind in shape.collections}
 
 
 def unknown_column(write: WriteLike, shape: TableShape) -> str | None:
@@ -227,7 +282,7 @@ def bad_statement(statement: Statement, shape: TableShape) -> str:
     is_delete = statement.operation in DELETES
     if (is_delete and columns) or (statement.ttl is not None and statement.ttl < 0) or _bad_bounds(statement, shape):
         return "bad_change"
-    return "" if is_delete or _good_collections(statement, shape) else "bad_change"
+    return "" if is_delete or _takes_elements(statement, shape) else "bad_change"
 
 
 def _bad_clustering(statement: Statement, shape: TableShape) -> bool:
@@ -252,15 +307,8 @@ def _bad_bounds(statement: Statement, shape: TableShape) -> bool:
     return not 0 <= max(len(bounds.start), len(bounds.end)) <= shape.clustering_key or not shape.clustering_key
 
 
-def _good_collections(statement: Statement, shape: TableShape) -> bool:
+def _takes_elements(statement: Statement, shape: TableShape) -> bool:
+    """Return True if every column with deleted or replaced elements is a non-frozen collection."""
     types = dict(shape.collections)
     named = (*statement.replaced, *(one.column for one in statement.deleted_elements))
-    if any(column not in types for column in named):
-        return False
-    for cell in statement.cells:
-        if cell.value is not None and cell.column in types:
-            try:
-                cells_of(types[cell.column], cell.value)
-            except ValueError:
-                return False
-    return True
+    return all(column in types for column in named)

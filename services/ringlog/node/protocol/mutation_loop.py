@@ -43,12 +43,14 @@ class TailItem:
     Attributes:
         value: The encoded mutation, or None at the end of the partition.
         time_ms: The append time of the record.
+        key: The key of the record.
     """
 
     partition: int
     offset: int
     value: bytes | None
     time_ms: int = 0
+    key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ class MutationLoop:
             return True
         if row_replica.state.settled.until == 0:
             return False
-        verdict = row_replica.validate_record(item.value, append_time_us(item.time_ms))
+        verdict = row_replica.validate_record(item.value, append_time_us(item.time_ms), item.key)
         if verdict == HELD:
             return False
         self._verdicts[verdict] += 1

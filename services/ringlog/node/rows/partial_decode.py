@@ -1,9 +1,9 @@
-"""Partial decoding of a mutation: its table and partition key, or everything except the values of its cells.
+"""Partial decoding of a mutation: its table and partition key, or everything except its id.
 
 A node skips most records, because their rows belong to other nodes. Ownership follows from the content of a record,
 never from the key of its Kafka message, as in the CDC pipeline. Decoding only the head costs a tenth of full decoding.
-Kept records are stored unchanged, and most of their values are not needed until a read. Validation needs the column
-names; there are few of them, so each decoded name is cached.
+Kept records are stored unchanged. Validation needs the column names and values. There are few names, so each decoded
+name is cached.
 
 Only the current schema of ``ringlog.mutations.Mutation`` in canonical encoding is supported. Its fields are, in order:
 ids, keyspace, table, timestamp, time to live, operation, partition key, clustering key, cells, and fields that a plain
@@ -43,7 +43,7 @@ _OPERATIONS = {2 * index: symbol for index, symbol in enumerate(_symbols()) if s
 
 Head = tuple[str, str, tuple[bytes | None, ...], int, int, int]
 """Keyspace, table and partition key; the offsets of the cluster id, of the timestamp, and of the end of the key."""
-_mutation = maker_of(Mutation)
+_mutation, _cell = maker_of(Mutation), maker_of(Cell)
 
 
 def head_of(value: bytes) -> Head | None:
@@ -77,7 +77,7 @@ def partition_of(head: Head) -> tuple[str, tuple[bytes, ...]] | None:
 
 
 def plain(value: bytes, head: Head | None = None) -> Mutation | None:
-    """Return the mutation without its id and the values of its cells, or None if only full decoding can read it.
+    """Return the mutation without its id, or None if only full decoding can read it.
 
     Supports a single statement without a time to live that consists of cells only. Accepts only records that the full
     decoder accepts: texts are valid UTF-8, and the record ends with the value.
@@ -135,19 +135,19 @@ def _parts(value: bytes, at: int) -> tuple[tuple[bytes | None, ...], int]:
 
 
 def _cells(value: bytes, at: int) -> tuple[tuple[Cell, ...], int]:
-    """Return the cells without their values, and the offset behind them."""
+    """Return the cells, and the offset behind them."""
     count, at = number_at(value, at)
     cells = []
     for _ in range(count):
         name, at = _part(value, at)
-        cells.append(_bare(name))
-        at = _part(value, at + 1)[1] if _branch(value, at) else at + 1
+        content, at = _part(value, at + 1) if _branch(value, at) else (None, at + 1)
+        cells.append(_cell(_text(name), content))
     return tuple(cells), _past_items(value, at, count)
 
 
 @lru_cache(maxsize=NAMES_KEPT)
-def _bare(name: bytes) -> Cell:
-    return Cell(name.decode(), None)
+def _text(name: bytes) -> str:
+    return name.decode()
 
 
 def _past_items(value: bytes, at: int, count: int) -> int:

@@ -52,7 +52,7 @@ from ringlog.node.rows.store import RowsMark, RowStore, checksum
 from ringlog.node.stream_work import StreamingWork, tables_under, work_by_name, works_for_node
 from ringlog.wire.data import Rows, RowVersion
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import Mutation, decode_mutation, encode_mutation
+from ringlog.wire.records import Mutation, decode_mutation, encode_mutation, is_key_of, mutation_key
 
 Range = tuple[int, int]
 Place = tuple[bytes, Token]
@@ -230,8 +230,12 @@ class RowReplica:
         owned = self._owned.get(table)
         return owned is not None and not owned.accepts_writes(place[1])
 
-    def validate_record(self, value: bytes, append_time_us: int) -> str:
-        """Validate one record of the mutations topic. Return a verdict of ``admit``, or ``unreadable``."""
+    def validate_record(self, value: bytes, append_time_us: int, key: bytes | None) -> str:
+        """Validate one record of the mutations topic. Return a verdict of ``admit``, or ``unreadable``.
+
+        Args:
+            key: Key of the record.
+        """
         head = head_of(value)
         place = None
         if head is not None and (found := partition_of(head)) is not None:
@@ -240,12 +244,16 @@ class RowReplica:
             if self._is_of_others(found[0], place):
                 return NOT_OWNED
         try:
-            return self.admit(self._seen(value, head), append_time_us, value, place)
+            mutation = self._seen(value, head)
+            if place is None:
+                return self.admit(mutation, append_time_us, value, None, is_key_of(mutation, key))
+            own_key = key == mutation_key(mutation.keyspace, mutation.table, place[0])
+            return self.admit(mutation, append_time_us, value, place, own_key)
         except WireError:
             return UNREADABLE
 
     def _seen(self, value: bytes, head: Head | None) -> Mutation:
-        """Decode as much of a write as ``admit`` needs: values only if the table has a rule for them."""
+        """Decode as much of a write as ``admit`` needs: its id only if the full decoder is needed."""
         found = plain(value, head)
         if found is not None:
             name = f"{found.keyspace}.{found.table}"
@@ -261,7 +269,9 @@ class RowReplica:
         except WireError:
             return append_time_us
 
-    def admit(self, mutation: Mutation, append_time_us: int, value: bytes, place: Place | None = None) -> str:
+    def admit(
+        self, mutation: Mutation, append_time_us: int, value: bytes, place: Place | None = None, own_key: bool = True
+    ) -> str:
         """Validate one write, and keep it if it is accepted and owned.
 
         The rules, their order and their clock (the broker's append time) are those of the CDC pipeline, so a row and
@@ -269,12 +279,13 @@ class RowReplica:
 
         Args:
             place: The place of the partition, if it is known.
+            own_key: Whether the record's key is that of the write.
 
         Returns:
             ``kept``, ``not_mine``, ``dropped``, ``held``, or the code of the rule that rejects the write.
         """
         with self.lock:
-            found = verdict(self._rules, mutation, append_time_us)
+            found = verdict(self._rules, mutation, append_time_us, own_key)
             if found is None:
                 return HELD
             if found.version is None:

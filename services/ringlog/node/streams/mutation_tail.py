@@ -133,7 +133,7 @@ class MutationsTail:
             if partition is None or offset is None or offset < 0:
                 continue
             if error is None:
-                found.append(TailItem(partition, offset, message.value() or b"", message.timestamp()[1]))
+                found.append(TailItem(partition, offset, message.value() or b"", message.timestamp()[1], message.key()))
             elif error.code() == KafkaError._PARTITION_EOF:
                 found.append(TailItem(partition, offset, None))
         self._update_ends()

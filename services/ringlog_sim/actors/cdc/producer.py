@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ringlog.kernel.ring.murmur3 import compose
 from ringlog.kernel.values import Micros
 from ringlog.runtime.draw import draw_uuid
-from ringlog.wire.records import Cell, Mutation, encode_mutation, mutation_partition
+from ringlog.wire.records import Cell, Mutation, encode_mutation, mutation_key, mutation_partition
 from ringlog_sim.actors.nodes.row_reads import WRITTEN, AcknowledgedWrite
 from ringlog_sim.devices.broker import MUTATIONS
 from ringlog_sim.devices.world import MS, Chance, SimHost, Unanswered
@@ -34,6 +34,12 @@ KEYS = 12
 OVERWRITTEN_KEYS = 4
 """The same for runs that store rows on disk."""
 BURST_GAP_US: Micros = 30 * MS
+OTHER_KEY = "another key"
+"""A record key that no write has."""
+CELLS_OF_REST = {7: Cell("nosuch", b"x"), 17: Cell("v", b"\xff")}
+"""Timestamp modulo 40 to the cell of a rejected write: an unknown column, and invalid text."""
+KEY_REST = 27
+"""The same for a write with another record key."""
 
 
 class SimProducer:
@@ -46,6 +52,7 @@ class SimProducer:
         self.host = host
         self._chance = Chance(sim.world.seed, f"producer/{host.name}")
         self.unfinished = 0
+        self._misplaced: set[str | None] = set()
 
     def burst(self, count: int, late: bool = False) -> None:
         """Start to send ``count`` writes. ``late`` writes have timestamps just before the last generation."""
@@ -90,11 +97,13 @@ class SimProducer:
             if mutation is None:
                 yield BURST_GAP_US
                 continue
-            key = f"{mutation.keyspace}.{mutation.table}/{(mutation.partition_key[0] or b'').hex()}"
+            key = mutation_key(mutation.keyspace, mutation.table, mutation.partition_key[0] or b"").decode()
+            partition = mutation_partition(key.encode(), len(self.sim.broker.topics[MUTATIONS]))
+            if mutation.mutation_id in self._misplaced:
+                key = OTHER_KEY
             data = encode_mutation(mutation)
             for check in self.sim.on_mutation:
                 check.mutation(key, mutation)
-            partition = mutation_partition(key.encode(), len(self.sim.broker.topics[MUTATIONS]))
             for _attempt in range(5):
                 try:
                     end = yield from self.sim.broker.append(self.host, MUTATIONS, [(key, data)], partition)
@@ -209,8 +218,11 @@ class SimProducer:
             timestamp = generations[-1].timestamp - 1 - chance.below(1000)
         if self.sim.shared["keeps_rows"]:
             return self._draw_overwrite(timestamp)
+        name, rest = draw_uuid(chance), timestamp % 40
+        if rest == KEY_REST:
+            self._misplaced.add(name)
         return Mutation(
-            mutation_id=draw_uuid(chance),
+            mutation_id=name,
             cluster_id=self.sim.cluster_id,
             keyspace=KEYSPACE,
             table=TABLE,
@@ -219,6 +231,5 @@ class SimProducer:
             operation="INSERT",
             partition_key=(b"key-%d" % chance.below(KEYS),),
             clustering_key=(chance.below(4).to_bytes(4, "big"),),
-            # Some name a column that no version of the table has.
-            cells=(Cell("nosuch", b"x"),) if timestamp % 40 == 7 else (Cell("v", b"x"),) if timestamp % 2 else (),
+            cells=(CELLS_OF_REST.get(rest, Cell("v", b"x")),) if timestamp % 2 else (),
         )

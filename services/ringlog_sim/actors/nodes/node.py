@@ -341,7 +341,9 @@ class SimNode:
 
     def _taker(self, partition: int) -> Callable[[list[SimRecord]], None]:
         def take(records: list[SimRecord]) -> None:
-            self._inbox += [TailItem(partition, one.offset, one.value, one.time // 1000) for one in records]
+            self._inbox += [
+                TailItem(partition, one.offset, one.value, one.time // 1000, one.key.encode()) for one in records
+            ]
             self._replica.changed.fire()
 
         return take

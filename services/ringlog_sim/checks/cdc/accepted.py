@@ -20,7 +20,7 @@ from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, Mutation
 from ringlog_sim.actors.cdc.consumer import StoredRows, name_of
 from ringlog_sim.actors.cdc.producer import KEYSPACE, TABLE
-from ringlog_sim.checks.cdc.judge import Reaches, VerdictTimes, window_of
+from ringlog_sim.checks.cdc.judge import Reaches, VerdictTimes, has_text, window_of
 from ringlog_sim.devices.broker import MUTATIONS
 from ringlog_sim.devices.memo import cached_mutation
 
@@ -33,7 +33,9 @@ NAME = f"{KEYSPACE}.{TABLE}"
 
 @dataclass(slots=True)
 class WrittenRecord:
-    """One record of the topic. ``counts``: its decision, None while it has none."""
+    """One record of the topic. ``own_key``: its key is that of the write. ``counts``: its decision, None while it has
+    none.
+    """
 
     partition: int
     offset: int
@@ -42,6 +44,7 @@ class WrittenRecord:
     write: Mutation
     key: bytes
     token: int
+    own_key: bool
     counts: bool | None = None
 
 
@@ -72,8 +75,9 @@ class AcceptedWrites:
                     continue
                 key = compose([part for part in write.partition_key if part is not None])
                 appended = record.time // 1000 * 1000
+                own_key = record.key == f"{NAME}\0{key.decode()}"
                 written = WrittenRecord(
-                    partition.number, record.offset, record.value, appended, write, key, token_of(key)
+                    partition.number, record.offset, record.value, appended, write, key, token_of(key), own_key
                 )
                 self._judge(written)
                 self.records.append(written)
@@ -101,6 +105,8 @@ class AcceptedWrites:
             table is not None
             and _acceptable(write.timestamp, written.appended, starts, tuple(map(self._reaches.at, starts)), window)
             and {cell.column for cell in write.cells} <= {column.name for column in table.columns}
+            and written.own_key
+            and has_text(write)
         )
         if written.counts not in (None, counts):
             place = f"{written.partition}/{written.offset}"

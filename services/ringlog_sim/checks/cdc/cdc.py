@@ -460,7 +460,7 @@ class Cdc(Check):
             table = table if mutation is None else self._times.table_of(mutation, record.time)
         elif mutation is not None:
             table = known.tables.get(f"{mutation.keyspace}.{mutation.table}", table)
-        verdict = judged(mutation, record.time, known, table, generations, self._reaches)
+        verdict = judged(mutation, record.time, known, table, generations, self._reaches, record.key)
         return "skipped" if verdict == "" and isinstance(table, Table) and _is_empty(mutation, table) else verdict
 
     def _before(self, place: Place, verdict: str, generations: Sequence[Generation]) -> bool:

@@ -87,6 +87,7 @@ def judged(
     table: Table | str,
     generations: Sequence[Generation],
     reaches: Reaches,
+    record_key: str,
 ) -> str:
     """Return the reason of a rejection, empty for a row, or ``skipped`` for a table without a CDC log.
 
@@ -110,13 +111,22 @@ def judged(
         or None in mutation.clustering_key
     ):
         return "bad_key"
+    if record_key != f"{table.full_name}\0{mutation.partition_key[0].decode()}":
+        return "wrong_record_key"
     own = {column.name for column in table.columns} - {*table.partition_key, *table.clustering_key}
     if any(cell.column not in own for cell in mutation.cells):
         return "unknown_column"
+    if not has_text(mutation):
+        return "bad_value_type"
     if not table.cdc.enabled:
         return "skipped"
     starts = [generation.timestamp for generation in generations]
     return window(mutation.timestamp, now, window_of(state), starts, reaches.at)
+
+
+def has_text(mutation: Mutation) -> bool:
+    """Return True if all values are ASCII. The simulated columns are text, and its values are ASCII or no text."""
+    return all(cell.value is None or cell.value.isascii() for cell in mutation.cells)
 
 
 def window(
