@@ -36,6 +36,7 @@ from ringlog_cdc.bulk.workers import settle
 from ringlog_cdc.columnar.encode import Places, cdc_rows
 from ringlog_cdc.columnar.layouts import groups_of
 from ringlog_cdc.columnar.mutations import Mutations, scan
+from ringlog_cdc.columnar.record_keys import buffers
 from ringlog_cdc.columnar.route import (
     check_columns,
     columns_of,
@@ -44,7 +45,7 @@ from ringlog_cdc.columnar.route import (
     mistyped_clustering,
     named,
 )
-from ringlog_cdc.columnar.routing import ROUTED, SKIPPED, RoutingTable, buffers, route
+from ringlog_cdc.columnar.routing import ROUTED, SKIPPED, RoutingTable, route
 from ringlog_cdc.columnar.scan import padded
 from ringlog_cdc.columnar.words import I64, same
 from ringlog_cdc.images.define import States

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE
 from ringlog_cdc.columnar.pieces import BytePieces, number
-from ringlog_cdc.columnar.routing import buffers
+from ringlog_cdc.columnar.record_keys import buffers
 from ringlog_cdc.columnar.scan import PADDING, ByteSpan
 from ringlog_cdc.columnar.words import I64, Flags
 
