@@ -26,7 +26,7 @@ BUDGETS = {
     "ringlog/cache": 670,
     "ringlog/cli": 5_247,
     "ringlog/client": 5_300,
-    "ringlog/kernel": 17_310,
+    "ringlog/kernel": 17_345,
     "ringlog/log": 4_660,
     "ringlog/node": 6_500,
     "ringlog/operator": 4_450,
@@ -34,15 +34,15 @@ BUDGETS = {
     "ringlog/runtime": 1_850,
     "ringlog/stack": 1_660,
     "ringlog/wire": 1_800,
-    "ringlog_audit": 2_420,
-    "ringlog_cdc": 7_900,
+    "ringlog_audit": 2_470,
+    "ringlog_cdc": 8_090,
     "ringlog_cdc_reader": 1_050,
     "ringlog_debezium": 560,
     "ringlog_demo": 970,
     "ringlog_schemas": 300,
     "ringlog_sim": 13_700,
     "ringlog_testing": 2_600,
-    "tests": 76_805,
+    "tests": 76_905,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
