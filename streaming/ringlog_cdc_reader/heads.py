@@ -26,7 +26,7 @@ from ringlog.wire.avro.codec import HEADER_BYTES, header
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CDC_ROW, CdcRow, decode_cdc_row
 from ringlog_cdc.columnar.mutations import grouped
-from ringlog_cdc.columnar.routing import buffers
+from ringlog_cdc.columnar.record_keys import buffers
 from ringlog_cdc.columnar.scan import PADDING, ByteSpan, Cursor, padded
 from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
 from ringlog_schemas import by_fingerprint

@@ -111,7 +111,9 @@ def judged(
         or None in mutation.clustering_key
     ):
         return "bad_key"
-    if record_key != f"{table.full_name}\0{mutation.partition_key[0].decode()}":
+    first = mutation.partition_key[0]
+    assert first is not None, "checked above"
+    if record_key != f"{table.full_name}\0{first.decode()}":
         return "wrong_record_key"
     own = {column.name for column in table.columns} - {*table.partition_key, *table.clustering_key}
     if any(cell.column not in own for cell in mutation.cells):
