@@ -152,8 +152,10 @@ class CdcBatchReader(DataSourceReader):
         finally:
             scan.close()
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Run a task."""
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Run a task. Spark calls it once with None if there is no range, so a log without rows is an empty table."""
+        if partition is None:
+            return iter(())
         assert isinstance(partition, WholeRange)
         return batches(self._settings, self._columns, partition)
 

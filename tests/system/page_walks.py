@@ -77,7 +77,7 @@ WALKS = (
                 "ringlog ddl <<'END'\n"
                 "CREATE KEYSPACE IF NOT EXISTS shop\n"
                 "  WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 2};\n"
-                "CREATE TABLE IF NOT EXISTS shop.seats (seat text PRIMARY KEY, state text)\n"
+                "CREATE TABLE IF NOT EXISTS shop.seats (seat text PRIMARY KEY, state text, price double)\n"
                 "  WITH cdc = {'enabled': true};\n"
                 "CREATE TABLE IF NOT EXISTS moves.orders (id int PRIMARY KEY);\n"
                 "END",
@@ -95,6 +95,7 @@ WALKS = (
         ),
         left_out={"ringlog tablet move": PLACEMENT},
     ),
+    Walk("operate/dead-letters.md", left_out={"ringlog cdc dead-letters list": "no letter has its number"}),
     Walk(
         "deploy/permissions.md",
         left_out={
