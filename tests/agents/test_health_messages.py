@@ -151,7 +151,7 @@ def test_an_invalid_state_is_reported_until_it_is_fixed() -> None:
     broken = replace(state, nodes=state.nodes.set(NODES[0], replace(state.nodes[NODES[0]], tokens=(5,))))
     with capture_logs() as logs:
         sound.check(broken)
-    assert sound.alarm == "invariant_broken: nodes at epoch 2: n1 is none and has 1 tokens"
+    assert sound.alarm == "invariant_broken: nodes at epoch 2: n1 is none, but has 1 tokens"
     assert [one["invariant"] for one in logs] == ["nodes", "tokens"]
     assert logs[0]["event"] == "invariant_broken"
     assert logs[0]["promise"]

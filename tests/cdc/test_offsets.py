@@ -5,6 +5,7 @@ The clients are stubs: a real client gets wrong metadata only if its broker is k
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,11 +35,18 @@ class Clients:
         self.made += 1
         return self
 
-    def get_watermark_offsets(self, *_: object, **_options: object) -> tuple[int, int]:
+    def answer(self) -> None:
         self.asked += 1
         if (self.made == 1 and self.code in STALE_METADATA_ERRORS) or self.asked < TRIES:
             raise KafkaException(KafkaError(self.code))
+
+    def get_watermark_offsets(self, *_: object, **_options: object) -> tuple[int, int]:
+        self.answer()
         return 3, 7
+
+    def topic_of_four_partitions(self, *_: object, **_options: object) -> Any:
+        self.answer()
+        return SimpleNamespace(topics={"t": SimpleNamespace(error=None, partitions=range(4))})
 
     def list_topics(self, *_: object, **_options: object) -> Any:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
@@ -57,7 +65,8 @@ def test_the_job_replaces_its_client(code: int, monkeypatch: pytest.MonkeyPatch)
     clients = Clients(code)
     monkeypatch.setattr(source, "Consumer", clients)
     monkeypatch.setattr(source, "LOOK_AGAIN_S", 0.0)
-    assert Offsets("127.0.0.1:1")._bounds("t", 0) == (3, 7)
+    monkeypatch.setattr(Clients, "list_topics", Clients.topic_of_four_partitions)
+    assert Offsets("127.0.0.1:1").partitions("t") == 4
     assert (clients.asked, clients.made) == (TRIES, _made(code))
 
 
@@ -72,6 +81,5 @@ def test_a_log_replaces_its_client(code: int, monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_an_answer_the_client_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "Consumer", Clients(KafkaError._TIMED_OUT))
-    monkeypatch.setattr(Clients, "get_watermark_offsets", Clients.list_topics)
     with pytest.raises(LogUnavailable, match="cannot read the offsets of t"):
-        Offsets("127.0.0.1:1", patience_s=0.0)._bounds("t", 0)
+        Offsets("127.0.0.1:1", patience_s=0.0).partitions("t")

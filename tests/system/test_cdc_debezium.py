@@ -67,12 +67,12 @@ def committed(world: World) -> list[Mutation]:
     return [decode_mutation(item.value() or b"") for item in records(world.bootstrap, f"{world.cluster}.mutations")]
 
 
-def test_each_event_is_one_mutation_despite_a_kill(stack: StackInfo, cluster_name: str) -> None:
-    people, readings = f"{cluster_name}-people", f"{cluster_name}-readings"
-    admin = AdminClient({**QUIET, "bootstrap.servers": stack.bootstrap_servers})
+def send_events(bootstrap: str, people: str, readings: str) -> None:
+    """Create both topics. Send 41 events, a tombstone and an invalid event."""
+    admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(people, 1), NewTopic(readings, 2)]).values():
         made.result(30)
-    producer = Producer({**QUIET, "bootstrap.servers": stack.bootstrap_servers})
+    producer = Producer({**QUIET, "bootstrap.servers": bootstrap})
 
     def send(topic: str, event: dict[str, object] | None, partition: int = 0) -> None:
         producer.produce(topic, None if event is None else json.dumps(event).encode(), b'{"id": 1}', partition)
@@ -86,6 +86,10 @@ def test_each_event_is_one_mutation_despite_a_kill(stack: StackInfo, cluster_nam
         send(readings, scylla("c", None, {"device": "d", "at": number, "note": {"value": "n"}}), number % 2)
     producer.flush()
 
+
+def test_each_event_is_one_mutation_despite_a_kill(stack: StackInfo, cluster_name: str) -> None:
+    people, readings = f"{cluster_name}-people", f"{cluster_name}-readings"
+    send_events(stack.bootstrap_servers, people, readings)
     with founded(stack.bootstrap_servers, cluster_name) as world:
         world.join("n1", (0,), now_us() - 1_000_000)
         tables(world)

@@ -69,6 +69,7 @@ STACK_CODES: Final = {
     "no_log": "This part has not written a log yet.",
     "redis_missing": "No Redis was found in PATH or in a wheel.",
     "socket_exposed": "Other users can access the folder of the Redis socket.",
+    "spark_unsupported": "No supported release of PySpark is installed. Run `make setup`.",
     "start_failed": "A part of the stack failed to start several times. See `ringlog stack logs`.",
     "start_timeout": "The stack did not answer in time. See `ringlog stack logs`.",
     "stop_failed": "A process of the stack does not stop.",

@@ -185,7 +185,7 @@ def test_a_removed_generation_still_rejects_late_writes(closed: ClusterState) ->
     table = StreamTable([generation.ranges for generation in state.generations])
     whole = StreamTable([closed.generations[1].ranges])
     assert (table.streams == whole.streams).all()
-    with pytest.raises(IndexError, match="forgotten"):
+    with pytest.raises(IndexError, match="pruned"):
         table.locate(np.array([5]), 0)
 
 

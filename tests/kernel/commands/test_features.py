@@ -113,7 +113,7 @@ def test_the_invariant_detects_a_node_without_the_feature(wrong: str) -> None:
         "lost it": replace(known.nodes[FIRST], features=()),
     }[wrong]
     state = replace(known, nodes=known.nodes.set(planted.id, planted))
-    assert any("lacks split, which was required" in one.detail for one in violations(state, known))
+    assert any("does not support split, which was required" in one.detail for one in violations(state, known))
 
 
 def test_a_new_member_must_support_the_feature() -> None:

@@ -20,7 +20,7 @@ from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, Mutation
 from ringlog_sim.actors.cdc.consumer import StoredRows, name_of
 from ringlog_sim.actors.cdc.producer import KEYSPACE, TABLE
-from ringlog_sim.checks.cdc.judge import Reaches, VerdictTimes, has_text, window_of
+from ringlog_sim.checks.cdc.judge import Reaches, VerdictTimes, fits_columns, window_of
 from ringlog_sim.devices.broker import MUTATIONS
 from ringlog_sim.devices.memo import cached_mutation
 
@@ -106,7 +106,7 @@ class AcceptedWrites:
             and _acceptable(write.timestamp, written.appended, starts, tuple(map(self._reaches.at, starts)), window)
             and {cell.column for cell in write.cells} <= {column.name for column in table.columns}
             and written.own_key
-            and has_text(write)
+            and fits_columns(write, table)
         )
         if written.counts not in (None, counts):
             place = f"{written.partition}/{written.offset}"

@@ -118,7 +118,7 @@ def judged(
     own = {column.name for column in table.columns} - {*table.partition_key, *table.clustering_key}
     if any(cell.column not in own for cell in mutation.cells):
         return "unknown_column"
-    if not has_text(mutation):
+    if not fits_columns(mutation, table):
         return "bad_value_type"
     if not table.cdc.enabled:
         return "skipped"
@@ -126,9 +126,16 @@ def judged(
     return window(mutation.timestamp, now, window_of(state), starts, reaches.at)
 
 
-def has_text(mutation: Mutation) -> bool:
-    """Return True if all values are ASCII. The simulated columns are text, and its values are ASCII or no text."""
-    return all(cell.value is None or cell.value.isascii() for cell in mutation.cells)
+def fits_columns(mutation: Mutation, table: Table) -> bool:
+    """Return True if each value is of its column's type. Simulated columns are text or int.
+
+    The values of the simulator are ASCII or no text, so this check needs no decoder.
+    """
+    kinds = {column.name: column.type for column in table.columns}
+    return all(
+        cell.value is None or (cell.value.isascii() if kinds[cell.column] == "text" else len(cell.value) in (0, 4))
+        for cell in mutation.cells
+    )
 
 
 def window(
