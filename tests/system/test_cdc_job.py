@@ -290,7 +290,7 @@ def test_a_job_reads_new_partitions(shop: World, spark: SparkSession, tmp_path: 
             done.result()
         until(lambda: len(lines(tmp_path, "started")) == 2, "the next job")
         producer = Producer(connection(shop.bootstrap))  # the other driver knows only the previous partitions
-        producer.produce(added.topic, encode_mutation(write("b", 2)), partition=PARTITIONS)
+        producer.produce(added.topic, encode_mutation(write("b", 2)), mutation_key("shop", "orders", b"b"), PARTITIONS)
         assert producer.flush(30) == 0
         until(lambda: len(shop.rows()) == 2, "a row of the added partition")
     finally:

@@ -21,7 +21,7 @@ from ringlog.log.kafka.topics import admin_client, topic_name
 from ringlog.protocol.submission.results import RejectedResult
 from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
-from ringlog.wire.records import CdcRow, encode_mutation
+from ringlog.wire.records import CdcRow, encode_mutation, mutation_key
 from ringlog_cdc.settings import JobSettings
 
 if TYPE_CHECKING:
@@ -59,8 +59,11 @@ def send_others(world: World, first: int, count: int) -> None:
     """Write to the other topic."""
     producer = Producer({**QUIET, "bootstrap.servers": world.bootstrap, "linger.ms": 5})
     for number in range(first, first + count):
-        value = encode_mutation(write(f"other-{number % 37}", number))
-        producer.produce(topic_name(world.cluster, OTHERS), value, b"k", number % PARTITIONS)
+        name = f"other-{number % 37}"
+        key = mutation_key("shop", "orders", name.encode())
+        producer.produce(
+            topic_name(world.cluster, OTHERS), encode_mutation(write(name, number)), key, number % PARTITIONS
+        )
     assert producer.flush(30) == 0
 
 
