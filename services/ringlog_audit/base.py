@@ -168,7 +168,7 @@ class BaseRows:
     def _compared(self, node: NodeRows, name: Name, partition: LoggedPartition) -> list[str] | None:
         """Return the differences of a node's rows, or None if other nodes have the partition."""
         table = self._rules.history.newest(name[0])
-        assert table is not None, "it has the name"
+        assert table is not None, "the table has this name"
         before = time.time_ns() // 1_000
         answer = node.rows(*name)
         if answer is None:

@@ -225,7 +225,7 @@ class _Rows:
                 return True
         try:
             mutation = self._decoder.decode(write.value)
-            assert write.version is not None, "it is not refused"
+            assert write.version is not None, "the write is accepted"
             mutation = as_logged(mutation, write.version)
             if write.version.table.keys_only:
                 mutation["cells"] = []

@@ -160,7 +160,7 @@ class LogColumns:
         """
         name = f"{self.table.keyspace}.{self.table.name}"
         if self.now is not None and self.now.is_over(epoch):
-            assert self.now.end is not None, "another table has got the name"
+            assert self.now.end is not None, "a period that is over has an end"
             raise TableReplaced(name, self.table.id, self.now.end)
         if self.life is not None and not self.life.knows(epoch):
             raise TablesForgotten(name, epoch)
@@ -172,7 +172,7 @@ class LogColumns:
         Args:
             whole: Period of the table from the whole metadata log.
         """
-        assert self.life is not None, "one that is of all rows knows enough"
+        assert self.life is not None, "a whole life covers all rows"
         life = replace(self.life, first=whole.first, known_from=whole.known_from)
         return LogColumns(self.table, life, self.out, self.with_epoch, self.now)
 
@@ -186,7 +186,7 @@ class LogColumns:
         """
         if now is None or not by_id:
             return LogColumns(self.table, self.life, self.out, self.with_epoch, now)
-        assert self.life is not None, "it is known when the table had its name"
+        assert self.life is not None, "the period of the name is known"
         life = replace(self.life, end=now.end, is_last=now.is_last)
         return LogColumns(self.table, life, self.out, self.with_epoch)
 

@@ -279,7 +279,7 @@ class Scan:
         return rows
 
     def _at(self) -> CdcReading[RowHead]:
-        assert self._reading is not None, "go_to comes first"
+        assert self._reading is not None, "go_to was called"
         return self._reading
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ def readable(
     found: list[Readable] = []
     while reading.move_on(generations, skip_expired=skip_expired):
         known = generations.at(reading.generation)
-        assert known is not None, "it was entered"
+        assert known is not None, "the context manager was entered"
         # A close after the end of the topic is not reached: the query reads such a generation as an open one.
         is_whole = known.ends is not None and all(highs[number] >= end for number, end in known.ends)
         found.append(Readable(known.timestamp, known.ends if is_whole else None))

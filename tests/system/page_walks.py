@@ -166,6 +166,22 @@ PROGRAMS = (
 )
 """Python blocks that run against the cluster, by page and number, after the pages have been typed."""
 
+NOT_RUN = {
+    ("build/lake.md", 0): "needs a lake; tests/system/test_cdc_lake.py",
+    ("build/lake.md", 1): "needs a lake; tests/system/test_cdc_lake.py",
+    ("build/spark-reader.md", 1): "runs as long as its query; tests/system/test_cdc_source.py",
+    ("build/spark-reader.md", 2): "needs a Connect server; tests/cdc/test_session.py",
+    ("build/own-node.md", 0): "is run by tests/system/test_own_node.py",
+    ("build/own-node.md", 1): "is run by tests/client/test_build_pages.py",
+    ("build/change-topics.md", 1): "is run by tests/client/test_build_pages.py",
+    ("build/testing.md", 0): "is run by tests/client/test_build_pages.py",
+    ("build/producers.md", 0): "is run by tests/system/test_producers_page.py",
+    ("deploy/permissions.md", 0): "is a function for another process",
+    ("internals/fuzzing.md", 0): "declares a target",
+    ("internals/histories.md", 0): "is a function for a store",
+}
+"""Other Python blocks, with the test that runs them or the reason why none does."""
+
 NOT_TYPED = {
     "build/cdc-job.md": "needs a broker that checks permissions, and a job; tests/system/test_cdc_fence.py",
     "build/debezium.md": "needs a connector's topic; tests/system/test_cdc_debezium.py",

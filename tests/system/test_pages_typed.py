@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.ending import taking_down
 from tests.system.page_shell import Block, Shell, blocks, follow, matches, program_folder, shell, type_page
-from tests.system.page_walks import NOT_TYPED, OFFLINE, PROGRAMS, WALKS, Walk
+from tests.system.page_walks import NOT_RUN, NOT_TYPED, OFFLINE, PROGRAMS, WALKS, Walk
 from tests.tidy.files import ROOT
 from tests.tidy.markdown import blocks as fenced
 from tests.waiting import until
@@ -88,6 +88,14 @@ def test_each_page_with_commands_is_typed_or_has_a_reason() -> None:
     }
     listed = [QUICK_START, *(walk.page for walk in (*WALKS, *OFFLINE)), *NOT_TYPED]
     assert sorted(pages) == sorted(listed)
+
+
+def test_each_program_runs_or_has_a_reason() -> None:
+    found = []
+    for path in DOCS.rglob("*.md"):
+        programs = [one for one in fenced(path.read_text(encoding="utf-8")) if one.language == "python"]
+        found += [(str(path.relative_to(DOCS)), number) for number in range(len(programs))]
+    assert sorted(found) == sorted([*PROGRAMS, *NOT_RUN])
 
 
 def test_a_wrong_output_would_be_seen() -> None:

@@ -32,7 +32,7 @@ class Parts:
 
     def place(self, write: AuditWrite, position: Position, row: dict[str, Any]) -> RowPlace | None:
         """Return the place of a decoded row of that write, or None if the write has no such row."""
-        assert write.version is not None, "a version reads the write"
+        assert write.version is not None, "a version of the table reads the write"
         if position not in self._open:
             _, alternatives = self._reading.whole(write, position, decided=row["epoch"])
             self._open[position] = [

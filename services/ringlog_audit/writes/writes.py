@@ -150,7 +150,7 @@ class MutationsReading:
         if isinstance(version, str):
             return None, 0
         life = self._rules.history.life_of(mutation, now, None)
-        assert life is not None, "a version of it reads the write"
+        assert life is not None, "a version of the table reads the write"
         return self._rules.history.images_for(version, life, now)
 
     def _with_images(

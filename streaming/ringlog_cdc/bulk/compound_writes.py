@@ -92,7 +92,7 @@ def route_single(
     if verdict not in (ROUTED, SKIPPED):
         return RoutedWrite(verdict)
     name = f"{mutation.keyspace}.{mutation.table}"
-    assert not isinstance(shape, str), "it is routed"
+    assert not isinstance(shape, str), "only routed writes have rows"
     earlier = earlier_version(table, mutation, write.appended)
     images = _images_of(table, mutation, write.appended, earlier)
     if earlier is not None and images is None and states is not None:
@@ -158,7 +158,7 @@ def _images_of(
     """
     if earlier is None:
         return table.images.get(f"{mutation.keyspace}.{mutation.table}")
-    assert table.rules.history is not None, "it has an earlier version"
+    assert table.rules.history is not None, "the table has an earlier version"
     # Columns come from the version that the write names, options from the version that counts at its append time.
     unnamed = replace(mutation, table_version=None, epoch=None)
     counting = version_at(table.rules.history, unnamed, appended)

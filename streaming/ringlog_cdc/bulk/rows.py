@@ -142,7 +142,7 @@ def outgoing(
     routed = route(table, columns_of(inputs, part.cluster_id, table.tables)) if inputs else None
     found: list[Out] = []
     for number, item in enumerate(inputs):
-        assert routed is not None, "there are some"
+        assert routed is not None, "routing ran, since there are inputs"
         found += _outgoing(table, item, routed, number, part, states)
     return found
 
@@ -182,7 +182,7 @@ def _is_single(table: RoutingTable, item: Input, mutation: Mutation, shape: Tabl
 
 
 def _single(item: Input) -> Single:
-    assert item.mutation is not None, "it was decoded"
+    assert item.mutation is not None, "the record is a mutation"
     return Single(item.mutation, item.appended, item.partition, item.offset, is_key_of(item.mutation, item.key))
 
 
@@ -268,7 +268,7 @@ def cdc_row(item: Input, routed: RoutedColumns, index: int, part: PartContext, k
         keys_only: Omit the cells.
     """
     mutation = item.mutation
-    assert mutation is not None, "it was routed"
+    assert mutation is not None, "only decoded mutations are routed"
     piece = plain_piece(mutation, keys_only)
     stream = _joined(routed.stream_high[index], routed.stream_low[index])
     time = _joined(routed.time_high[index], routed.time_low[index])

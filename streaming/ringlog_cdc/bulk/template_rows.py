@@ -375,7 +375,7 @@ class Laid:
 
     def __init__(self, widths: I64) -> None:
         self._ends = np.zeros(len(widths) + 1, dtype=np.int32)
-        assert int(widths.sum()) < 2**31, "an Arrow batch is cut before it is that large"
+        assert int(widths.sum()) < 2**31, "arrow_batching limits a batch to less than 2 GiB"
         np.cumsum(widths, out=self._ends[1:])
         self._data = np.empty(int(self._ends[-1]), dtype=np.uint8)
 

@@ -161,7 +161,7 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     tail = cursor.at  # fields with defaults: zero bytes, compared below as one masked word
     cursor.skip(behind.clip(0))
     plain = cursor.sound & (cursor.at == end)
-    assert int(behind.max(initial=0)) <= WORD, "one word is looked at"
+    assert int(behind.max(initial=0)) <= WORD, "the trailing fields fit one word"
     plain = plain & (words_of(data)[tail] & KEEP.take(behind.clip(0)) == 0)
     for text in cells.content:
         plain = plain & is_ascii(data, text.start, text.length)

@@ -40,7 +40,7 @@ class BytePieces:
 
     def __init__(self, count: int, data: U8) -> None:
         """Start with ``count`` empty strings. ``data`` is the padded buffer of all spans."""
-        assert len(data) <= BUFFER_BYTES_MAX, "a batch is cut before it is that large"
+        assert len(data) <= BUFFER_BYTES_MAX, "arrow_batching limits a batch to less than 2 GiB"
         self._count = count
         self._buffers = [data]
         self._table: list[U8] = []
@@ -54,7 +54,7 @@ class BytePieces:
     def rows(self, data: U8, lengths: I64 | None = None) -> None:
         """Append the first ``lengths`` bytes of each row of a table of shape (n, width). None: all of them."""
         count, _ = data.shape
-        assert count == self._count, "a row for each"
+        assert count == self._count, "the table has one row for each string"
         if lengths is None or (width := same(lengths)) is not None:
             self._table.append(data if lengths is None else data[:, :width])
             return
@@ -143,7 +143,7 @@ def encoded_numbers(values: I64) -> tuple[U8, I64]:
     # Zigzag: the sign moves to the lowest bit.
     left = ((values << 1) ^ (values >> 63)).view(np.uint64)
     width = max((int(left.max(initial=0)).bit_length() + 6) // 7, 1)
-    assert width <= NUMBER_BYTES_MAX, "64 bits"
+    assert width <= NUMBER_BYTES_MAX, "the numbers have 64 bits"
     table = np.zeros((len(values), width), dtype=np.uint8)
     lengths = np.ones(len(values), dtype=np.int64)
     for place in range(width):

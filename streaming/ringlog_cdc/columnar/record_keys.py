@@ -58,7 +58,7 @@ def _items(data: NDArray[np.uint8], count: int, at: int, size: int, width: int) 
 
 def buffers(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return (bytes, n + 1 offsets) of a binary array without nulls. Nothing is copied if Arrow allows it."""
-    assert values.null_count == 0, "nulls are replaced before they come here"
+    assert values.null_count == 0, "the caller has replaced nulls"
     large = values.cast(pa.large_binary())
     _, offsets, data = large.buffers()
     # A slice shares the buffers of its array, and begins at its own offset within them.

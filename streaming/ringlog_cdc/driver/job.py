@@ -379,7 +379,7 @@ class CdcJob:
 
         PartitionsAdded means that the next job on this checkpoint would read more partitions. ``stop`` this one first.
         """
-        assert self._query is not None, "start it first"
+        assert self._query is not None, "the job was started"
         while not self.stopping.wait(LOOK_S):
             self.writer.check()
             self._check_topics()
