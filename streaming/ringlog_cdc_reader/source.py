@@ -153,7 +153,7 @@ class CdcBatchReader(DataSourceReader):
             scan.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Run a task. Spark calls it once with None if there is no range, so a log without rows is an empty table."""
+        """Run a task. Spark passes None if ``partitions`` returned nothing: the log has no rows."""
         if partition is None:
             return iter(())
         assert isinstance(partition, WholeRange)

@@ -1,4 +1,4 @@
-"""Which pages are typed into the cluster of the quick start, in which order, and why other blocks are not.
+"""The pages that are typed into the cluster of the quick start, in their order, and the reasons for the other blocks.
 
 The cluster has the nodes ``n1`` to ``n4`` in three racks, and the table ``shop.orders`` with a CDC log.
 """

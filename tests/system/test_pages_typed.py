@@ -37,7 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reader(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """Yield a shell in which all blocks of the quick start but the last have been typed."""
+    """Yield a shell after all blocks of the quick start but the last."""
     programs = program_folder(tmp_path_factory.mktemp("programs"))
     setup, *others = typed(QUICK_START)
     assert setup.commands == "make setup\nsource .venv/bin/activate\n", "the test's shell has the program already"

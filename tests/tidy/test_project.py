@@ -50,7 +50,7 @@ def test_the_project_and_the_program_have_the_same_version() -> None:
 
 
 def test_a_release_has_addresses_that_exist() -> None:
-    """Before the first release, the addresses are reserved names that nobody can register."""
+    """Before the first release, the addresses are names that RFC 2606 reserves."""
     with (ROOT / "pyproject.toml").open("rb") as stream:
         urls = tomllib.load(stream)["project"]["urls"]
     assert {"Documentation", "Source", "Issues", "Changelog"} <= urls.keys()

@@ -48,7 +48,7 @@ SQL_SETTINGS = {
 }
 FILES_SETTING = "spark.sql.streaming.checkpointFileManagerClass"
 FILES = "org.apache.spark.sql.execution.streaming.{}FileSystemBasedCheckpointFileManager"
-"""Format of the class name. Spark 4.1 moved the class to a package of its own."""
+"""Format of the class name. Spark 4.1 moved the class to a separate package."""
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 PROBES = 2
 """Tasks that check the workers."""

@@ -282,7 +282,7 @@ class DeadLetterReader:
         """Send the records of letters again, in the order of the topic. Return (number sent, number left out).
 
         A letter is left out if another process has sent it meanwhile. ``report``: called for each letter after its
-        transaction. Raises NotResendable before anything is sent, ResendFailed.
+        transaction. Raises NotResendable, UnknownLetter or ResendFailed; earlier transactions of the call remain.
         """
         producer = Producer(
             {

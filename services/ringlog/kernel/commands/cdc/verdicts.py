@@ -30,8 +30,8 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SettleVerdicts(Command):
-    """Raise the validation watermark, below which no later entry changes a decision, and prune the versions before
-    another time.
+    """Raise the validation watermark and prune the table versions before another time. No later entry changes a
+    decision below the watermark.
     """
 
     PAUSED_BY = UNPAUSED
