@@ -28,6 +28,8 @@ from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX, compose
 from ringlog.log.kafka.topics import DEAD_LETTERS, MUTATIONS, topic_name
 from ringlog.runtime.kafka.config import connection
 from ringlog.wire.records import (
+    KEY_KEPT,
+    VALUE_KEPT,
     DeadLetter,
     Mutation,
     dead_letter_key,
@@ -47,8 +49,6 @@ TRANSACTION_S = 30.0
 LIMITS = {"message.max.bytes": 4 * 1024 * 1024}
 """A dead letter has at most ``VALUE_KEPT`` + ``KEY_KEPT`` bytes of the event and must fit."""
 MUTATION_BYTES_MAX = 2_000_000
-VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
-"""Bytes of an event that a dead letter keeps. The dead letter names topic, partition and offset of the whole event."""
 
 Place = tuple[str, int]
 """Topic and partition."""

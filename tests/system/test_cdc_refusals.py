@@ -29,7 +29,7 @@ from ringlog.operator.fencing import fence
 from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
-from ringlog.wire.records import encode_mutation
+from ringlog.wire.records import VALUE_KEPT, encode_mutation
 from ringlog_cdc.errors import CdcError
 
 if TYPE_CHECKING:
@@ -61,8 +61,6 @@ def give_up(world: World, values: Iterable[bytes]) -> None:
 
 
 def test_hostile_records_and_topics(shop: World, spark: SparkSession, tmp_path: Path) -> None:
-    from ringlog_cdc.bulk.rows import VALUE_KEPT
-
     second = shop.join("n2", MORE_TOKENS, now_us() - HOUR_US // 2)
     shop.send([write("first", 1)])
     give_up(shop, [encode_mutation(write("never", 1)), b"never"])

@@ -18,7 +18,6 @@ from ringlog.client.cdc.dead_letters import (
     KEYS_MAX,
     OTHERS,
     RESENT,
-    VALUE_KEPT,
     DeadLetterReader,
     KeySet,
     LetterCounts,
@@ -30,6 +29,7 @@ from ringlog.kernel.ring.murmur3 import compose
 from ringlog.log.errors import LogError
 from ringlog.runtime.kafka.config import QUIET
 from ringlog.wire.records import (
+    VALUE_KEPT,
     DeadLetter,
     dead_letter_key,
     encode_dead_letter,

@@ -329,6 +329,10 @@ class CdcRow:
     epoch: int = 0
 
 
+VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
+"""Bytes of an original that a dead letter keeps. Brokers limit *compressed* sizes, so an original can be larger."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A record that cannot become a CDC row: the reason, its position, and its bytes."""

@@ -29,6 +29,8 @@ from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX, compose
 from ringlog.kernel.values import Micros
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
+    KEY_KEPT,
+    VALUE_KEPT,
     CdcRow,
     DeadLetter,
     Mutation,
@@ -53,11 +55,6 @@ from ringlog_cdc.columnar.routing import (
 )
 from ringlog_cdc.images.define import States
 from ringlog_cdc.plan.plan import use_of
-
-VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
-"""Bytes of the original that a dead letter keeps. Brokers limit the *compressed* size of a record, so an original can
-be far larger than any record that the job may write. It is then cut, and the detail has its size and SHA-256.
-"""
 
 COLUMN_RULES = frozenset({"bad_key_type", "unknown_column", "bad_value_type"})
 """Reasons about a column, which the detail names."""

@@ -32,7 +32,14 @@ from ringlog.log.kafka.adapter import reader_config
 from ringlog.log.kafka.topics import DEAD_LETTERS, MUTATIONS, admin_client, describe, topic_name
 from ringlog.runtime.kafka.config import connection
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import DeadLetter, decode_dead_letter, decode_mutation, mutation_partition
+from ringlog.wire.records import (
+    KEY_KEPT,
+    VALUE_KEPT,
+    DeadLetter,
+    decode_dead_letter,
+    decode_mutation,
+    mutation_partition,
+)
 
 RESENT = "ringlog.resent"
 """The header of a mark."""
@@ -40,8 +47,6 @@ NOT_A_LETTER = "not_a_letter"
 """The reason of a record that is not a dead letter."""
 OTHERS = "(others)"
 """The name of the group that counts everything beyond ``GROUPS_MAX`` groups."""
-VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
-"""The most bytes of an original that a letter has."""
 GROUPS_MAX, KEYS_MAX, TEXT_MAX, DETAIL_MAX = 1_000, 200_000, 200, 1_000
 CHUNK = 1_000
 """Records of one step of a backward scan."""
