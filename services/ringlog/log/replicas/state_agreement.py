@@ -87,7 +87,8 @@ class DigestComparison:
 
     def join(self, timeout_s: float) -> None:
         """Wait until all noted states are compared. For tests, and for the end of the process."""
-        thread = self._thread
+        with self._pending_changed:  # `folded` starts the thread under this lock: a thread seen here can be joined
+            thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
 
