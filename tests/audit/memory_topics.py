@@ -16,10 +16,9 @@ from ringlog.kernel.values import Command
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.entries import author_entry
 from ringlog.wire.records import Mutation, encode_mutation
-from ringlog_cdc.bulk import rows as job
-from ringlog_cdc.bulk.rows import Input, Out, PartContext
-from ringlog_cdc.columnar.routing import ROUTED
+from ringlog_cdc.definition.decision import Input, Outgoing, PartContext, decide, read_mutation
 from ringlog_cdc.definition.image_tables import images_end, tables_with_images
+from ringlog_cdc.definition.reasons import ROUTED
 from ringlog_cdc.plan.decisions import context_of, table_of
 from ringlog_schemas import published
 from ringlog_sim.checks.cdc.audited import AuditedRecord
@@ -97,7 +96,7 @@ class MemoryCluster:
         value = mutation if isinstance(mutation, bytes) else encode_mutation(mutation)
         key = record_key(value) if key is None else key
         offset = self.topics.add("mutations", key, value, partition, now)
-        self.pending.append(Input(partition, offset, now, key, value, job.read_mutation(value)))
+        self.pending.append(Input(partition, offset, now, key, value, read_mutation(value)))
 
     def carry_out(self, most: int = 1_000) -> None:
         """Process at most ``most`` mutations below the validation watermark.
@@ -114,12 +113,13 @@ class MemoryCluster:
         state = self.with_generations()
         context = context_of(state, SOURCE, 8, self.row_bytes_max)
         closed = [generation.id for generation in state.generations if generation.closed is not None]
-        part = PartContext(SOURCE, CLUSTER, "w", state.epoch, self.row_bytes_max)
+        part = PartContext(SOURCE, "w", state.epoch, self.row_bytes_max)
         kept = tables_with_images(context)
         for name in set(self.kept) - set(kept):
             self.states.forget(*name)
         self.kept = kept
-        out = job.outgoing(table_of(context, closed, state), inputs, part, self.states if kept else None)
+        table, states = table_of(context, closed, state), self.states if kept else None
+        out = [one for item in inputs for one in decide(table, item, part, states)]
         for name, table, since in images_end(context):
             if since <= inputs[-1].appended:
                 self.states.forget(name, table)
@@ -158,5 +158,5 @@ class MemoryCluster:
                 self.topics.add(topic, name, data)
 
 
-def _addressed(one: Out) -> tuple[str, int, bytes, bytes]:
+def _addressed(one: Outgoing) -> tuple[str, int, bytes, bytes]:
     return ("cdc" if one.reason == ROUTED else "dead-letters", one.partition, one.key, one.value)

@@ -16,7 +16,7 @@ from ringlog.node.servers.http_server import shown
 from ringlog.wire.records import Mutation
 from ringlog_audit.copies import LoggedPartition, answered, deviations
 from ringlog_audit.rules.compound import STATIC, AuditColumns
-from ringlog_cdc.bulk.compound_writes import plain_piece
+from ringlog_cdc.definition.row import plain_piece
 from ringlog_cdc.definition.split import split
 from tests.kernel.rows.histories import KEYS, SECOND, SHAPE, TYPES, draw, mutation_of
 

@@ -28,9 +28,9 @@ from ringlog_audit.rules.streams import PublishedGeneration, PublishedRange, str
 from ringlog_audit.rules.values import element_type, elements, is_of_type, logged_type
 from ringlog_audit.writes.history import TableHistory
 from ringlog_audit.writes.refusals import AuditRules
-from ringlog_cdc.bulk.compound_writes import plain_piece
+from ringlog_cdc.definition.images import imaged
+from ringlog_cdc.definition.row import plain_piece
 from ringlog_cdc.definition.split import Piece, split
-from ringlog_cdc.images.define import imaged
 from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.tables import image_table
 from tests.client.cdc.test_table import TABLE

@@ -49,7 +49,7 @@ from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import Cell, decode_mutation, encode_mutation
 from ringlog_audit.copies import LoggedPartition, answered, deviations
 from ringlog_audit.rules.compound import AuditColumns
-from ringlog_cdc.bulk.rows import Input
+from ringlog_cdc.definition.decision import Input
 from tests.cdc.interleaved_job import MS, PARTITIONS, SECOND, Job, Place
 from tests.kernel.entries import applied, entry, uuid
 from tests.node.world import APPENDED, TABLE, cluster, name_of, write

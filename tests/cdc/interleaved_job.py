@@ -12,8 +12,8 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.protocol.effects import Barrier, FaultPoint, Newest, Now, Steps, WallClock
 from ringlog.wire.records import decode_cdc_row
-from ringlog_cdc.bulk.rows import PartContext, outgoing
-from ringlog_cdc.columnar.routing import CODES, ROUTED
+from ringlog_cdc.definition.decision import PartContext, decide
+from ringlog_cdc.definition.reasons import CODES, ROUTED
 from ringlog_cdc.plan.chain import StoredChain, canonical, context_name
 from ringlog_cdc.plan.decisions import context_of, table_of
 from ringlog_cdc.plan.plan import PlanEntry, check_link
@@ -29,7 +29,6 @@ from ringlog_cdc.protocol.batch import (
 )
 from ringlog_cdc.protocol.effects import AppendPlan, Locked, OfChain
 from ringlog_sim.actors.cdc.driver import facts
-from tests.kernel.entries import CLUSTER
 
 if TYPE_CHECKING:
     from tests.cdc.interleaved import Cluster
@@ -209,11 +208,11 @@ class Job:
         entry = effect.entry
         inputs = [one.item for one in self._within({item.partition: (item.start, item.end) for item in entry.ranges})]
         table = table_of(effect.context, effect.closed, effect.state)
-        part = PartContext("c.mutations", CLUSTER, entry.incarnation, entry.epoch, 1_000_000)
+        part = PartContext("c.mutations", entry.incarnation, entry.epoch, 1_000_000)
         codes: dict[Place, str] = {(item.partition, item.offset): "" for item in inputs}
         rows: dict[Place, list[dict[str, Any]]] = {place: [] for place in codes}
-        for out in outgoing(table, inputs, part):
-            place = inputs[out.number].partition, inputs[out.number].offset
+        for item, out in [(one, out) for one in inputs for out in decide(table, one, part)]:
+            place = item.partition, item.offset
             if out.reason == ROUTED:
                 rows[place].append(asdict(decode_cdc_row(out.value)))
             elif out.reason > ROUTED:

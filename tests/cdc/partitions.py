@@ -1,4 +1,4 @@
-"""A second definition of the partition of a CDC row, the oracle of ``ringlog_cdc.columnar.routing``."""
+"""A second definition of the partition of a CDC row, the oracle of ``ringlog_cdc.definition.routing_table``."""
 
 from __future__ import annotations
 

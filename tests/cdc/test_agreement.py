@@ -151,7 +151,7 @@ def test_lost_image_states_are_detected_at_the_start(tmp_path: Path) -> None:
 
 
 COLUMNS = ("a", "a_name_of_some_length")
-SHAPE = TABLE.tables["shop.orders"]
+SHAPE = TABLE.definition.rules.tables["shop.orders"]
 KEY = (Column("k", "blob"), Column("c", "blob"))
 EVERY = (*KEY, *(Column(name, "blob") for name in COLUMNS))
 CHANGE = TableChange("", "shop", "orders", EVERY, ("k",), ("c",), CdcOptions(True), "", 0, epoch=0)

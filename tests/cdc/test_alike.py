@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ringlog.wire.records import Cell, Mutation, encode_mutation
 from ringlog_cdc.bulk.arrow import going_out
-from ringlog_cdc.columnar.layouts import ALIKE_MAX, ByteTable, groups_of, layout_of
+from ringlog_cdc.bulk.layouts import ALIKE_MAX, ByteTable, groups_of, layout_of
 from ringlog_cdc.columnar.mutations import scan
 from ringlog_cdc.columnar.record_keys import buffers
 from ringlog_cdc.columnar.scan import padded

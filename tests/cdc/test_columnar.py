@@ -27,25 +27,16 @@ from ringlog.wire.records import (
     decode_cdc_row,
     encode_mutation,
 )
-from ringlog_cdc.bulk.arrow import (
-    GENERATION,
-    LETTER,
-    NEVER,
-    REASON,
-    RECORDS,
-    OutgoingColumns,
-    TallyParam,
-    facts_function,
-    going_out,
-    of_kind,
-    read,
-    records_of,
-    rows_function,
-)
-from ringlog_cdc.bulk.rows import Input, PartContext, read_mutation
+from ringlog_cdc.bulk.arrow import NEVER, facts_function, going_out, read, records_of, rows_function
+from ringlog_cdc.bulk.choice import Path
+from ringlog_cdc.bulk.outgoing_columns import LETTER, OutgoingColumns
+from ringlog_cdc.bulk.routing import BulkTable, bulk_table
+from ringlog_cdc.bulk.tally import Tally, TallyParam
 from ringlog_cdc.columnar.mutations import defaults_behind_cells
-from ringlog_cdc.columnar.routing import NUMBERS, ROUTED, SKIPPED, RoutingTable, routing_table
 from ringlog_cdc.columnar.scan import Cursor, padded
+from ringlog_cdc.definition.decision import Input, PartContext, read_mutation
+from ringlog_cdc.definition.reasons import NUMBERS, ROUTED, SKIPPED
+from ringlog_cdc.definition.routing_table import routing_table
 from ringlog_schemas import by_fingerprint
 from ringlog_sim.actors.cdc.driver import facts as simulated
 from ringlog_sim.actors.cdc.rows import Taken
@@ -55,7 +46,7 @@ TOPIC = "c.mutations"
 CLUSTER = str(uuid.UUID(int=7))
 NOW = 1_800_000_000_000_000
 LEEWAY = 5_000_000
-PART = PartContext(TOPIC, CLUSTER, "incarnation", 42, 400)
+PART = PartContext(TOPIC, "incarnation", 42, 400)
 LARGE = replace(PART, row_bytes_max=100_000)
 
 
@@ -63,7 +54,7 @@ VALUED = {"a": "text", "b": "int", "c": "frozen<list<int>>", "d": "blob", "e": "
 """The columns of the table with typed values."""
 
 
-def table() -> RoutingTable:
+def table() -> BulkTable:
     """Return two generations (the second from ``NOW``), tables with one and two key columns, and a table
     without CDC.
     """
@@ -84,7 +75,7 @@ def table() -> RoutingTable:
         "shop.valued": TableShape(1, 2, True, ("text",), ("int", "text"), columns=(*VALUED,), types=(*VALUED.items(),)),
         "shop.tagged": TableShape(1, 1, True, (), (), (), (("a", "map<text, blob>"),), columns=("a", "ä")),
     }
-    return routing_table(TOPIC, generations, facts, (), LEEWAY, 8)
+    return bulk_table(routing_table(TOPIC, generations, facts, (), LEEWAY, 8, cluster_id=CLUSTER))
 
 
 TABLE = table()
@@ -265,9 +256,9 @@ def listed(made: OutgoingColumns) -> list[dict[str, object]]:
         if row["reason"] != SKIPPED
     ]
     tally = made.tally()
-    assert tally[RECORDS] == len({row["number"] for row in rows})
-    assert of_kind(tally, REASON) == Counter(row["reason"] for row in rows)
-    assert of_kind(tally, GENERATION) == Counter(row["generation"] for row in rows if row["reason"] == ROUTED)
+    assert tally.records == len({row["number"] for row in rows}) == tally.paths.total()
+    assert tally.reasons == Counter(row["reason"] for row in rows)
+    assert tally.generations == Counter(row["generation"] for row in rows if row["reason"] == ROUTED)
     return rows
 
 
@@ -368,16 +359,17 @@ def test_a_too_long_array_is_left_to_the_single_reader() -> None:
 def test_tallies_of_arrow_batches_add_up() -> None:
     mutation = Mutation(None, None, "shop", "orders", NOW, None, "INSERT", (b"k",), (b"c",), ())
     many: list[bytes | None] = [encode_mutation(mutation)] * 3
-    added: list[dict[tuple[str, int], int]] = []
+    added: list[Tally] = []
     function = rows_function(SimpleNamespace(value=TABLE), LARGE, SimpleNamespace(add=added.append))
     out = list(function(iter([batch_of(many), batch_of([]), batch_of([*many, None])])))
     assert [batch.num_rows for batch in out] == [3, 4]
-    total = TallyParam().zero({})
+    total = TallyParam().zero(Tally())
     for tally in added:
         total = TallyParam().addInPlace(total, tally)
-    assert total[RECORDS] == 7
-    assert of_kind(total, REASON) == {ROUTED: 6, NUMBERS["unreadable"]: 1}
-    assert of_kind(total, GENERATION) == {NOW: 6}
+    assert total.records == 7
+    assert total.reasons == {ROUTED: 6, NUMBERS["unreadable"]: 1}
+    assert total.generations == {NOW: 6}
+    assert total.paths == {Path.BULK: 6, Path.NOT_PLAIN: 1}
 
 
 def test_empty_fields_after_the_cells_are_zero_bytes() -> None:

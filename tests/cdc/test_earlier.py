@@ -14,8 +14,10 @@ from ringlog.kernel.generations.admission import rules_of, verdict
 from ringlog.kernel.model.state import ClusterState
 from ringlog.wire.records import Cell, Mutation, decode_cdc_row, decode_dead_letter, encode_mutation
 from ringlog_cdc.bulk.arrow import going_out
-from ringlog_cdc.bulk.rows import Input, PartContext, outgoing
-from ringlog_cdc.columnar.routing import CODES, NUMBERS, ROUTED, SKIPPED, RoutingTable
+from ringlog_cdc.bulk.routing import bulk_table
+from ringlog_cdc.definition.decision import Input, PartContext, decide
+from ringlog_cdc.definition.reasons import CODES, NUMBERS, ROUTED, SKIPPED
+from ringlog_cdc.definition.routing_table import RoutingTable
 from ringlog_cdc.plan.decisions import context_of, table_of
 from ringlog_sim.checks.cdc.judge import VerdictTimes
 from tests.kernel.verdicts.logs import TIMES, UNIT, random_log, writes
@@ -27,13 +29,12 @@ LOGS = 12
 def table_by(state: ClusterState) -> RoutingTable:
     """Return the routing table of a part decided at that epoch, read back from its stored context."""
     context = json.loads(json.dumps(context_of(state, "mutations", 4, 1_000_000)))
+    context["cluster_id"] = state.cluster_id or "00000000-0000-7000-8000-000000000001"
     return table_of(context, (), state)
 
 
 def part_by(state: ClusterState) -> PartContext:
-    return PartContext(
-        "mutations", state.cluster_id or "00000000-0000-7000-8000-000000000001", "w-0", state.epoch, 1_000_000
-    )
+    return PartContext("mutations", "w-0", state.epoch, 1_000_000)
 
 
 @pytest.mark.parametrize("seed", range(LOGS))
@@ -47,7 +48,7 @@ def test_the_job_agrees_with_the_kernel(seed: int) -> None:
         for number, (write, at) in enumerate(judged):
             found = verdict(rules, write, at)
             assert found is not None
-            outs = outgoing(table, [Input(0, number, at, record_key(write), encode_mutation(write), write)], part)
+            outs = decide(table, Input(0, number, at, record_key(write), encode_mutation(write), write), part)
             is_logged = found.version is not None and found.version.shape.cdc
             reason = outs[0].reason
             if reason == SKIPPED:
@@ -94,8 +95,8 @@ def test_batches_match_single_decisions(seed: int) -> None:
     ]
     if not inputs:
         return
-    together = going_out(table, batch_of(inputs), part)
-    alone = outgoing(table, inputs, part)
+    together = going_out(bulk_table(table), batch_of(inputs), part)
+    alone = [out for item in inputs for out in decide(table, item, part)]
     loud = [out for out in alone if out.reason >= ROUTED]
     reasons = [reason for reason in together.reasons.tolist() if reason >= ROUTED]
     values = [value for value, reason in zip(together.values.to_pylist(), together.reasons, strict=True) if reason >= 0]
@@ -134,8 +135,10 @@ def test_a_letter_names_the_first_column_that_the_deciding_version_lacks() -> No
             Input(0, number, at, record_key(write), encode_mutation(write), write)
             for number, (write, at) in enumerate(judged)
         ]
-        alone = [(out.number, out.reason, out.value) for out in outgoing(table, inputs, part)]
-        made = going_out(table, batch_of(inputs), part)
+        alone = [
+            (number, out.reason, out.value) for number, item in enumerate(inputs) for out in decide(table, item, part)
+        ]
+        made = going_out(bulk_table(table), batch_of(inputs), part)
         together = zip(made.numbers.tolist(), made.reasons.tolist(), made.values.to_pylist(), strict=True)
         for number, reason, value in [*alone, *together]:
             if reason != NUMBERS["unknown_column"]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ringlog_cdc.bulk.arrow import of_kind
-from ringlog_cdc.bulk.arrow_batching import CUT, MARK, before_mark, left_of
+from ringlog_cdc.bulk.arrow_batching import MARK, before_mark, left_of
+from ringlog_cdc.bulk.tally import Tally
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan.plan import FIRST, LEAST, PART_S, OffsetRange, at_most, next_limit
 from ringlog_cdc.plan.source_partitioning import SOURCES_MAX, batch_ends, decode_offsets, shares_of, sources_of
@@ -76,10 +76,10 @@ def test_quick_parts_grow_and_slow_ones_shrink() -> None:
 
 class Counts:
     def __init__(self) -> None:
-        self.tally: dict[tuple[str, int], int] = {}
+        self.tally = Tally()
 
-    def add(self, tally: dict[tuple[str, int], int]) -> None:
-        self.tally |= tally
+    def add(self, tally: Tally) -> None:
+        self.tally.add(tally)
 
 
 def batch(first: int, appended: list[int]) -> pa.RecordBatch:
@@ -100,20 +100,20 @@ def test_a_task_writes_up_to_the_first_mark_and_reads_to_its_end() -> None:
     found = [number for one in before_mark(task(), counts) for number in one.column("offset").to_pylist()]
     assert found == [0, 1, 2]
     assert len(read) == 3
-    cut = of_kind(counts.tally, CUT)
+    cut = counts.tally.cuts
     assert left_of([OffsetRange(2, 0, 9), OffsetRange(3, 0, 7)], cut) == [OffsetRange(3, 3, 7)]
 
 
 def test_a_mark_at_offset_zero_leaves_all_records() -> None:
     counts = Counts()
     assert [one.num_rows for one in before_mark([batch(0, [MARK])], counts)] == [0]
-    assert left_of([OffsetRange(3, 0, 1)], of_kind(counts.tally, CUT)) == [OffsetRange(3, 0, 1)]
+    assert left_of([OffsetRange(3, 0, 1)], counts.tally.cuts) == [OffsetRange(3, 0, 1)]
 
 
 def test_without_a_mark_nothing_is_cut() -> None:
     counts = Counts()
     assert [one.num_rows for one in before_mark([batch(0, [7]), batch(1, [])], counts)] == [1, 0]
-    assert counts.tally == {}
+    assert counts.tally == Tally()
 
 
 # Shares of the source partitions, and a line per source in Spark's offset log.

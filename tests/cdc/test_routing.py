@@ -18,23 +18,10 @@ from ringlog.kernel.model.state import Generation
 from ringlog.kernel.model.tablet_streams import DescribedTable
 from ringlog.kernel.ring.murmur3 import compose, token_of
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
-from ringlog_cdc.columnar.routing import (
-    CODES,
-    NO_OPERATION,
-    NUMBERS,
-    OPERATION_CODES,
-    REASONS,
-    ROUTED,
-    SKIPPED,
-    MutationColumns,
-    RoutedColumns,
-    RoutingTable,
-    crc32_rows,
-    high_halves,
-    route,
-    routing_table,
-    topic_number,
-)
+from ringlog_cdc.bulk.routing import BulkTable, MutationColumns, RoutedColumns, bulk_table, crc32_rows, route
+from ringlog_cdc.definition.cdc_time import cdc_time, topic_number
+from ringlog_cdc.definition.reasons import CODES, NUMBERS, REASONS
+from ringlog_cdc.definition.routing_table import routing_table
 from tests.cdc.partitions import cdc_partition
 from tests.kernel.generations.clusters import described
 
@@ -53,20 +40,13 @@ IDS = {"s.one": "1", "s.two": "2"}
 
 @dataclass(frozen=True)
 class Write:
-    """A mutation as one record: the scalar form of a row of ``MutationColumns``."""
+    """A mutation as one record: the scalar form of a row of ``MutationColumns``. The key of a valid one fits."""
 
-    readable: bool
-    foreign: bool
     table: str
-    operation: int
+    valid: bool
     timestamp: int
     appended: int
-    key: tuple[bytes | None, ...]
-    clustering: int
-    bad_component: bool
-    mistyped_clustering: bool
-    unknown_column: bool
-    mistyped_value: bool
+    key: tuple[bytes, ...]
     record_key: bytes | None
     identity: bytes
     partition: int
@@ -74,57 +54,38 @@ class Write:
 
 
 times = st.integers(0, 60)
-keys = st.lists(st.none() | st.binary(max_size=40), max_size=3).map(tuple)
-writes_of_any_key = st.builds(
-    Write,
-    readable=st.sampled_from([True, True, True, False]),
-    foreign=st.sampled_from([False, False, False, True]),
-    table=st.sampled_from([*TABLES, "s.one", "s.one", "s.other", ""]),
-    operation=st.sampled_from([*OPERATION_CODES.values(), NO_OPERATION]),
-    timestamp=times,
-    appended=times,
-    key=keys | st.tuples(st.binary(max_size=40)) | st.tuples(st.binary(max_size=20), st.binary(max_size=20)),
-    clustering=st.integers(0, 2),
-    bad_component=st.sampled_from([False, False, True]),
-    mistyped_clustering=st.sampled_from([False, False, False, True]),
-    unknown_column=st.sampled_from([False, False, False, True]),
-    mistyped_value=st.sampled_from([False, False, False, True]),
-    record_key=st.sampled_from([None, b"", b"s.one\0"]),
-    identity=st.just(b"") | st.binary(min_size=16, max_size=16),
-    partition=st.integers(0, 3),
-    offset=st.integers(0, 2**40),
+names = st.sampled_from([*TABLES, "s.one", "s.one", "s.other", ""])
+writes_of_any_key = names.flatmap(
+    lambda name: st.builds(
+        Write,
+        table=st.just(name),
+        valid=st.sampled_from([name in TABLES, name in TABLES, False]),
+        timestamp=times,
+        appended=times,
+        key=st.tuples(*[st.binary(max_size=40)] * (TABLES[name].partition_key if name in TABLES else 1)),
+        record_key=st.sampled_from([None, b"", b"s.one\0"]),
+        identity=st.just(b"") | st.binary(min_size=16, max_size=16),
+        partition=st.integers(0, 3),
+        offset=st.integers(0, 2**40),
+    )
 )
 writes = writes_of_any_key | writes_of_any_key.map(lambda row: replace(row, record_key=record_key(row)))
 
 
-def composed(key: tuple[bytes | None, ...]) -> bytes:
-    """Return the composed key; empty if there is none."""
-    return b"" if not key or None in key else compose([part or b"" for part in key])
-
-
 def record_key(row: Write) -> bytes:
     """Return the right key of a row's record."""
-    return row.table.encode() + b"\0" + composed(row.key)
+    return row.table.encode() + b"\0" + compose(row.key)
 
 
 def columns(rows: list[Write]) -> MutationColumns:
     """Return the rows as Spark passes them."""
 
     return MutationColumns(
-        readable=np.array([row.readable for row in rows], dtype=bool),
-        foreign=np.array([row.foreign for row in rows], dtype=bool),
-        names=pa.array([row.table for row in rows], type=pa.string()),
-        operations=np.array([row.operation for row in rows], dtype=np.int32),
+        names=pa.array([row.table for row in rows], type=pa.string()).dictionary_encode(),
+        valid=np.array([row.valid for row in rows], dtype=bool),
         timestamps=np.array([row.timestamp for row in rows], dtype=np.int64),
         appended=np.array([row.appended for row in rows], dtype=np.int64),
-        keys=pa.array([composed(row.key) for row in rows], type=pa.large_binary()),
-        key_sizes=np.array([len(row.key) for row in rows], dtype=np.int32),
-        missing_key=np.array([None in row.key for row in rows], dtype=bool),
-        clustering_sizes=np.array([row.clustering for row in rows], dtype=np.int32),
-        bad_component=np.array([row.bad_component for row in rows], dtype=bool),
-        mistyped_clustering=np.array([row.mistyped_clustering for row in rows], dtype=bool),
-        unknown_column=np.array([row.unknown_column for row in rows], dtype=bool),
-        mistyped_value=np.array([row.mistyped_value for row in rows], dtype=bool),
+        keys=pa.array([compose(row.key) for row in rows], type=pa.large_binary()),
         record_keys=pa.array([row.record_key for row in rows], type=pa.binary()),
         identities=pa.array([row.identity for row in rows], type=pa.large_binary()),
         partitions=np.array([row.partition for row in rows], dtype=np.int32),
@@ -132,52 +93,24 @@ def columns(rows: list[Write]) -> MutationColumns:
     )
 
 
-def expected(generations: list[Generation], closed: set[str], row: Write) -> str | Generation | None:
-    """Return the scalar oracle: a reason, the row's generation, or None for a table without CDC."""
-    if not row.readable:
-        return "unreadable"
-    if row.foreign:
-        return "foreign_cluster"
-    table = TABLES.get(row.table)
-    if table is None:
-        return "unknown_table"
-    if row.operation == NO_OPERATION:
-        return "unknown_operation"
-    if not row.key or None in row.key:
-        return "null_partition_key"
-    clustering = 0 if row.operation == OPERATION_CODES["PARTITION_DELETE"] else table.clustering_key
-    if len(row.key) != table.partition_key or row.clustering != clustering or row.bad_component:
-        return "bad_key"
-    typed = zip(table.partition_types, row.key, strict=False)
-    if row.mistyped_clustering or any(not is_value(kind, part or b"") for kind, part in typed):
-        return "bad_key_type"
-    if row.record_key != record_key(row):
-        return "wrong_record_key"
-    if row.unknown_column:
-        return "unknown_column"
-    if row.mistyped_value:
-        return "bad_value_type"
+def expected(generations: list[Generation], closed: set[str], row: Write) -> Generation | bool:
+    """Return the scalar oracle: the row's generation, True for an accepted write without CDC, False if rejected."""
+    if not row.valid or row.record_key != record_key(row):
+        return False
+    table = TABLES[row.table]
+    if any(not is_value(kind, part) for kind, part in zip(table.partition_types, row.key, strict=False)):
+        return False
     if not table.cdc:
-        return None
+        return True
     verdict = accept(row.timestamp, row.appended, [generation.timestamp for generation in generations], LEEWAY)
     if isinstance(verdict, RefusedWrite):
-        return verdict.code
+        return False
     found = generations[verdict.generation]
-    return "generation_closed" if found.id in closed else found
-
-
-def stream_at(found: RoutedColumns, index: int) -> bytes:
-    """Return the 16 bytes of a stream id from its halves."""
-    return halves(found.stream_high[index], found.stream_low[index])
-
-
-def halves(high: np.int64, low: np.int64) -> bytes:
-    """Return 16 bytes as two signed halves."""
-    return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
+    return False if found.id in closed else found
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[list[Generation], set[str], RoutingTable]:
+def tables(draw: st.DrawFn) -> tuple[list[Generation], set[str], BulkTable]:
     """Return random generations, some of them sealed."""
     starts = sorted(draw(st.sets(st.integers(1, 50), max_size=3)))
     generations = [
@@ -185,7 +118,8 @@ def tables(draw: st.DrawFn) -> tuple[list[Generation], set[str], RoutingTable]:
     ]
     generations = [replace(found, tables=draw(layout())) for found in generations]
     closed = {f"g{start}" for start in starts[: draw(st.integers(0, len(starts)))]}
-    return generations, closed, routing_table(TOPIC, generations, TABLES, closed, LEEWAY, PARTITIONS, ids=IDS)
+    table = routing_table(TOPIC, generations, TABLES, closed, LEEWAY, PARTITIONS, ids=IDS)
+    return generations, closed, bulk_table(table)
 
 
 @st.composite
@@ -198,35 +132,33 @@ def layout(draw: st.DrawFn) -> tuple[DescribedTable, ...]:
 
 @settings(deadline=None)
 @given(tables(), st.lists(writes, max_size=30))
-def test_routing_is_as_defined(world: tuple[list[Generation], set[str], RoutingTable], rows: list[Write]) -> None:
+def test_routing_is_as_defined(world: tuple[list[Generation], set[str], BulkTable], rows: list[Write]) -> None:
     generations, closed, table = world
     found = route(table, columns(rows))
-    assert len(found.verdict) == len(rows)
+    assert len(found.routed) == len(rows)
     for index, row in enumerate(rows):
         wanted = expected(generations, closed, row)
-        if wanted is None:
-            assert found.verdict[index] == SKIPPED
-        elif isinstance(wanted, str):
-            assert CODES[int(found.verdict[index])] == wanted
-        else:
-            token = token_of(compose([part or b"" for part in row.key]))
-            stream = stream_of(wanted, token, IDS.get(row.table, ""))
-            assert found.verdict[index] == ROUTED
-            assert found.generation[index] == wanted.timestamp
-            assert stream_at(found, index) == stream
-            assert found.partition[index] == cdc_partition(stream, PARTITIONS)
+        assert (found.routed[index], found.silent[index]) == (isinstance(wanted, Generation), wanted is True)
+        if isinstance(wanted, Generation):
+            token, table_id = token_of(compose(row.key)), IDS.get(row.table, "")
+            stream = stream_of(wanted, token, table_id)
+            assert found.generations[index] == wanted.timestamp
+            assert found.streams[index].tobytes() == stream
+            assert found.partitions[index] == cdc_partition(stream, PARTITIONS)
+            place = generations.index(wanted)
+            assert table.definition.stream_of(place, token, table_id) == (stream, cdc_partition(stream, PARTITIONS))
 
 
 @settings(deadline=None)
 @given(tables(), st.lists(writes, min_size=1, max_size=20), st.data())
 def test_routing_of_a_row_is_independent_of_other_rows(
-    world: tuple[list[Generation], set[str], RoutingTable], rows: list[Write], data: st.DataObject
+    world: tuple[list[Generation], set[str], BulkTable], rows: list[Write], data: st.DataObject
 ) -> None:
     _, _, table = world
     index = data.draw(st.integers(0, len(rows) - 1))
     together, alone = route(table, columns(rows)), route(table, columns([rows[index]]))
     for name in RoutedColumns.__dataclass_fields__:
-        assert getattr(together, name)[index] == getattr(alone, name)[0], name
+        assert np.array_equal(getattr(together, name)[index], getattr(alone, name)[0]), name
 
 
 def scalar_low_half(row: Write) -> int:
@@ -248,10 +180,12 @@ def scalar_low_half(row: Write) -> int:
 @settings(deadline=None)
 @given(st.lists(writes, min_size=1, max_size=10))
 def test_time_is_a_version_1_uuid_of_timestamp_and_row_identity(rows: list[Write]) -> None:
-    table = routing_table(TOPIC, [], TABLES, (), LEEWAY, PARTITIONS)
+    table = bulk_table(routing_table(TOPIC, [], TABLES, (), LEEWAY, PARTITIONS))
     found = route(table, columns(rows))
     for index, row in enumerate(rows):
-        made = uuid.UUID(bytes=halves(found.time_high[index], found.time_low[index]))
+        made = uuid.UUID(bytes=found.times[index].tobytes())
+        mutation_id = str(uuid.UUID(bytes=row.identity)) if row.identity else None
+        assert made.bytes == cdc_time(TOPIC, row.partition, row.offset, mutation_id, row.timestamp)
         assert made.version == 1
         assert made.variant == uuid.RFC_4122
         assert (made.time - 0x01B21DD213814000) / 10 == row.timestamp
@@ -259,8 +193,7 @@ def test_time_is_a_version_1_uuid_of_timestamp_and_row_identity(rows: list[Write
 
 
 def test_time_of_a_known_timestamp() -> None:
-    high = high_halves(np.array([1_700_000_000_123_456], dtype=np.int64))
-    assert halves(high[0], np.int64(0)).hex()[:16] == "04c29680833b11ee"
+    assert cdc_time(TOPIC, 0, 0, None, 1_700_000_000_123_456).hex()[:16] == "04c29680833b11ee"
 
 
 @given(st.lists(st.binary(min_size=16, max_size=16), max_size=20))

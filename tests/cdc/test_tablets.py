@@ -14,11 +14,13 @@ from ringlog.kernel.generations.acceptance import generation_at, stream_of
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.values import TabletOptions
-from ringlog.wire.records import Mutation
-from ringlog_cdc.bulk.compound_writes import Single, route_single
-from ringlog_cdc.bulk.rows import Input, PartContext, outgoing
-from ringlog_cdc.columnar.routing import RoutingTable
+from ringlog.wire.records import Mutation, encode_mutation
+from ringlog_cdc.bulk.arrow import going_out
+from ringlog_cdc.bulk.routing import bulk_table
+from ringlog_cdc.definition.decision import Input, PartContext, decide
+from ringlog_cdc.definition.routing_table import RoutingTable
 from ringlog_cdc.plan.decisions import context_of, table_of
+from tests.cdc.test_earlier import batch_of
 from tests.kernel.entries import applied
 from tests.kernel.generations.test_tablet_streams import LOGGED, coordinated, cut, initial_state
 from tests.kernel.tablets import clusters
@@ -43,11 +45,11 @@ def write(key: bytes, at: int) -> Mutation:
 
 def streams_of(table: RoutingTable, key: bytes, at: int) -> set[bytes]:
     """Return the streams of a write appended at ``at``, by both paths."""
-    mutation = write(key, at)
-    (alone,) = route_single(table, "mutations", 1_000_000, Single(mutation, at, 0, 0), 9).streams
-    part = PartContext("mutations", "", "one", 9, 1_000_000)
-    (among,) = outgoing(table, [Input(0, 0, at, record_key(mutation), b"", mutation)], part)
-    return {alone, among.key}
+    mutation, part = write(key, at), PartContext("mutations", "one", 9, 1_000_000)
+    item = Input(0, 0, at, record_key(mutation), encode_mutation(mutation), mutation)
+    (alone,) = decide(table, item, part)
+    (among,) = going_out(bulk_table(table), batch_of([item]), part).keys.to_pylist()
+    return {alone.key, among}
 
 
 def wanted(state: ClusterState, key: bytes, at: int, table: str) -> set[bytes]:

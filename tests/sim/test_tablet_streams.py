@@ -9,7 +9,7 @@ from ringlog_sim.mutants.plant import Mutant, planted
 from ringlog_sim.runner.run import RunReport
 from tests.sim.test_cdc import failure_of, play
 
-RULES, ROUTING = "ringlog.kernel.commands.cdc.generations", "ringlog_cdc.columnar.routing"
+RULES, DECISION = "ringlog.kernel.commands.cdc.generations", "ringlog_cdc.definition.decision"
 COORDINATOR = "ringlog.protocol.coordinator.core"
 BUGS = (
     Mutant(
@@ -22,9 +22,9 @@ BUGS = (
     ),
     Mutant(
         "rows_of_tablets_in_the_ring",
-        f"{ROUTING}:route",
-        "_placed(table, rows.names, generation)[routed]",
-        "generation[routed]",
+        f"{DECISION}:decide",
+        "table.stream_of(generation, token, table_id)",
+        'table.stream_of(generation, token, "")',
         "the rows of a table in tablets go to the streams of the ring",
         3,
     ),

@@ -54,10 +54,10 @@ from ringlog.wire.records import (
 from ringlog_audit.report import AuditReport
 from ringlog_audit.sources.topics import KafkaTopics, records
 from ringlog_audit.verify import Expected, audit
-from ringlog_cdc.bulk.compound_writes import plain_piece
 from ringlog_cdc.definition.image_tables import image_tables, images_context
+from ringlog_cdc.definition.images import imaged
+from ringlog_cdc.definition.row import plain_piece
 from ringlog_cdc.definition.split import Piece, split
-from ringlog_cdc.images.define import imaged
 
 HOUR_US = 3_600_000_000
 LEEWAY = "cdc_leeway_us"

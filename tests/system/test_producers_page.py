@@ -15,8 +15,8 @@ from tests.tidy import markdown
 from ringlog.client.creation.schemas import publish_schemas
 from ringlog.kernel.cql.types import serialize
 from ringlog.wire.records import Cell, Mutation, decode_mutation, mutation_partition
-from ringlog_cdc.bulk.rows import Input, PartContext, outgoing
-from ringlog_cdc.columnar.routing import ROUTED
+from ringlog_cdc.definition.decision import Input, PartContext, decide
+from ringlog_cdc.definition.reasons import ROUTED
 from ringlog_cdc.plan.decisions import context_of, table_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "build" / "producers.md"
@@ -51,6 +51,6 @@ def test_the_example_writes_an_accepted_row(shop: World, tmp_path: Path) -> None
     assert isinstance(mutation, Mutation)
     assert mutation.cells == (Cell("amount", b"\0\0\0\7"), Cell("note", "Zoë".encode()))
     table = table_of(context_of(shop.state, "mutations", 8, 1_000_000), (), shop.state)
-    part = PartContext("mutations", shop.state.cluster_id, "test", shop.state.epoch, 1_000_000)
+    part = PartContext("mutations", "test", shop.state.epoch, 1_000_000)
     item = Input(record.partition, record.offset, record.appended, record.key, record.value, mutation)
-    assert [out.reason for out in outgoing(table, [item], part)] == [ROUTED]
+    assert [out.reason for out in decide(table, item, part)] == [ROUTED]

@@ -47,7 +47,7 @@ from ringlog.runtime.settings import BadProcessSettings, ProcessSettings
 from ringlog.runtime.trust import BadTrustConfig
 from ringlog.wire.avro.avsc import documented
 from ringlog.wire.data import REFUSALS
-from ringlog_cdc.columnar.routing import REASONS
+from ringlog_cdc.definition.reasons import REASONS
 from ringlog_debezium.mutations import REASONS as IMPORT_REASONS
 
 READ_BY: Mapping[str, str] = {

@@ -4,8 +4,8 @@ Each record is a single object. The schemas document fields and units (``docs/re
 defines the types. ``encode_*`` raises ``WireError`` for a value that does not fit its schema. ``decode_*`` raises it
 for bytes that are not such a record.
 
-This module computes the partition of mutations. ``ringlog_cdc.columnar.routing`` computes the partitions of CDC rows in
-batches, and the audit has an independent copy of the rule.
+This module computes the partition of mutations. ``ringlog_cdc.definition.routing_table`` computes the partitions of CDC
+rows, and the audit has an independent copy of the rule.
 """
 
 from __future__ import annotations

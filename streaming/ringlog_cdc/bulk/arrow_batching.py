@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from ringlog_cdc.bulk.tally import Tally
 from ringlog_cdc.plan.plan import OffsetRange
 from ringlog_cdc.topics.frames import columns_of_source
 
@@ -30,8 +31,6 @@ SMALL_BYTES = CUT_BYTES // ARROW_RECORDS
 """Largest size of a small record, key and value together."""
 MARK = -(2**63)
 """Append time that marks a large record, which is passed without key and value."""
-CUT = "cut before"
-"""Kind in a tally, with a source partition: offset of the first large record, plus 1. A count of 0 would be dropped."""
 BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 """Spark's limit of bytes per Arrow batch."""
 NEVER_CUT = 2**31 - 1
@@ -79,17 +78,17 @@ def before_mark(batches: Iterable[pa.RecordBatch], counts: Any) -> Iterator[pa.R
             continue
         first = int(marked[0])
         yield batch.slice(0, first)
-        counts.add({(CUT, batch.column("partition")[first].as_py()): batch.column("offset")[first].as_py() + 1})
+        counts.add(Tally(cuts={batch.column("partition")[first].as_py(): batch.column("offset")[first].as_py()}))
         # Drain the task's input. The second pass writes these records.
         for _ in left:
             pass
 
 
-def left_of(ranges: Sequence[OffsetRange], cut: Mapping[int, int]) -> list[OffsetRange]:
+def left_of(ranges: Sequence[OffsetRange], cuts: Mapping[int, int]) -> list[OffsetRange]:
     """Return the rest of the ranges that were cut.
 
     Args:
         ranges: Ranges of the write.
-        cut: Source partition to its count of ``CUT``.
+        cuts: Source partition to the offset where its task stopped.
     """
-    return [OffsetRange(item.partition, cut[item.partition] - 1, item.end) for item in ranges if item.partition in cut]
+    return [OffsetRange(item.partition, cuts[item.partition], item.end) for item in ranges if item.partition in cuts]

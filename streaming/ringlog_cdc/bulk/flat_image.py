@@ -3,9 +3,9 @@
 An image shares all bytes with its write's row except number, operation and cells: its *tail*. A row's state stores
 cells as the tail needs them. Making an image thus means to look up the state, join its cells, and update it.
 
-Invariant: ``ringlog_cdc.images.define`` is the definition. Both leave the same states and the same rows, byte for byte,
-and a property test compares them. Harder cases (partitions with tombstones, rows that may be too large, deletes of
-partitions) go to the definition, write by write, in the order of the topic.
+Invariant: ``ringlog_cdc.definition.images`` is the definition. Both leave the same states and the same rows, byte for
+byte, and a property test compares them. Harder cases (partitions with tombstones, rows that may be too large, deletes
+of partitions) go to the definition, write by write, in the order of the topic.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from ringlog.client.cdc.rows import INSERT, POSTIMAGE, PREIMAGE, ROW_DELETE
 from ringlog.kernel.rows.cells import NEVER
-from ringlog_cdc.columnar.pieces import number, text, value_of
+from ringlog.wire.avro.writing import number, text
+from ringlog_cdc.definition.image_states import FOR_EVER, Row, Version, forgotten_at, packed, value_of, versions
 from ringlog_cdc.definition.image_tables import ImageTable
-from ringlog_cdc.images.state import FOR_EVER, Row, Version, forgotten_at, packed, versions
 
 Items = tuple[tuple[str, ...], tuple[Any, ...]]
 """Columns that are not null, and their encoded cells."""

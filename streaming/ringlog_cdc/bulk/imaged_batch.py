@@ -1,7 +1,7 @@
-"""Images for a batch: selects the writes with fast images, and processes all writes in the order of the topic.
+"""Images for a batch: processes all writes of tables that keep images, in the order of the topic.
 
-Plain mutations arrive as columns from ``ringlog_cdc.columnar`` and are regrouped write by write. Each *easy* write then
-takes the fast path of ``ringlog_cdc.bulk.flat_image``, and every other write the definition.
+*Flat* writes are plain, and their tables have one cell per column. They arrive as rows without images, and take the
+fast path of ``ringlog_cdc.bulk.flat_image``. The definition processes all other writes.
 
 Invariant: states depend on the order of writes, so both kinds are processed in one sequence.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -19,20 +19,21 @@ import pyarrow.compute as pc
 
 from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE, ROW_DELETE
 from ringlog.kernel.rows.writes import expiry
+from ringlog.wire.avro.writing import number as item_number
+from ringlog_cdc.bulk.choice import Path
+from ringlog_cdc.bulk.columns import NamedTables, named, operations_of
+from ringlog_cdc.bulk.encode import composed_keys
 from ringlog_cdc.bulk.flat_image import changed, live, tail
 from ringlog_cdc.bulk.logged_rows import Logged, laid
-from ringlog_cdc.bulk.rows import Input, Out, PartContext, outgoing
-from ringlog_cdc.columnar.encode import composed_keys
+from ringlog_cdc.bulk.outgoing_columns import OutgoingColumns, defined, in_order
 from ringlog_cdc.columnar.mutations import Mutations, grouped
 from ringlog_cdc.columnar.pieces import BytePieces, encoded_numbers
-from ringlog_cdc.columnar.pieces import number as item_number
-from ringlog_cdc.columnar.route import NamedTables, named, operation_codes
-from ringlog_cdc.columnar.routing import RoutingTable
 from ringlog_cdc.columnar.scan import ByteSpan
-from ringlog_cdc.columnar.words import I64, Flags
-from ringlog_cdc.definition.image_tables import ImageTable
-from ringlog_cdc.images.define import States
-from ringlog_cdc.images.state import common_key
+from ringlog_cdc.columnar.words import I64
+from ringlog_cdc.definition.decision import Input, Outgoing, PartContext, decide
+from ringlog_cdc.definition.image_states import COLLECTIONS, LIMIT, common_key
+from ringlog_cdc.definition.images import States
+from ringlog_cdc.definition.routing_table import RoutingTable
 
 HEAD = 10 + 16
 """Bytes of a row before its generation: header and stream id."""
@@ -48,37 +49,21 @@ Cells = tuple[Sequence[tuple[str, ...]], Sequence[tuple[bytes | None, ...]]]
 """Columns of each write, and their encoded cells. None: null."""
 
 
-def is_easy(mutations: Mutations, rows: I64, tables: NamedTables, images: Mapping[str, ImageTable]) -> Flags:
-    """Return True for mutations that can take the fast path if they are routed.
-
-    Args:
-        mutations: Columns of a batch.
-        rows: Numbers of plain mutations.
-        tables: Their tables.
-        images: Full name to table, for tables that keep images.
-    """
-    flat = np.array([*(name in images and images[name].is_flat for name in tables.names), False])
-    codes = operation_codes()[mutations.operation[rows].clip(0)]
-    easy: Flags = flat[tables.codes] & (codes > 0) & (codes <= ROW_DELETE)
-    return easy
-
-
 @dataclass(frozen=True, slots=True)
-class Easy:
-    """Easy writes of a batch, in ascending order, with everything that their images need.
+class FlatWrites:
+    """Flat writes of a batch, in ascending order, with everything that their images need.
 
     Attributes:
-        numbers: Numbers of the records in the batch.
-        logged: Their rows without images.
+        rows: Their rows without images, one for each write.
+        logged: The same rows, with positions within them.
         composed: Partition keys as they are hashed.
         clustering: Clustering keys as in keys of states.
         timestamps: Microseconds.
         expires: Expiry of the cells, microseconds, or None.
         appended: Append time, microseconds.
-        inputs: Function from a number to the decoded record.
     """
 
-    numbers: I64
+    rows: OutgoingColumns
     logged: Logged
     tables: NamedTables
     composed: pa.LargeBinaryArray
@@ -88,15 +73,14 @@ class Easy:
     expires: Sequence[int | None]
     appended: Sequence[int]
     cells: Cells
-    inputs: Callable[[int], Input]
 
     def keys(self, numbers: Sequence[int]) -> list[bytes]:
-        """Return the key of each row's state, as ``ringlog_cdc.images.state.row_key`` builds it.
+        """Return the key of each row's state, as ``ringlog_cdc.definition.image_states.row_key`` builds it.
 
         Args:
             numbers: Number of each table in the store.
         """
-        heads = np.empty((len(self.numbers), 2), dtype=">u4")
+        heads = np.empty((len(self.rows.numbers), 2), dtype=">u4")
         # The extra entry serves code -1, which indexes from the end.
         heads[:, 0] = np.array([*numbers, 0])[self.tables.codes]
         heads[:, 1] = pc.binary_length(self.composed).to_numpy(zero_copy_only=False)
@@ -106,30 +90,20 @@ class Easy:
         return list(joined.to_pylist())
 
 
-def easy_writes(
-    mutations: Mutations,
-    numbers: I64,
-    rows: pa.LargeBinaryArray,
-    generations: I64,
-    places: tuple[I64, I64, I64],
-    topic: str,
-    inputs: Callable[[int], Input],
-) -> Easy:
-    """Collect the easy writes.
+def flat_writes(mutations: Mutations, rows: OutgoingColumns, positions: tuple[I64, I64, I64], topic: str) -> FlatWrites:
+    """Collect the flat writes.
 
     Args:
         mutations: Columns of a batch.
-        numbers: Numbers of the easy writes.
-        rows: Their rows without images.
-        generations: Start of the generation of each, microseconds.
-        places: Source partition, source offset and append time of each.
+        rows: Rows of the flat writes without images.
+        positions: Source partition, source offset and append time of every record of the batch.
         topic: Name of the mutations topic.
-        inputs: Function from a number to the decoded record.
     """
-    partitions, offsets, appended = places
+    numbers = rows.numbers
+    partitions, offsets, appended = (column[numbers] for column in positions)
     ttls = mutations.ttl.length[numbers]
     # Positions within each encoded row follow from the lengths of its fields, in the order of ``ringlog.cdc.CdcRow``.
-    at = HEAD + encoded_numbers(generations)[1] + TIME
+    at = HEAD + encoded_numbers(rows.generations)[1] + TIME
     begin = at + 2 + ttls + 1
     source = len(topic.encode()) + encoded_numbers(np.array([len(topic.encode())]))[1][0]
     end = begin + mutations.names.length[numbers] + mutations.mutation_id.length[numbers] + source
@@ -142,23 +116,22 @@ def easy_writes(
     if (ttls > 1).any():
         values = mutations.ttl_value[numbers].tolist()
         expires = [expiry(time, ttl) for time, ttl in zip(timestamps, values, strict=True)]
-    return Easy(
-        numbers,
-        Logged(rows, at, begin, end),
+    return FlatWrites(
+        rows,
+        Logged(rows.values, at, begin, end),
         named(mutations, numbers),
         composed_keys(mutations, numbers),
         _clustering(mutations, numbers),
-        operation_codes()[mutations.operation[numbers]].tolist(),
+        operations_of(mutations, numbers).tolist(),
         timestamps,
         expires,
         appended.tolist(),
         _cells(mutations, numbers),
-        inputs,
     )
 
 
 def _clustering(mutations: Mutations, numbers: I64) -> pa.LargeBinaryArray:
-    """Return the clustering keys as in ``ringlog_cdc.images.state.row_key``: each component after its 4-byte length."""
+    """Return the clustering keys as ``ringlog_cdc.definition.image_states.row_key`` has them."""
     pieces = BytePieces(len(numbers), mutations.data)
     key = mutations.clustering_key
     pieces.constant(b"\1")
@@ -203,75 +176,72 @@ def _names(mutations: Mutations, span: ByteSpan, numbers: I64, data: bytes) -> l
     return [known[code] for code in codes.tolist()]
 
 
-# --------------------------------------------------------------------------------------------------- through a batch
+# --------------------------------------------------------------------------------------------------- in sequence
 
 
-@dataclass(slots=True)
-class ImagedRows:
-    """Results for writes of tables that keep images. ``ringlog_cdc.bulk.arrow`` merges them.
-
-    Attributes:
-        places: For each row, the index of its write among the easy writes.
-        rows: Encoded rows of easy writes.
-        numbers: Record numbers of the definition's results.
-        outs: The definition's results.
-    """
-
-    places: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    rows: pa.LargeBinaryArray | None = None
-    numbers: list[int] = field(default_factory=list)
-    outs: list[Out] = field(default_factory=list)
-
-
-def through(
-    easy: Easy, others: Mapping[int, Input], table: RoutingTable, part: PartContext, states: States
-) -> ImagedRows:
+def with_images(
+    flat: FlatWrites,
+    others: Mapping[int, tuple[int, Input]],
+    inputs: Callable[[int], Input],
+    table: RoutingTable,
+    part: PartContext,
+    states: States,
+) -> OutgoingColumns:
     """Process all writes of tables that keep images, in ascending order.
 
     Args:
-        easy: The easy writes.
-        others: Number to record, for the writes that are not easy.
+        flat: The flat writes.
+        others: Number to path and record, for all other writes.
+        inputs: Function from a number to the decoded record.
         table: Routing table.
         part: Context of the plan part.
         states: States of rows.
     """
-    way = _Way(easy, table, part, states)
+    sequence = _Sequence(flat, inputs, table, part, states)
     at = 0
-    for number, item in sorted(others.items()):
-        stop = bisect_left(easy.numbers, number)
-        way.quick(stop - at)
-        way.define(number, item)
+    for number, (path, item) in sorted(others.items()):
+        stop = bisect_left(flat.rows.numbers, number)
+        sequence.quick(stop - at)
+        sequence.define(number, path, item)
         at = stop
-    way.quick(len(easy.numbers) - at)
-    return way.made()
+    sequence.quick(len(flat.rows.numbers) - at)
+    return sequence.made()
 
 
-class _Way:
+class _Sequence:
     """Progress through a batch."""
 
-    def __init__(self, easy: Easy, table: RoutingTable, part: PartContext, states: States) -> None:
-        self._easy = easy
+    def __init__(
+        self,
+        flat: FlatWrites,
+        inputs: Callable[[int], Input],
+        table: RoutingTable,
+        part: PartContext,
+        states: States,
+    ) -> None:
+        self._flat = flat
+        self._inputs = inputs
         self._table = table
         self._part = part
         self._states = states
-        self._images = [table.images[name] for name in easy.tables.names]
-        numbers = [states.number(*one) for one in zip(easy.tables.names, self._images, strict=True)]
+        self._images = [table.images[name] for name in flat.tables.names]
+        numbers = [states.number(*one) for one in zip(flat.tables.names, self._images, strict=True)]
         self._prefixes = [number.to_bytes(4, "big") for number in numbers]
-        keys = easy.keys(numbers)
+        keys = flat.keys(numbers)
         states.fetch(keys)
         self._look()
         if any(self._common):
             states.fetch(common_key(_prefix(key)) for key in keys)
-        codes = easy.tables.codes.tolist()
-        columns = (keys, codes, easy.operations, easy.timestamps, easy.expires, easy.appended, *easy.cells)
+        codes = flat.tables.codes.tolist()
+        columns = (keys, codes, flat.operations, flat.timestamps, flat.expires, flat.appended, *flat.cells)
         self._writes = enumerate(zip(*columns, strict=True))
         count = len(keys)
         self._end = item_number(part.epoch)
-        self._tail_bytes_max = easy.logged.tail_bytes_max(part.row_bytes_max) - len(self._end)
+        self._tail_bytes_max = flat.logged.tail_bytes_max(part.row_bytes_max) - len(self._end)
         self._before: list[bytes | None] = [None] * count
         self._after: list[bytes | None] = [None] * count
         self._kept = np.ones(count, dtype=bool)
-        self._made = ImagedRows()
+        self._defined: list[tuple[int, int, Outgoing]] = []
 
     def _look(self) -> None:
         """Refresh which tables have partitions with common state (tombstones, static columns)."""
@@ -280,25 +250,23 @@ class _Way:
             for image, prefix in zip(self._images, self._prefixes, strict=True)
         ]
 
-    def define(self, number: int, item: Input) -> None:
+    def define(self, number: int, path: int, item: Input) -> None:
         """Process a write by the definition."""
-        outs = outgoing(self._table, [item], self._part, self._states)
-        self._made.numbers += [number] * len(outs)
-        self._made.outs += outs
+        self._defined += [(number, path, out) for out in decide(self._table, item, self._part, self._states)]
         # The write may have left a tombstone.
         self._look()
 
     def quick(self, count: int) -> None:
-        """Process the next ``count`` easy writes."""
+        """Process the next ``count`` flat writes."""
         states, images, limit = self._states, self._images, self._tail_bytes_max
         for place, (key, code, operation, at, expires, now, columns, items) in islice(self._writes, count):
             image = images[code]
             row = states.get(key)
-            if row is not None and row[0] <= now:
+            if row is not None and row[LIMIT] <= now:
                 row = None
             # Collections or tombstones of the partition are for the definition.
-            if (row is not None and row[7] is not None) or (self._common[code] and _is_common(states, key)):
-                self._give_up(place)
+            if (row is not None and row[COLLECTIONS] is not None) or (self._common[code] and _is_common(states, key)):
+                self._fall_back(place, Path.IMAGES)
                 continue
             before = after = None
             if row is not None and image.preimage != "false" and (values := live(row, now)) is not None:
@@ -308,7 +276,7 @@ class _Way:
                 after = tail(image, POSTIMAGE, values, None)
             # Nothing was changed yet, so the definition can still process the write.
             if len(before or b"") > limit or len(after or b"") > limit:
-                self._give_up(place)
+                self._fall_back(place, Path.OVERSIZED)
                 continue
             states.put(key, row)
             self._before[place], self._after[place] = self._ended(before), self._ended(after)
@@ -317,17 +285,17 @@ class _Way:
         """Append the epoch to a tail."""
         return None if tail is None else tail + self._end
 
-    def _give_up(self, place: int) -> None:
+    def _fall_back(self, place: int, path: Path) -> None:
         """Pass a write to the definition. Its state is unchanged."""
         self._kept[place] = False
-        number = int(self._easy.numbers[place])
-        self.define(number, self._easy.inputs(number))
+        number = int(self._flat.rows.numbers[place])
+        self.define(number, path, self._inputs(number))
 
-    def made(self) -> ImagedRows:
+    def made(self) -> OutgoingColumns:
         """Return the results, after the last write."""
-        made = self._made
-        made.places, made.rows = laid(self._easy.logged, self._kept, self._before, self._after)
-        return made
+        places, values = laid(self._flat.logged, self._kept, self._before, self._after)
+        rows = replace(self._flat.rows.only(places), values=values)
+        return in_order([rows, defined(self._defined)])
 
 
 def _prefix(key: bytes) -> bytes:

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE
-from ringlog_cdc.columnar.pieces import BytePieces, number
+from ringlog.wire.avro.writing import number
+from ringlog_cdc.columnar.pieces import BytePieces
 from ringlog_cdc.columnar.record_keys import buffers
 from ringlog_cdc.columnar.scan import PADDING, ByteSpan
 from ringlog_cdc.columnar.words import I64, Flags

@@ -1,6 +1,6 @@
 """CDC rows of mutations with the same byte layout, routed together and written as tables.
 
-The mutation that defines the layout is encoded as any other (``ringlog_cdc.columnar.encode``), and its row becomes a
+The mutation that defines the layout is encoded as any other (``ringlog_cdc.bulk.encode``), and its row becomes a
 *template*. All rows of the group are copies of it, with a few columns replaced: stream, time, source offset, and the
 parts that vary between the mutations. Each byte is thus copied once, to its final place.
 """
@@ -13,21 +13,23 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ringlog.kernel.generations.statements import TableShape, value_types
 from ringlog.wire.avro.codec import HEADER_BYTES
-from ringlog_cdc.columnar.encode import Places, cdc_rows
+from ringlog_cdc.bulk.choice import Path, choose
+from ringlog_cdc.bulk.columns import PARTITION_DELETE, NamedTables, check_columns, operations_of
+from ringlog_cdc.bulk.encode import Destinations, cdc_rows
+from ringlog_cdc.bulk.layouts import ByteLayout, ByteTable, LayoutGroup
+from ringlog_cdc.bulk.outgoing_columns import OutgoingColumns, fixed_width, in_bulk
+from ringlog_cdc.bulk.routing import ID, BulkTable, MutationColumns, RoutedColumns, route
 from ringlog_cdc.columnar.key_types import SIZES, is_fixed, of_type, texts
-from ringlog_cdc.columnar.layouts import ByteLayout, ByteTable, LayoutGroup
 from ringlog_cdc.columnar.pieces import encoded_numbers
-from ringlog_cdc.columnar.route import NamedTables, is_compound, operation_codes
-from ringlog_cdc.columnar.routing import NO_OPERATION, ROUTED, MutationColumns, RoutedColumns, RoutingTable, route
 from ringlog_cdc.columnar.scan import padded
 from ringlog_cdc.columnar.words import I64, U8, Flags
 
-ID = STREAM = TIME = 16
-"""Bytes of an id."""
+STREAM = TIME = ID
+ONE = np.zeros(1, dtype=np.int64)
+"""The number of the only mutation of a layout."""
 TEMPLATES = 512
 """Templates cached by a worker: one for each layout, generation, source partition, length of an offset, and epoch."""
 
@@ -55,26 +57,14 @@ class ArrowSource:
     keys: pa.Array
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateRows:
-    """Encoded rows, their destinations, and the ascending numbers of their mutations in the Arrow batch."""
-
-    numbers: I64
-    generations: I64
-    partitions: NDArray[np.int32]
-    keys: pa.BinaryArray
-    values: pa.BinaryArray
-
-
 def rows_alike(
-    groups: Sequence[LayoutGroup], table: RoutingTable, source: ArrowSource, row_bytes_max: int
-) -> TemplateRows | None:
+    groups: Sequence[LayoutGroup], table: BulkTable, source: ArrowSource, row_bytes_max: int
+) -> OutgoingColumns | None:
     """Encode the rows of mutations with a byte layout. Return None if there are none.
 
-    Mutations that are not plainly rows, because of their table, verdict or size, are omitted. The caller passes them to
-    the next path.
+    All other mutations are omitted, and the caller processes them.
     """
-    groups = [group for group in groups if _is_simple(group.layout, table)]
+    groups = [group for group in groups if _has_template(group.layout, table)]
     if not groups:
         return None
     numbers, places = _joined(groups, len(source.offsets))
@@ -86,16 +76,16 @@ def rows_alike(
     for variant in variants:
         widths[variant.places] = len(variant.template.row)
     kept = np.flatnonzero(widths)
-    streams = halves_of(routed.stream_high, routed.stream_low)
-    times = halves_of(routed.time_high, routed.time_low)
+    if not len(kept):
+        return None
     laid = Laid(widths)
     for variant in variants:
-        _lay(variant, laid, streams, times, source.offsets[numbers])
-    return TemplateRows(
+        _lay(variant, laid, routed.streams, routed.times, source.offsets[numbers])
+    return in_bulk(
         numbers[kept],
-        routed.generation[kept],
-        routed.partition[kept],
-        fixed_width(streams[kept] if len(kept) < len(numbers) else streams),
+        routed.generations[kept],
+        routed.partitions[kept],
+        fixed_width(routed.streams[kept] if len(kept) < len(numbers) else routed.streams),
         laid.array(kept),
     )
 
@@ -117,26 +107,25 @@ def _joined(groups: Sequence[LayoutGroup], count: int) -> tuple[I64, list[I64]]:
     return np.flatnonzero(taken), [place[group.numbers] for group in groups]
 
 
-def _is_simple(layout: ByteLayout, table: RoutingTable) -> bool:
-    """Return True if mutations of this layout need only routing: one row, known columns, all cells logged, no
-    images.
-    """
-    shape = table.tables.get(layout.name)
-    if shape is None or not shape.cdc or shape.delta == "keys" or layout.name in table.images:
-        return False
-    if shape.columns is not None and not _names_of(layout) <= frozenset(shape.columns):
-        return False
-    if len(_names_of(layout)) < len(layout.mutation.cells.content):
-        return False  # it names a column twice
-    one = np.zeros(1, dtype=np.int64)
-    named = NamedTables(one.astype(np.int32), (layout.name,))
-    return _operation(layout) != NO_OPERATION and not is_compound(layout.mutation, one, named, table)[0]
-
-
 @lru_cache(TEMPLATES)
-def _names_of(layout: ByteLayout) -> frozenset[str]:
-    """Return the columns that every mutation of the layout names."""
-    return frozenset(_columns_named(layout))
+def _has_template(layout: ByteLayout, table: BulkTable) -> bool:
+    """Return True if mutations of this layout are processed in bulk, and their rows are copies of a template."""
+    shape, mutation = table.shape(layout.name), layout.mutation
+    if shape is None or not shape.cdc or shape.delta == "keys" or layout.name in table.definition.images:
+        return False
+    if shape.columns is not None and not {*_columns_named(layout)} <= {*shape.columns}:
+        return False
+    tables = NamedTables(ONE.astype(np.int32), (layout.name,))
+    appended = np.array([table.newest_since])
+    return _has_valid_key(layout, shape) and bool(
+        choose(mutation, ONE, tables, check_columns(mutation, ONE, tables, table), appended, table)[0] == Path.BULK
+    )
+
+
+def _has_valid_key(layout: ByteLayout, shape: TableShape) -> bool:
+    """Return True if the keys of the layout have as many components as those of the table."""
+    clustering = 0 if _operation(layout) == PARTITION_DELETE else shape.clustering_key
+    return len(layout.key) == shape.partition_key and len(layout.clustering) == clustering and _operation(layout) > 0
 
 
 @lru_cache(TEMPLATES)
@@ -149,31 +138,32 @@ def _columns_named(layout: ByteLayout) -> tuple[str, ...]:
 
 def _operation(layout: ByteLayout) -> int:
     """Return ``cdc$operation`` of the layout."""
-    return int(operation_codes()[layout.mutation.operation[0]])
+    return int(operations_of(layout.mutation, ONE)[0])
 
 
 # ---------------------------------------------------------------------------------------------------------- routing
 
 
 def _columns(
-    groups: Sequence[LayoutGroup], places: Sequence[I64], numbers: I64, source: ArrowSource, table: RoutingTable
+    groups: Sequence[LayoutGroup], places: Sequence[I64], numbers: I64, source: ArrowSource, table: BulkTable
 ) -> MutationColumns:
     """Build the arguments of routing for all groups."""
     count = len(numbers)
     of_group = np.zeros(count, dtype=np.int32)
-    timestamps = np.empty(count, dtype=np.int64)
-    foreign, mistyped = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+    timestamps, valid = np.empty(count, dtype=np.int64), np.ones(count, dtype=bool)
     key_widths, id_widths = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for number, (group, at) in enumerate(zip(groups, places, strict=True)):
-        layout = group.layout
+        layout, shape = group.layout, table.shape(group.layout.name)
+        assert shape is not None, "the table of a layout with a template is known"
         of_group[at] = number
         timestamps[at] = layout.timestamps(group.table)
         # Three bytes per component of a composed key: its length (2) and a zero byte.
         key_widths[at] = sum(size for _, size in layout.key) + (3 * len(layout.key) if len(layout.key) > 1 else 0)
         id_widths[at] = ID if layout.mutation_id >= 0 else 0
+        valid[at] = _well_typed(group, shape)
         if layout.cluster_id >= 0:
             # Void items compare as whole byte strings.
-            foreign[at] = group.table.column(layout.cluster_id, ID) != np.frombuffer(source.cluster_id, dtype=f"V{ID}")
+            valid[at] &= group.table.column(layout.cluster_id, ID) == np.frombuffer(source.cluster_id, dtype=f"V{ID}")
     keys, identities = Laid(key_widths), Laid(id_widths)
     for group, at in zip(groups, places, strict=True):
         _lay_key(group, keys, at)
@@ -181,25 +171,13 @@ def _columns(
             with_ids = identities.rows(at, ID)
             with_ids.column(0, ID)[:] = group.table.column(group.layout.mutation_id, ID)
             identities.set(at, with_ids)
-        mistyped[at] = ~_well_typed(group, table.tables[group.layout.name])
-    layouts = [group.layout for group in groups]
     every = np.arange(count)
     return MutationColumns(
-        readable=np.ones(count, dtype=bool),
-        foreign=foreign,
-        names=pa.DictionaryArray.from_arrays(pa.array(of_group), [layout.name for layout in layouts]),
-        operations=np.array([_operation(layout) for layout in layouts], dtype=np.int32)[of_group],
+        names=pa.DictionaryArray.from_arrays(pa.array(of_group), [group.layout.name for group in groups]),
+        valid=valid,
         timestamps=timestamps,
         appended=source.appended[numbers],
         keys=keys.array(every),
-        key_sizes=np.array([len(layout.key) for layout in layouts], dtype=np.int32)[of_group],
-        missing_key=np.zeros(count, dtype=bool),
-        clustering_sizes=np.array([layout.mutation.clustering_key.count[0] for layout in layouts], np.int32)[of_group],
-        bad_component=np.zeros(count, dtype=bool),
-        # Rows of either kind go to the next path, which tells them apart.
-        mistyped_clustering=mistyped,
-        unknown_column=np.zeros(count, dtype=bool),
-        mistyped_value=mistyped,
         record_keys=source.keys if count == len(source.keys) else source.keys.take(pa.array(numbers)),
         identities=identities.array(every),
         partitions=np.full(count, source.partition, dtype=np.int32),
@@ -236,7 +214,7 @@ def _column(table: ByteTable, at: int, size: int) -> pa.LargeBinaryArray:
 
 
 def _lay_key(group: LayoutGroup, keys: Laid, at: I64) -> None:
-    """Write the composed partition keys of a group (``ringlog_cdc.columnar.encode.composed_keys``)."""
+    """Write the composed partition keys of a group (``ringlog_cdc.bulk.encode.composed_keys``)."""
     key = group.layout.key
     several = len(key) > 1
     width = sum(size + 3 * several for _, size in key)
@@ -294,10 +272,10 @@ def _variants(
     """Split groups by generation and length of the offset, without the mutations that are not rows."""
     lengths = encoded_numbers(offsets)[1]
     for group, at in zip(groups, places, strict=True):
-        mine = np.flatnonzero(routed.verdict[at] == ROUTED)
+        mine = np.flatnonzero(routed.routed[at])
         while len(mine):
-            generation, length = int(routed.generation[at[mine[0]]]), int(lengths[at[mine[0]]])
-            alike = (routed.generation[at[mine]] == generation) & (lengths[at[mine]] == length)
+            generation, length = int(routed.generations[at[mine[0]]]), int(lengths[at[mine[0]]])
+            alike = (routed.generations[at[mine]] == generation) & (lengths[at[mine]] == length)
             chosen = mine[alike]
             template = _template(group.layout, generation, source.partition, length, source.topic, source.epoch)
             yield Variant(template, group.table.only(chosen), at[chosen])
@@ -312,7 +290,7 @@ def _template(
     mutation, zero = layout.mutation, np.zeros((1, 16), dtype=np.uint8)
     # The smallest offset whose zigzag number has this many bytes.
     offset = (1 << 7 * (offset_bytes - 1)) >> 1
-    places = Places(
+    places = Destinations(
         streams=zero,
         times=zero,
         generations=np.array([generation]),
@@ -363,13 +341,6 @@ def _lay(variant: Variant, laid: Laid, streams: U8, times: U8, offsets: I64) -> 
     laid.set(at, rows)
 
 
-def halves_of(high: I64, low: I64) -> U8:
-    """Return (n, 16) bytes from two signed halves, big-endian."""
-    both = np.empty((len(high), 2), dtype=">i8")
-    both[:, 0], both[:, 1] = high, low
-    return both.view(np.uint8).reshape(-1, 16)
-
-
 class Laid:
     """Byte strings of known widths in one buffer, filled group by group."""
 
@@ -403,10 +374,3 @@ class Laid:
         # Empty strings take no bytes, so dropping their offsets keeps the others in place.
         ends = self._ends if len(kept) == len(self._ends) - 1 else self._ends[np.append(kept, len(self._ends) - 1)]
         return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(self._data)])
-
-
-def fixed_width(rows: U8) -> pa.BinaryArray:
-    """Return the rows of a table as an array of byte strings."""
-    count, width = rows.shape
-    ends = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(rows)])

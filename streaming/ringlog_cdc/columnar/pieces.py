@@ -7,14 +7,9 @@ Each piece is stored as an Arrow *view*, 16 bytes per result. A view is the leng
 length, a prefix, a buffer number and an offset. The views are ordered result by result, and one Arrow cast copies all
 bytes at once. That costs little more than copying the bytes. Arrow uses the prefix for comparisons only. These views
 are never compared, so the prefix stays empty.
-
-A cell is encoded as its column name and its value, with the same bytes in a mutation, in a CDC row and in the stored
-images. No cell is encoded twice, and only the definition decodes one.
 """
 
 from __future__ import annotations
-
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -154,30 +149,3 @@ def encoded_numbers(values: I64) -> tuple[U8, I64]:
             table[:, place] |= more.astype(np.uint8) << np.uint8(7)
             lengths += more
     return table, lengths
-
-
-@lru_cache(maxsize=1 << 16)
-def number(value: int) -> bytes:
-    """Encode one zigzag number."""
-    table, lengths = encoded_numbers(np.array([value], dtype=np.int64))
-    return table[0, : int(lengths[0])].tobytes()
-
-
-@lru_cache(maxsize=1 << 12)
-def text(value: str) -> bytes:
-    """Encode a text with its length."""
-    data = value.encode()
-    return number(len(data)) + data
-
-
-def item_of(column: str, value: bytes) -> bytes:
-    """Encode a cell with a value."""
-    return b"".join((text(column), b"\2", number(len(value)), value))
-
-
-def value_of(column: str, item: bytes) -> bytes:
-    """Return the value of an encoded cell of that column."""
-    at = len(text(column)) + 1
-    while item[at] & 0x80:
-        at += 1
-    return item[at + 1 :]

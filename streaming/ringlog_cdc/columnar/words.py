@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
 """Array types of this package. Their shape is (n,) unless stated otherwise."""
+I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 U64 = NDArray[np.uint64]
 Flags = NDArray[np.bool_]

@@ -17,25 +17,14 @@ from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replicas.driver import LogDriver
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.role import CheckSuperseded
-from ringlog_cdc.bulk.arrow import (
-    ADDRESSED_TYPE,
-    FACTS_TYPE,
-    GENERATION,
-    NEVER,
-    REASON,
-    RECORDS,
-    WITH_STATES,
-    Tally,
-    TallyParam,
-    addressed,
-    facts_function,
-    of_kind,
-    rows_function,
-)
-from ringlog_cdc.bulk.arrow_batching import CUT, RecordColumns, left_of
+from ringlog_cdc.bulk.arrow import ADDRESSED_TYPE, FACTS_TYPE, NEVER, addressed, facts_function, rows_function
+from ringlog_cdc.bulk.arrow_batching import RecordColumns, left_of
+from ringlog_cdc.bulk.choice import Path
 from ringlog_cdc.bulk.image_work import ImageFolder
-from ringlog_cdc.bulk.rows import PartContext
-from ringlog_cdc.columnar.routing import CODES, KNOWN, ROUTED, SKIPPED
+from ringlog_cdc.bulk.routing import bulk_table
+from ringlog_cdc.bulk.tally import Tally, TallyParam
+from ringlog_cdc.definition.decision import PartContext
+from ringlog_cdc.definition.reasons import CODES, KNOWN, ROUTED, SKIPPED
 from ringlog_cdc.driver.recovery import Index, without
 from ringlog_cdc.driver.writer import Writer
 from ringlog_cdc.errors import StopRequested
@@ -310,11 +299,10 @@ class BatchRunner:
         return tuple(left_of(effect.ranges, cut))
 
     def _write_rows(self, frame: DataFrame, effect: WriteRows) -> dict[int, int]:
-        """Write rows and return the cuts, source partition to offset plus 1."""
+        """Write rows and return the cuts, source partition to offset."""
         entry, state, context = effect.entry, effect.state, dict(effect.context)
         part = PartContext(
             source_topic=self._settings.source_topic,
-            cluster_id=context["cluster_id"],
             incarnation=entry.incarnation,
             epoch=entry.epoch,
             row_bytes_max=context["row_bytes_max"],
@@ -336,8 +324,8 @@ class BatchRunner:
             out.write.format("kafka").options(**options).mode("append").save()
             _add(self._figures, counts.value)
         if images is not None:
-            self._images.settle(images, of_kind(counts.value, WITH_STATES))
-        return of_kind(counts.value, CUT)
+            self._images.settle(images, counts.value.with_states)
+        return counts.value.cuts
 
     @contextmanager
     def _both_sinks(self, out: DataFrame, entry: PlanEntry, versions: Versions | None) -> Iterator[DataFrame]:
@@ -368,8 +356,8 @@ class BatchRunner:
         There is only one, because Spark's driver never frees an accumulator.
         """
         if self._counts is None:
-            self._counts = self._session.sparkContext.accumulator({}, TallyParam())
-        self._counts.value = {}
+            self._counts = self._session.sparkContext.accumulator(Tally(), TallyParam())
+        self._counts.value = Tally()
         return self._counts
 
     def _table(
@@ -378,7 +366,7 @@ class BatchRunner:
         """Return the routing table of a context, broadcast once for all batches that share it."""
         key = (name, closed)
         if key not in self._tables:
-            table = table_of(context, closed, state)
+            table = bulk_table(table_of(context, closed, state))
             self._tables[key] = self._session.sparkContext.broadcast(table)
             while len(self._tables) > TABLES_KEPT:
                 self._tables.pop(next(iter(self._tables))).unpersist()
@@ -392,12 +380,19 @@ def _offsets(entry: PlanEntry) -> int:
 
 def _add(figures: BatchFigures, tally: Tally) -> None:
     """Add a tally to the counts of the batch."""
-    reasons = of_kind(tally, REASON)
-    figures.rows += tally.get(RECORDS, 0)
+    reasons, paths = dict(tally.reasons), dict(tally.paths)
+    figures.rows += tally.records
     figures.skipped += reasons.pop(SKIPPED, 0)
     figures.repeated += reasons.pop(KNOWN, 0)
     figures.written += reasons.pop(ROUTED, 0)
-    for number, count in reasons.items():
-        figures.rejected[CODES[number]] = figures.rejected.get(CODES[number], 0) + count
-    for timestamp, count in of_kind(tally, GENERATION).items():
-        figures.generations[str(timestamp)] = figures.generations.get(str(timestamp), 0) + count
+    paths.pop(Path.BULK, None)
+    _add_counts(figures.rejected, {CODES[number]: count for number, count in reasons.items()})
+    _add_counts(figures.generations, {str(timestamp): count for timestamp, count in tally.generations.items()})
+    _add_counts(figures.one_by_one, {Path(number).name.lower(): count for number, count in paths.items()})
+
+
+def _add_counts(counts: dict[str, int], more: Mapping[str, int]) -> None:
+    """Add counts by name, without zeros."""
+    for name, count in sorted(more.items()):
+        if count:
+            counts[name] = counts.get(name, 0) + count

@@ -25,6 +25,7 @@ The index is a folder of Parquet files in the checkpoint. Only the identities of
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,8 +42,10 @@ from pyspark.sql import functions as F
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.model.state import ClusterState
 from ringlog.wire.records import decode_dead_letter, encode_cdc_row
-from ringlog_cdc.bulk.arrow import GENERATION, LETTER, REASON, Tally, counted
-from ringlog_cdc.columnar.routing import KNOWN, NUMBERS, ROUTED, crc32_rows
+from ringlog_cdc.bulk.outgoing_columns import LETTER
+from ringlog_cdc.bulk.routing import crc32_rows
+from ringlog_cdc.bulk.tally import Tally, counted
+from ringlog_cdc.definition.reasons import KNOWN, NUMBERS, ROUTED
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.lake.heads import decoded, heads_of
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry
@@ -364,12 +367,9 @@ def correction(batch: pa.RecordBatch) -> Tally:
     rows = heads_of(batch.filter(is_row).column("value"))
     letters = batch.filter(pc.invert(is_row)).column("value").to_pylist()
     places = set(zip(rows.partitions.tolist(), rows.offsets.tolist(), strict=True))
-    tally: Tally = {(REASON, KNOWN): len(places) + len(letters), (REASON, ROUTED): -len(rows.offsets)}
-    for key, count in counted(GENERATION, rows.generations):
-        tally[key] = -count
-    for letter in letters:
-        key = (REASON, NUMBERS[decode_dead_letter(letter).reason])
-        tally[key] = tally.get(key, 0) - 1
+    tally = Tally(generations=Counter({start: -count for start, count in counted(rows.generations).items()}))
+    tally.reasons.update({KNOWN: len(places) + len(letters), ROUTED: -len(rows.offsets)})
+    tally.reasons.subtract(NUMBERS[decode_dead_letter(letter).reason] for letter in letters)
     return tally
 
 

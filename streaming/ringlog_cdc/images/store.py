@@ -29,9 +29,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from ringlog_cdc.definition.image_states import is_common
 from ringlog_cdc.definition.image_tables import ImageTable
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.images.state import is_common
 
 MARSHAL = 2
 """Version of ``marshal`` without references. Later versions of Python can read it."""

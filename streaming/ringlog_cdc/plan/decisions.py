@@ -16,8 +16,8 @@ from typing import Any
 from ringlog.kernel.generations.statements import shape_of_table
 from ringlog.kernel.model.settings import leeway_at, setting
 from ringlog.kernel.model.state import ClusterState, Generation, in_order
-from ringlog_cdc.columnar.routing import RoutingTable, routing_table
 from ringlog_cdc.definition.image_tables import earlier_images, image_tables, images_context
+from ringlog_cdc.definition.routing_table import RoutingTable, routing_table
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan.earlier_writes import fields_of_shape, history_context, history_in, shape_of_fields
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry, route_entry

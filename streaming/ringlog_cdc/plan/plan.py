@@ -244,14 +244,6 @@ def close_entry(
 # ------------------------------------------------------------------------------------------------ held writes
 
 
-def use_of(timestamp: int, appended: int, leeway: int) -> int:
-    """Return the largest time that routing a write uses. A higher horizon lets the write pass. All in microseconds.
-
-    A timestamp after ``appended + leeway`` is rejected under every set of generations, so it does not count.
-    """
-    return max(appended, timestamp) if timestamp <= appended + leeway else appended
-
-
 def append_limits(now: int, horizon: int, leeway: int) -> tuple[int, ...]:
     """Return append times (milliseconds, as brokers count) to ask the broker for before reading any row.
 

@@ -42,6 +42,7 @@ class BatchFigures:
         held_ms: Time spent waiting for a horizon.
         epoch: Metadata epoch of the last part.
         rejected: Reason to number of dead letters.
+        one_by_one: Reason to number of mutations that were not processed in bulk (``ringlog_cdc.bulk.choice``).
         generations: Start of a generation to number of CDC rows.
     """
 
@@ -55,6 +56,7 @@ class BatchFigures:
     duration_ms: int = 0
     epoch: int = 0
     rejected: dict[str, int] = field(default_factory=dict)
+    one_by_one: dict[str, int] = field(default_factory=dict)
     generations: dict[str, int] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ringlog_cdc.definition.image_states import is_common
 from ringlog_cdc.definition.image_tables import ImageTable
-from ringlog_cdc.images.state import is_common
 
 
 class MemoryStates:

@@ -15,8 +15,9 @@ from ringlog.kernel.commands.schema.tables import AlterTable
 from ringlog.kernel.values import CdcOptions
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
-from ringlog_cdc.bulk.arrow import RECORDS, WITH_STATES, Tally, TallyParam, of_kind, read, records_of, rows_function
+from ringlog_cdc.bulk.arrow import read, records_of, rows_function
 from ringlog_cdc.bulk.image_work import ImageFolder, ImageWork
+from ringlog_cdc.bulk.tally import Tally, TallyParam
 from ringlog_cdc.images.files import ImageFiles
 from ringlog_cdc.images.store import HELD_BYTES_MAX, ImagesLost
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry, route_entry
@@ -104,7 +105,7 @@ class Counts:
     """The accumulator that a task function gets."""
 
     def __init__(self) -> None:
-        self.value: Tally = {}
+        self.value = Tally()
 
     def add(self, tally: Tally) -> None:
         self.value = TallyParam().addInPlace(self.value, tally)
@@ -128,7 +129,7 @@ def test_repeated_tasks_agree(held_bytes_max: int, tmp_path: Path, monkeypatch: 
         kept_from = dict.fromkeys((1, 3), parts[max(number - 1, 0)][0].start)
         idle = OffsetRange(1, item.start, item.end)
         images = driver.work(
-            tuple((name, one.id) for name, one in sorted(table.images.items())),
+            tuple((name, one.id) for name, one in sorted(table.definition.images.items())),
             [item, idle],
             kept_from,
             kept_before=None if number == 0 else True,
@@ -137,10 +138,10 @@ def test_repeated_tasks_agree(held_bytes_max: int, tmp_path: Path, monkeypatch: 
             counts = Counts()
             task = rows_function(SimpleNamespace(value=table), LARGE, counts, images)
             assert [row for made in task(iter(batches)) for row in made.to_pylist()] == wanted
-            assert counts.value[RECORDS] == 30
-            assert of_kind(counts.value, WITH_STATES) == {3: 30}
+            assert counts.value.records == 30
+            assert counts.value.with_states == {3: 30}
         assert images is not None
-        driver.settle(images, of_kind(counts.value, WITH_STATES))
+        driver.settle(images, counts.value.with_states)
 
     for number, attempts in ((0, 1), (1, 2), (0, 1), (1, 1), (2, 1), (1, 3), (2, 1), (3, 1)):
         carry_out(number, attempts)

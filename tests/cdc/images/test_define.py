@@ -17,10 +17,10 @@ from ringlog.kernel.rows.partition import PartitionState
 from ringlog.kernel.rows.reading import seen
 from ringlog.kernel.values import Column
 from ringlog.wire.records import Mutation, MutationStatement
+from ringlog_cdc.definition.image_states import GRACE
 from ringlog_cdc.definition.image_tables import ImageTable
+from ringlog_cdc.definition.images import imaged
 from ringlog_cdc.definition.split import Piece, split
-from ringlog_cdc.images.define import imaged
-from ringlog_cdc.images.state import GRACE
 from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.tables import Shown, image_table, shown
 from tests.cdc.test_split import NO_ROWS, T, bounded, change, write

@@ -17,10 +17,9 @@ from ringlog.kernel.values import Column
 from ringlog.wire.records import Bounds, Cell, Mutation, MutationStatement, decode_cdc_row, encode_mutation
 from ringlog_cdc.bulk.arrow import read, records_of
 from ringlog_cdc.bulk.flat_image import _merged, changed
-from ringlog_cdc.columnar.pieces import item_of, value_of
-from ringlog_cdc.columnar.routing import ROUTED
+from ringlog_cdc.definition.image_states import GRACE, Row, item_of, packed, value_of, versions
 from ringlog_cdc.definition.image_tables import ImageTable
-from ringlog_cdc.images.state import GRACE, Row, packed, versions
+from ringlog_cdc.definition.reasons import ROUTED
 from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.tables import image_table
 from tests.cdc.test_columnar import LARGE, NOW, PART, TABLE, listed
@@ -42,7 +41,7 @@ def routing(preimage: str, postimage: bool, ttl: int = 0) -> Any:
         "shop.lines": outputs_of(("p", "q"), ()),
         "shop.keyed": outputs_of(("p",), ("c",)),
     }
-    return replace(TABLE, images=images)
+    return replace(TABLE, definition=replace(TABLE.definition, images=images))
 
 
 def random_write(chance: Random) -> bytes:
@@ -93,7 +92,7 @@ def test_random_batches(preimage: str, postimage: bool, ttl: int) -> None:
     table, met = routing(preimage, postimage, ttl), Counter[int]()
     for seed in range(5):
         chance, quick, slow, first = Random(seed), MemoryStates(), MemoryStates(), 0
-        for name, one in table.images.items():
+        for name, one in table.definition.images.items():
             assert quick.number(name, one) == slow.number(name, one)
         part = replace(PART, row_bytes_max=500) if seed % 3 == 0 else LARGE
         for number in range(4):

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from ringlog_cdc.definition.image_states import FOR_EVER, NO_COMMON, common_key, partition_prefix, row_key
+from ringlog_cdc.definition.images import States
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.images.define import States
 from ringlog_cdc.images.files import ImageFiles
-from ringlog_cdc.images.state import FOR_EVER, NO_COMMON, common_key, partition_prefix, row_key
 from ringlog_cdc.images.store import ImagesLost, ImageStore
 from ringlog_sim.actors.cdc.checkpoint import NAME as CHECKPOINT
 from ringlog_sim.actors.cdc.checkpoint import Folder

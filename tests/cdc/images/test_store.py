@@ -16,9 +16,9 @@ import pytest
 from ringlog.wire.records import Mutation
 from ringlog_cdc.bulk.image_work import ImageFolder, ImageWork, carried
 from ringlog_cdc.definition.image_tables import ImageTable
+from ringlog_cdc.definition.images import imaged
 from ringlog_cdc.definition.split import Piece, split
 from ringlog_cdc.errors import CdcError, ChainBroken
-from ringlog_cdc.images.define import imaged
 from ringlog_cdc.images.files import BEGUN, ImageFiles
 from ringlog_cdc.images.store import ImagesLost, ImageStore
 from ringlog_cdc.plan.plan import OffsetRange

@@ -157,16 +157,12 @@ def needed_watermark(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> 
     return used_by(_timestamps(write), now, leeway)
 
 
-def refusal(rules: AdmissionRules, write: JudgedWrite, now: Micros, own_key: bool = True) -> str:
-    """Return the code of the rule that rejects a write appended at ``now`` (microseconds); empty if none does.
+def refused(rules: AdmissionRules, write: JudgedWrite, now: Micros, own_key: bool = True) -> tuple[str, str]:
+    """Return the code of the rule that rejects a write appended at ``now`` (microseconds), empty if none does; and the
+    column that breaks the rule, empty for rules without a column.
 
     It is final if ``now`` and the write's timestamps are below the watermark. ``own_key``: see ``verdict``.
     """
-    return refused(rules, write, now, own_key)[0]
-
-
-def refused(rules: AdmissionRules, write: JudgedWrite, now: Micros, own_key: bool = True) -> tuple[str, str]:
-    """Return the result of ``refusal``, and the column that breaks the rule; empty for rules without a column."""
     return _refusal(rules, write, now, shape_for(rules, write, now), own_key)
 
 

@@ -20,7 +20,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.protocol.effects import FaultPoint
 from ringlog.protocol.role import CheckSuperseded
-from ringlog_cdc.columnar.routing import RoutingTable
+from ringlog_cdc.definition.routing_table import RoutingTable
 from ringlog_cdc.errors import CdcError, PartitionsAdded, checkpoint_lost
 from ringlog_cdc.plan.decisions import context_of, table_of
 from ringlog_cdc.plan.plan import PartitionFacts, PlanEntry
@@ -327,7 +327,7 @@ class Driver:
         if work is not None:
             yield from self._images.carry_out(rows, entry, work, table)
             return ()
-        places = self.left(part_output(table, interleaved(rows, self._chance), entry, self.sim.cluster_id))
+        places = self.left(part_output(table, interleaved(rows, self._chance), entry))
         for topic, partition in sorted(places, key=lambda _: self._chance.random()):
             values = places[topic, partition]
             for first in range(0, len(values), SENT_TOGETHER):

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ringlog_cdc.bulk.image_work import ImageFolder, ImageWork
-from ringlog_cdc.columnar.routing import RoutingTable
 from ringlog_cdc.definition.image_tables import tables_with_images
+from ringlog_cdc.definition.routing_table import RoutingTable
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry
 from ringlog_sim.actors.cdc.checkpoint import Checkpoint
@@ -92,7 +92,7 @@ class ImagedParts:
         yield from files.free([item.partition])
         store, found = work.opened(item.partition)
         try:
-            sends = _sends(self._driver.left(part_output(table, rows, entry, self.sim.cluster_id, store)), chance)
+            sends = _sends(self._driver.left(part_output(table, rows, entry, store)), chance)
             commits = chance.between(0, len(sends))
             for number in range(len(sends) + 1):
                 if number == commits:

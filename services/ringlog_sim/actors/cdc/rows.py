@@ -1,4 +1,4 @@
-"""CDC rows and dead letters from mutations: ``ringlog_cdc.bulk.rows`` on the records of the simulated broker."""
+"""CDC rows and dead letters: ``ringlog_cdc.definition.decision`` on the records of the simulated broker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, decode_cdc_row, decode_dead_letter
-from ringlog_cdc.bulk.rows import Input, PartContext
-from ringlog_cdc.bulk.rows import outgoing as outgoing_of
-from ringlog_cdc.columnar.routing import ROUTED, RoutingTable
-from ringlog_cdc.images.define import States
+from ringlog_cdc.definition.decision import Input, PartContext, decide
+from ringlog_cdc.definition.images import States
+from ringlog_cdc.definition.reasons import ROUTED
+from ringlog_cdc.definition.routing_table import RoutingTable
 from ringlog_cdc.plan.plan import PlanEntry
 from ringlog_cdc.plan.recovered_rows import KnownRows, LeftToWrite, Noted
 from ringlog_sim.devices.broker import CDC, DEAD, MUTATIONS, SimRecord
@@ -43,16 +43,14 @@ Places = dict[tuple[str, int], list[tuple[str, Any]]]
 """(topic, partition) to its values (key, record), in order."""
 
 
-def part_output(
-    table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, cluster_id: str, states: States | None = None
-) -> Places:
+def part_output(table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, states: States | None = None) -> Places:
     """Return the output for the rows of a plan part, which are in source order.
 
     ``states``: the row states of tables with images, if there are such tables.
     """
-    part = PartContext(MUTATIONS, cluster_id, entry.incarnation, entry.epoch, ROW_BYTES_MAX)
+    part = PartContext(MUTATIONS, entry.incarnation, entry.epoch, ROW_BYTES_MAX)
     places: Places = {}
-    for out in outgoing_of(table, [row.item for row in rows], part, states):
+    for out in (out for row in rows for out in decide(table, row.item, part, states)):
         if out.reason == ROUTED:
             places.setdefault((CDC, out.partition), []).append((out.key.hex(), decode_cdc_row(out.value)))
         elif out.reason > ROUTED:

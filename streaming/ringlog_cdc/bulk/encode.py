@@ -28,7 +28,7 @@ BEHIND_CELLS = bytes(2)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Destinations:
     """Destinations of n rows.
 
     Attributes:
@@ -76,7 +76,9 @@ def composed_keys(mutations: Mutations, rows: I64) -> pa.LargeBinaryArray:
     return pieces.joined()
 
 
-def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str, epoch: int) -> pa.LargeBinaryArray:
+def cdc_rows(
+    mutations: Mutations, rows: I64, places: Destinations, source_topic: str, epoch: int
+) -> pa.LargeBinaryArray:
     """Encode the rows of plain mutations.
 
     Args:
@@ -130,7 +132,7 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str,
     return pieces.joined()
 
 
-def _head(pieces: BytePieces, places: Places) -> None:
+def _head(pieces: BytePieces, places: Destinations) -> None:
     """Append header, stream, generation, time, number within the write, and operation."""
     count = len(places.generations)
     pieces.constant(header(current()[CDC_ROW].fingerprint))
@@ -147,7 +149,7 @@ def _head(pieces: BytePieces, places: Places) -> None:
     pieces.rows(tail)
 
 
-def _source(pieces: BytePieces, places: Places, source_topic: str) -> None:
+def _source(pieces: BytePieces, places: Destinations, source_topic: str) -> None:
     """Append source topic, partition and offset."""
     name = source_topic.encode()
     pieces.constant(_number(len(name)) + name)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX
+from ringlog_cdc.bulk.columns import full_name
 from ringlog_cdc.columnar.mutations import Mutations, scan
-from ringlog_cdc.columnar.route import full_name
 from ringlog_cdc.columnar.scan import ByteSpan, padded
 from ringlog_cdc.columnar.words import I64, KEEP, U8, U64, WORD, low_bits
 

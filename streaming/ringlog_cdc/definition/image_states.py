@@ -22,7 +22,7 @@ from immutables import Map
 
 from ringlog.kernel.rows.cells import NEVER, NOTHING, Place, RowCell, RowState
 from ringlog.kernel.rows.partition import Key, PartitionState, Range, TableColumns, partition_state
-from ringlog_cdc.columnar.pieces import item_of, value_of
+from ringlog.wire.avro.writing import sized, text
 
 GRACE = 10 * 86_400 * 1_000_000
 """ScyllaDB's default lifetime of tombstones."""
@@ -55,6 +55,9 @@ Row = tuple[
 Fields: expiry of the state, tombstone, row marker, column names in ascending order, their items, timestamps, expiries,
 collections. Timestamps are one number if all are equal. Expiries are None if no cell expires.
 """
+
+LIMIT, COLLECTIONS = 0, 7
+"""Indexes in a row: expiry of the state, and collections."""
 
 Common = tuple[int, int, tuple[tuple[Any, ...], ...], Row | None]
 """Common state of a partition: expiry of the state, partition tombstone, range tombstones (fields of ``Range``), static
@@ -147,6 +150,19 @@ def kept_row(state: RowState, now: int, ttl: int) -> Row | None:
     limit = forgotten_at(every if marker is None else [*every, marker], now, ttl)
     many = (elements, dict(sorted(state.wiped.items()))) if elements or state.wiped else None
     return packed(limit, state.deleted, marker, cells, many)
+
+
+def item_of(column: str, value: bytes) -> bytes:
+    """Encode a cell with a value, as a row of the log contains it: name, union branch, value."""
+    return text(column) + b"\2" + sized(value)
+
+
+def value_of(column: str, item: bytes) -> bytes:
+    """Return the value of an encoded cell of that column."""
+    at = len(text(column)) + 1
+    while item[at] & 0x80:
+        at += 1
+    return item[at + 1 :]
 
 
 def versions(row: Row) -> dict[str, Version]:

@@ -1,4 +1,4 @@
-"""Arguments of ``ringlog_cdc.columnar.routing.route`` for plain mutations, from their positions in the bytes.
+"""Facts about plain mutations, from their positions in the bytes: tables, columns, and the arguments of routing.
 
 Functions take ``rows``, the ascending numbers of plain mutations, and return one value for each of them. A batch names
 few tables and columns, so names are decoded and checked once per distinct name.
@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from ringlog.kernel.generations.statements import UPSERTS, TableShape, value_types
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX
 from ringlog.wire.records import RANGE_DELETE
-from ringlog_cdc.columnar.encode import composed_keys
+from ringlog_cdc.bulk.encode import composed_keys
+from ringlog_cdc.bulk.routing import ID, NO_TABLE, BulkTable, MutationColumns
 from ringlog_cdc.columnar.key_types import of_type
 from ringlog_cdc.columnar.mutations import MUTATION, Mutations, grouped
 from ringlog_cdc.columnar.pieces import BytePieces
-from ringlog_cdc.columnar.routing import NO_OPERATION, OPERATION_CODES, MutationColumns, RoutingTable
 from ringlog_cdc.columnar.scan import ByteSpan
 from ringlog_cdc.columnar.words import I64, U8, Flags, rows_of
+from ringlog_cdc.definition.row import OPERATION_CODES
 from ringlog_schemas import current
 
 Codes = NDArray[np.int32] | I64
@@ -33,6 +34,11 @@ TABLES_MAX = 256
 
 COLUMNS_MAX = 64
 """Most distinct column names at one position of the cells. Mutations with further names are decoded one by one."""
+NO_OPERATION = 0
+"""Marks operations without an entry in ``OPERATION_CODES``. As ``cdc$operation``, 0 is a preimage, and a mutation is
+never one.
+"""
+PARTITION_DELETE = OPERATION_CODES["PARTITION_DELETE"]
 
 
 @cache
@@ -59,11 +65,11 @@ class NamedTables:
     codes: NDArray[np.int32]
     names: tuple[str, ...]
 
-    def shapes(self, table: RoutingTable) -> list[TableShape]:
+    def shapes(self, table: BulkTable) -> list[TableShape]:
         """Return the table of each name. An unknown one becomes a table without key and log."""
-        known = [table.tables.get(name) for name in self.names]
+        known = [table.shape(name) for name in self.names]
         # The extra entry at the end serves code -1, which indexes from the end.
-        return [shape or TableShape(0, 0, False) for shape in known] + [TableShape(0, 0, False)]
+        return [shape or NO_TABLE for shape in known] + [NO_TABLE]
 
 
 def named(mutations: Mutations, rows: I64) -> NamedTables:
@@ -72,7 +78,7 @@ def named(mutations: Mutations, rows: I64) -> NamedTables:
     return NamedTables(codes, tuple(map(full_name, contents)))
 
 
-def is_compound(mutations: Mutations, rows: I64, tables: NamedTables, table: RoutingTable) -> Flags:
+def is_compound(mutations: Mutations, rows: I64, tables: NamedTables, table: BulkTable) -> Flags:
     """Return the result of ``ringlog.kernel.generations.statements.is_compound`` for these mutations."""
     special = np.array([shape.is_special for shape in tables.shapes(table)])[tables.codes]
     operation = mutations.operation[rows]
@@ -86,9 +92,9 @@ def is_compound(mutations: Mutations, rows: I64, tables: NamedTables, table: Rou
     return compound
 
 
-def has_images(tables: NamedTables, table: RoutingTable) -> Flags:
+def has_images(tables: NamedTables, table: BulkTable) -> Flags:
     """Return True for mutations of tables that keep images."""
-    found: Flags = np.array([*(name in table.images for name in tables.names), False])[tables.codes]
+    found: Flags = np.array([*(name in table.definition.images for name in tables.names), False])[tables.codes]
     return found
 
 
@@ -97,23 +103,21 @@ class ColumnChecks:
     """Results about the columns of n plain mutations.
 
     Attributes:
-        unknown: True if the table lacks a named column outside its key.
-        mistyped: True if a value is not of its column's type.
+        valid: True if the table has all named columns outside its key, and each value is of its column's type.
         doubtful: True for mutations to decode one by one: a column occurs twice, or there are too many distinct
             columns.
     """
 
-    unknown: Flags
-    mistyped: Flags
+    valid: Flags
     doubtful: Flags
 
 
-def check_columns(mutations: Mutations, rows: I64, tables: NamedTables, table: RoutingTable) -> ColumnChecks:
+def check_columns(mutations: Mutations, rows: I64, tables: NamedTables, table: BulkTable) -> ColumnChecks:
     """Check the columns of these mutations and their values."""
     shapes = tables.shapes(table)
     known = [None if shape.columns is None else frozenset(shape.columns) for shape in shapes]
     types = [value_types(shape) for shape in shapes]
-    unknown, mistyped, doubtful = (np.zeros(len(rows), dtype=bool) for _ in range(3))
+    wrong, doubtful = (np.zeros(len(rows), dtype=bool) for _ in range(2))
     counts = mutations.cells.count[rows]
     numbers: dict[bytes, int] = {}
     named_at = np.full((len(rows), len(mutations.cells.content)), -1, dtype=np.int64)
@@ -124,11 +128,11 @@ def check_columns(mutations: Mutations, rows: I64, tables: NamedTables, table: R
         said = [content.decode() for content in contents]
         # Matrices (table, column name) of what is unknown, and of types, indexed by the codes of both. A table without
         # known columns rejects none. The extra column serves code -1.
-        wrong = [[names is not None and name not in names for name in said] + [False] for names in known]
-        unknown[some] |= np.array(wrong, dtype=bool)[tables.codes[some], codes]
+        unknown = [[names is not None and name not in names for name in said] + [False] for names in known]
+        wrong[some] |= np.array(unknown, dtype=bool)[tables.codes[some], codes]
         kinds = [[own.get(name, "") for name in said] + [""] for own in types]
         values, is_null = mutations.cells.values[place], mutations.cells.is_null[place]
-        mistyped[some] |= _mistyped(mutations.data, values, is_null, rows[some], kinds, (tables.codes[some], codes))
+        wrong[some] |= _mistyped(mutations.data, values, is_null, rows[some], kinds, (tables.codes[some], codes))
         doubtful[some] |= codes < 0
         own = [numbers.setdefault(content, len(numbers)) for content in contents]
         named_at[some, place] = np.array([*own, -1], dtype=np.int64)[codes]
@@ -137,10 +141,10 @@ def check_columns(mutations: Mutations, rows: I64, tables: NamedTables, table: R
         # Sorted, a repeated column number is next to its equal. -1 stands for no column.
         named_at.sort(axis=1)
         doubtful |= ((named_at[:, 1:] == named_at[:, :-1]) & (named_at[:, 1:] >= 0)).any(axis=1)
-    return ColumnChecks(unknown, mistyped, doubtful)
+    return ColumnChecks(~wrong, doubtful)
 
 
-def mistyped_clustering(mutations: Mutations, rows: I64, tables: NamedTables, table: RoutingTable) -> Flags:
+def mistyped_clustering(mutations: Mutations, rows: I64, tables: NamedTables, table: BulkTable) -> Flags:
     """Return True for mutations with a clustering component that is not of its column's type."""
     found, key = np.zeros(len(rows), dtype=bool), mutations.clustering_key
     types = [shape.clustering_types for shape in tables.shapes(table)]
@@ -183,7 +187,7 @@ def columns_of(
     rows: I64,
     tables: NamedTables,
     checks: ColumnChecks,
-    mistyped_key: Flags,
+    table: BulkTable,
     record_keys: pa.Array,
     cluster_id: bytes,
     appended: I64,
@@ -197,7 +201,7 @@ def columns_of(
         rows: Numbers of m plain mutations.
         tables: Their tables.
         checks: Checks of their columns.
-        mistyped_key: Result of ``mistyped_clustering``.
+        table: The table of the workers.
         record_keys: Keys of their records, or null.
         cluster_id: Id of this cluster, 16 bytes.
         appended: Their append times, microseconds.
@@ -206,34 +210,44 @@ def columns_of(
     """
     dictionary = pa.array([*tables.names, ""], pa.string())
     codes = np.where(tables.codes < 0, len(tables.names), tables.codes)
-    names = pa.DictionaryArray.from_arrays(pa.array(codes), dictionary)
-    key, clustering = mutations.partition_key, mutations.clustering_key
-    bad = clustering.any_null()[rows]
-    for span in key.content:
-        bad = bad | (span.length[rows] > COMPONENT_BYTES_MAX)
-    operations = operation_codes()
-    # Clipped so that the index is valid for rows that are not plain as well.
-    known = mutations.operation[rows].clip(0, len(operations) - 1)
     return MutationColumns(
-        readable=np.ones(len(rows), dtype=bool),
-        foreign=_is_foreign(mutations, rows, cluster_id),
-        names=names,
-        operations=operations[known].astype(np.int32),
+        names=pa.DictionaryArray.from_arrays(pa.array(codes), dictionary),
+        valid=checks.valid & _valid_keys(mutations, rows, tables, table) & ~_is_foreign(mutations, rows, cluster_id),
         timestamps=mutations.timestamp[rows],
         appended=appended,
         keys=composed_keys(mutations, rows),
-        key_sizes=key.count[rows].astype(np.int32),
-        missing_key=key.any_null()[rows],
-        clustering_sizes=clustering.count[rows].astype(np.int32),
-        bad_component=bad,
-        mistyped_clustering=mistyped_key,
-        unknown_column=checks.unknown,
-        mistyped_value=checks.mistyped,
         record_keys=record_keys,
         identities=_identities(mutations, rows),
         partitions=partitions.astype(np.int32),
         offsets=offsets,
     )
+
+
+def operations_of(mutations: Mutations, rows: I64) -> I64:
+    """Return ``cdc$operation`` of these mutations, or ``NO_OPERATION``."""
+    codes = operation_codes()
+    # Clipped so that the index is valid for rows that are not plain as well.
+    found: I64 = codes[mutations.operation[rows].clip(0, len(codes) - 1)]
+    return found
+
+
+def _valid_keys(mutations: Mutations, rows: I64, tables: NamedTables, table: BulkTable) -> Flags:
+    """Return False for mutations of unknown tables or with an unknown operation, a null or overlong component of a key,
+    a wrong number of components, or a clustering component of the wrong type.
+    """
+    key, clustering = mutations.partition_key, mutations.clustering_key
+    shapes = tables.shapes(table)
+    known = np.array([*(table.shape(name) is not None for name in tables.names), False])[tables.codes]
+    operations = operations_of(mutations, rows)
+    key_parts = np.array([shape.partition_key for shape in shapes], dtype=np.int64)[tables.codes]
+    clustering_parts = np.array([shape.clustering_key for shape in shapes], dtype=np.int64)[tables.codes]
+    clustering_parts[operations == PARTITION_DELETE] = 0
+    valid: Flags = known & (operations != NO_OPERATION) & ~key.any_null()[rows] & ~clustering.any_null()[rows]
+    valid &= (key.count[rows] > 0) & (key.count[rows] == key_parts) & (clustering.count[rows] == clustering_parts)
+    for span in key.content:
+        valid &= span.length[rows] <= COMPONENT_BYTES_MAX
+    valid &= ~mistyped_clustering(mutations, rows, tables, table)
+    return valid
 
 
 def full_name(content: bytes) -> str:
@@ -263,8 +277,8 @@ def _is_foreign(mutations: Mutations, rows: I64, cluster_id: bytes) -> Flags:
     if not named.any():
         return named
     # Clamped for rows without an id, whose comparison is masked.
-    at = np.minimum(span.start[rows] + 1, len(mutations.data) - 16)
-    found = rows_of(mutations.data, at, 16)
+    at = np.minimum(span.start[rows] + 1, len(mutations.data) - ID)
+    found = rows_of(mutations.data, at, ID)
     own = np.frombuffer(cluster_id, dtype=np.uint8)
     foreign: Flags = named & (found != own).any(axis=1)
     return foreign

@@ -44,9 +44,7 @@ from ringlog.kernel.rows.cells import NOTHING, under
 from ringlog.kernel.rows.partition import PartitionState, only
 from ringlog.kernel.rows.reading import seen
 from ringlog.wire.records import Cell
-from ringlog_cdc.definition.image_tables import ImageTable
-from ringlog_cdc.definition.split import Key, Piece, keys_only
-from ringlog_cdc.images.state import (
+from ringlog_cdc.definition.image_states import (
     clustering_of,
     common_key,
     kept_common,
@@ -56,6 +54,8 @@ from ringlog_cdc.images.state import (
     whole_partition,
     whole_row,
 )
+from ringlog_cdc.definition.image_tables import ImageTable
+from ringlog_cdc.definition.split import Key, Piece, keys_only
 
 Values = Mapping[str, bytes]
 """Column name to value."""
