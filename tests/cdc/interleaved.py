@@ -24,7 +24,7 @@ from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
 from ringlog.kernel.fold import fold
-from ringlog.kernel.generations.admission import refusal, rules_of
+from ringlog.kernel.generations.admission import refused, rules_of
 from ringlog.kernel.generations.describe import generate, generate_for, ranges_digest, to_prepare
 from ringlog.kernel.generations.statements import shape_of_table
 from ringlog.kernel.model.outcome import OutcomeKind
@@ -225,7 +225,7 @@ class Cluster:
                 self.say(
                     "a reader that begins now",
                     (number, offset),
-                    refusal(rules, decode_mutation(record.value), record.appended),
+                    refused(rules, decode_mutation(record.value), record.appended)[0],
                 )
 
     def _compare(self, one: Node) -> None:

@@ -19,7 +19,7 @@ from ringlog.kernel.encoding.decoder import StateUndecodable, decode_part, decod
 from ringlog.kernel.encoding.encoder import digest, encoded_parts
 from ringlog.kernel.encoding.encoder import encode as encode_state
 from ringlog.kernel.fold import DEFECT, fold
-from ringlog.kernel.generations.admission import refusal, rules_of
+from ringlog.kernel.generations.admission import refused, rules_of
 from ringlog.kernel.model.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand
 from ringlog.kernel.model.stream_id import StreamIdError
 from ringlog.kernel.model.stream_id import decode as decode_stream_id
@@ -145,7 +145,7 @@ def mutation(data: bytes) -> None:
                 "the partial key differs from the mutation"
             )
     rules = rules_of(story().state)
-    if not refusal(rules, found, NOW):
+    if not refused(rules, found, NOW)[0]:
         token_of(compose([part for part in found.partition_key if part is not None]))
         merged([found, found], rules.tables[f"{found.keyspace}.{found.table}"], NOW)
 

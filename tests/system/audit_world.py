@@ -14,7 +14,7 @@ from tests.node.world import write
 from ringlog.client.creation.schemas import publish_schemas
 from ringlog.kernel.changes import EPOCHS, ChangeRecord, project
 from ringlog.kernel.generations.acceptance import generation_at, stream_of
-from ringlog.kernel.generations.admission import refusal, rules_of
+from ringlog.kernel.generations.admission import refused, rules_of
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.statements import is_compound
 from ringlog.kernel.model.settings import setting
@@ -198,7 +198,7 @@ class World:
         now = message.timestamp()[1] * 1000
         try:
             mutation = decode_mutation(value)
-            reason = refusal(self.rules, mutation, now)
+            reason, _ = refused(self.rules, mutation, now)
         except WireError:
             reason = "unreadable"
         if not reason:
