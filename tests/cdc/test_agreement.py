@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
-from ringlog.client.cdc.copies.partition import FoldedShape, fold
+from ringlog.client.cdc.copies.partition import FoldedShape
 from ringlog.client.data.row_merge import merged
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.model.state import CdcWriter, ClusterState
+from ringlog.kernel.rows.log_rows import fold
 from ringlog.kernel.rows.partition import PartitionState
 from ringlog.kernel.rows.reading import seen
 from ringlog.kernel.values import CdcOptions, Column, Position
@@ -204,7 +205,10 @@ def test_every_path_has_the_greatest_value(mutations: list[Mutation]) -> None:
         alive = {column: value for column, value in wanted.items() if value is not None}
         rows = [decode_cdc_row(value) for place, value in ways[0] if place == number]
         assert values_by(rows) == wanted
-        copy = {row.clustering_key: row.values for row in seen(fold(PartitionState(), rows, shape), shape.columns, NOW)}
+        copy = {
+            row.clustering_key: row.values
+            for row in seen(fold(PartitionState(), rows, shape.columns), shape.columns, NOW)
+        }
         assert copy.get((b"c",), {}) == alive
         on_a_node = merged([mutation], SHAPE, NOW).rows
         assert {cell.column: cell.value for row in on_a_node for cell in row.cells} == alive

@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from ringlog.client.cdc.rows import INSERT, POSTIMAGE, PREIMAGE, ROW_DELETE
 from ringlog.kernel.rows.cells import NEVER
+from ringlog.kernel.rows.log_rows import INSERT, POSTIMAGE, PREIMAGE, ROW_DELETE
 from ringlog.wire.avro.writing import number, text
 from ringlog_cdc.definition.image_states import FOR_EVER, Row, Version, forgotten_at, packed, value_of, versions
 from ringlog_cdc.definition.image_tables import ImageTable

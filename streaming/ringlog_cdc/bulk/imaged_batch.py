@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE, ROW_DELETE
+from ringlog.kernel.rows.log_rows import POSTIMAGE, PREIMAGE, ROW_DELETE
 from ringlog.kernel.rows.writes import expiry
 from ringlog.wire.avro.writing import number as item_number
 from ringlog_cdc.bulk.choice import Path
@@ -246,7 +246,7 @@ class _Sequence:
     def _look(self) -> None:
         """Refresh which tables have partitions with common state (tombstones, static columns)."""
         self._common = [
-            image.shape.has_rows and self._states.has_common(prefix)
+            image.columns.has_rows and self._states.has_common(prefix)
             for image, prefix in zip(self._images, self._prefixes, strict=True)
         ]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE
+from ringlog.kernel.rows.log_rows import POSTIMAGE, PREIMAGE
 from ringlog.wire.avro.writing import number
 from ringlog_cdc.columnar.pieces import BytePieces
 from ringlog_cdc.columnar.record_keys import buffers

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ringlog.client.cdc.copies.partition import FoldedShape
-from ringlog.kernel.changes import TableChange
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.model.tables import Table
+from ringlog.kernel.rows.partition import table_columns
 from ringlog.kernel.schema.stored import in_stored_names
-from ringlog.kernel.values import CdcOptions, Column
+from ringlog.kernel.values import Column
 
 
 class ImageTable:
     """A table that keeps images.
 
     Attributes:
+        columns: The columns, for merging and reading.
         ttl: Microseconds without a write until the state of a row is dropped. 0: it is kept.
         regular: Names of the regular columns in the order of the schema, without the key, as stored
             (``ringlog.kernel.schema.stored``).
@@ -32,15 +32,14 @@ class ImageTable:
         layouts: Cache of ``ringlog_cdc.bulk.flat_image``.
     """
 
-    def __init__(self, name: str, fields: Mapping[str, Any], ttl: int) -> None:
+    def __init__(self, fields: Mapping[str, Any], ttl: int) -> None:
         self.id: str = fields["id"]
         self.preimage: str = fields["preimage"]
         self.postimage: bool = fields["postimage"]
         self.ttl = ttl
         columns = tuple(Column(*column) for column in fields["columns"])
         keys = tuple(fields["partition_key"]), tuple(fields["clustering_key"])
-        keyspace, _, own = name.partition(".")
-        self.shape = FoldedShape(TableChange(self.id, keyspace, own, columns, *keys, CdcOptions(True), "", 0, epoch=0))
+        self.columns = table_columns(columns, keys[1])
         data = [column for column in columns if column.name not in (*keys[0], *keys[1])]
         self.static = tuple(column.name for column in data if column.static)
         self.regular = tuple(column.name for column in data if not column.static)
@@ -53,7 +52,7 @@ class ImageTable:
         """True if every column is one cell of a row: no static columns, multi-cell collections, or cells of dropped
         columns.
         """
-        return not (self.static or self.shape.columns.multi_cell or self.respelled)
+        return not (self.static or self.columns.multi_cell or self.respelled)
 
 
 def keeps_images(table: Table) -> bool:
@@ -71,9 +70,12 @@ class EarlierImages:
 
     def __init__(self, versions: Iterable[Sequence[Any]] = (), ttl: int = 0) -> None:
         self._ttl = ttl
-        self._fields = {(table, epoch): (name, fields) for name, table, epoch, fields in versions}
+        every = tuple(versions)
+        self._fields: dict[tuple[str, int], Mapping[str, Any]] = {
+            (table, epoch): fields for _, table, epoch, fields in every
+        }
         self._made: dict[tuple[str, int, int], ImageTable | None] = {}
-        self.names = frozenset(name for name, _ in self._fields.values())
+        self.names = frozenset(name for name, *_ in every)
 
     def at(self, table: str, reading: int, counting: int) -> ImageTable | None:
         """Return the table with the columns of one version and the options of another, or None if these keep no images.
@@ -92,12 +94,12 @@ class EarlierImages:
         """Build the table for ``at``, which caches it."""
         if (table, reading) not in self._fields or (table, counting) not in self._fields:
             return None
-        (name, columns), (_, options) = self._fields[table, reading], self._fields[table, counting]
+        columns, options = self._fields[table, reading], self._fields[table, counting]
         if not _has_images(options):
             return None
         # States may have cells of columns of other versions.
         chosen = {"preimage": options["preimage"], "postimage": options["postimage"], "respelled": True}
-        return ImageTable(name, {**columns, **chosen}, self._ttl)
+        return ImageTable({**columns, **chosen}, self._ttl)
 
 
 def images_context(state: ClusterState, ttl: int) -> dict[str, Any]:
@@ -161,4 +163,4 @@ def earlier_images(context: Mapping[str, Any]) -> EarlierImages:
 def image_tables(context: Mapping[str, Any]) -> dict[str, ImageTable]:
     """Return full name to table for the tables with images in a stored context."""
     ttl = context["image_ttl_us"]
-    return {name: ImageTable(name, fields, ttl) for name, fields in context["images"].items()}
+    return {name: ImageTable(fields, ttl) for name, fields in context["images"].items()}

@@ -31,16 +31,8 @@ from typing import Any, Protocol
 
 from immutables import Map
 
-from ringlog.client.cdc.copies.partition import fold
-from ringlog.client.cdc.rows import (
-    INSERT,
-    PARTITION_DELETE,
-    POSTIMAGE,
-    PREIMAGE,
-    ROW_DELETE,
-    UPDATE,
-)
 from ringlog.kernel.rows.cells import NOTHING, under
+from ringlog.kernel.rows.log_rows import INSERT, PARTITION_DELETE, POSTIMAGE, PREIMAGE, ROW_DELETE, UPDATE, fold
 from ringlog.kernel.rows.partition import PartitionState, only
 from ringlog.kernel.rows.reading import seen
 from ringlog.wire.records import Cell
@@ -120,11 +112,11 @@ def imaged(
         only_keys: The log has only the keys of the ordinary rows. Images are complete.
     """
     prefix = partition_prefix(states.number(name, table), composed)
-    has_rows = table.shape.has_rows
+    has_rows = table.columns.has_rows
     keys = dict.fromkeys(piece.clustering_key for piece in pieces if _is_of_row(piece, table))
     common = _present(states.get(common_key(prefix)), now) if has_rows else None
     rows = {key: _present(states.get(row_key(prefix, key)), now) for key in keys}
-    state = whole_partition(table.shape.columns, common, rows)
+    state = whole_partition(table.columns, common, rows)
     # Cells of dropped columns may still be in the states, and must not appear in an image.
     if table.respelled:
         state = only(state, {*table.regular, *table.static})
@@ -132,7 +124,7 @@ def imaged(
     first = state
     for _, group in groupby(pieces, key=attrgetter("timestamp")):
         own, before = tuple(group), state
-        state = fold(state, own, table.shape)
+        state = fold(state, own, table.columns)
         found += _numbered(own, _Touched(own, table), before, state, table, now, only_keys)
     left: dict[bytes, Any] = {}
     for key in keys:
@@ -156,7 +148,7 @@ def _present(state: Any, now: int) -> Any:
 
 def _is_of_row(piece: Piece, table: ImageTable) -> bool:
     """Return True if the piece is about a single row."""
-    if not table.shape.has_rows:
+    if not table.columns.has_rows:
         return True
     return piece.operation in (INSERT, UPDATE, ROW_DELETE) and bool(piece.clustering_key)
 
@@ -174,7 +166,7 @@ def _purged(
         if row is None or key in done:
             continue
         known = whole_row(row)
-        rest = under(known, table.shape.columns.gone(state, clustering_of(prefix, key)))
+        rest = under(known, table.columns.gone(state, clustering_of(prefix, key)))
         if rest != known:
             left[key] = kept_row(rest, now, table.ttl)
     return left
@@ -198,13 +190,13 @@ class _Touched:
             if piece.operation in (INSERT, UPDATE):
                 columns = {cell.column for cell in piece.cells} | {*piece.deleted}
                 columns |= {found.column for found in piece.deleted_elements}
-                if table.shape.has_rows and not piece.clustering_key:
+                if table.columns.has_rows and not piece.clustering_key:
                     self.static |= columns
                 elif (known := rows.setdefault(piece.clustering_key, set())) is not None:
                     known |= columns
-            elif piece.operation == ROW_DELETE or (piece.operation == PARTITION_DELETE and not table.shape.has_rows):
+            elif piece.operation == ROW_DELETE or (piece.operation == PARTITION_DELETE and not table.columns.has_rows):
                 rows[piece.clustering_key] = None
-        self.rows = {key: rows[key] for key in sorted(rows, key=table.shape.columns.order)}
+        self.rows = {key: rows[key] for key in sorted(rows, key=table.columns.order)}
 
 
 def _numbered(
@@ -252,9 +244,9 @@ def _there(
     """
     if touched.static:
         # Without rows, the reader returns the static columns alone.
-        for row in seen(replace(state, rows=Map()), table.shape.columns, now):
+        for row in seen(replace(state, rows=Map()), table.columns, now):
             yield (), touched.static, row.static
-    rows = {row.clustering_key: row.values for row in seen(state, table.shape.columns, now)}
+    rows = {row.clustering_key: row.values for row in seen(state, table.columns, now)}
     for key, columns in touched.rows.items():
         if key in rows:
             yield key, columns, rows[key]
@@ -264,7 +256,7 @@ def _all(
     key: Key, values: Values, touched: set[str] | None, names: set[str] | None, table: ImageTable
 ) -> tuple[str, ...]:
     """Return the columns of an image in order: those of the table, then others. Only ``names`` if given."""
-    known = table.static if table.shape.has_rows and not key else table.regular
+    known = table.static if table.columns.has_rows and not key else table.regular
     if names is not None:
         return (*(column for column in known if column in names), *sorted(names - {*known}))
     return (*known, *sorted({*values, *(touched or ())} - {*known}))

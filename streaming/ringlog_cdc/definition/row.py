@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from ringlog.kernel.rows.log_rows import INSERT, PARTITION_DELETE, ROW_DELETE, UPDATE
 from ringlog.wire.records import CdcRow, Mutation
 from ringlog_cdc.definition.split import Piece
 
-OPERATION_CODES: Final[dict[str, int]] = {"INSERT": 2, "UPDATE": 1, "ROW_DELETE": 3, "PARTITION_DELETE": 4}
+OPERATION_CODES: Final[dict[str, int]] = {
+    "INSERT": INSERT,
+    "UPDATE": UPDATE,
+    "ROW_DELETE": ROW_DELETE,
+    "PARTITION_DELETE": PARTITION_DELETE,
+}
 """Operation of a plain write to ``cdc$operation``. A range delete becomes two rows."""
 
 

@@ -36,6 +36,7 @@ from dataclasses import dataclass, field, replace
 from ringlog.kernel.cql.collections import cells_of, key_type, value_of
 from ringlog.kernel.cql.order import is_empty_range, sort_key
 from ringlog.kernel.generations.statements import TableShape, is_static_only
+from ringlog.kernel.rows import log_rows
 from ringlog.wire.records import (
     INSERT,
     PARTITION_DELETE,
@@ -47,10 +48,6 @@ from ringlog.wire.records import (
     Mutation,
     MutationStatement,
 )
-
-UPDATED, INSERTED, ROW_DELETED, PARTITION_DELETED = 1, 2, 3, 4
-START_INCLUSIVE, START_EXCLUSIVE, END_INCLUSIVE, END_EXCLUSIVE = 5, 6, 7, 8
-"""Values of ``cdc$operation``."""
 
 Key = tuple[bytes | None, ...]
 """Components of a clustering key."""
@@ -225,16 +222,18 @@ class _Write:
         for key, row in self._rows.items():
             yield from self._changes(row, key, 2)
             if row.deleted_at is not None:
-                yield Piece(row.deleted_at, 3, False, ROW_DELETED, None, key)
+                yield Piece(row.deleted_at, 3, False, log_rows.ROW_DELETE, None, key)
         for timestamp, bounds in self._ranges:
             types = self._table.clustering_types or ("blob",) * self._table.clustering_key
             if not is_empty_range(types, bounds.start, bounds.start_inclusive, bounds.end, bounds.end_inclusive):
-                start = START_INCLUSIVE if bounds.start_inclusive or not bounds.start else START_EXCLUSIVE
-                end = END_INCLUSIVE if bounds.end_inclusive or not bounds.end else END_EXCLUSIVE
+                start = (
+                    log_rows.START_INCLUSIVE if bounds.start_inclusive or not bounds.start else log_rows.START_EXCLUSIVE
+                )
+                end = log_rows.END_INCLUSIVE if bounds.end_inclusive or not bounds.end else log_rows.END_EXCLUSIVE
                 yield Piece(timestamp, 4, False, start, None, bounds.start)
                 yield Piece(timestamp, 4, False, end, None, bounds.end)
         if self._partition is not None:
-            yield Piece(self._partition, 5, False, PARTITION_DELETED, None, ())
+            yield Piece(self._partition, 5, False, log_rows.PARTITION_DELETE, None, ())
 
     def _changes(self, row: _Row, key: Key, kind: int) -> Iterator[Piece]:
         """Yield inserts and updates of one row.
@@ -258,13 +257,13 @@ class _Write:
         for (timestamp, ttl), part in parts.items():
             where = (key, timestamp, ttl or None)
             if (timestamp, ttl) != row.marker:
-                yield part.piece(kind, UPDATED, *where)
+                yield part.piece(kind, log_rows.UPDATE, *where)
                 continue
             # Added elements cannot be part of an insert, so they follow as an update.
             rest = part.additions()
-            yield part.piece(kind - 1, INSERTED, *where)
+            yield part.piece(kind - 1, log_rows.INSERT, *where)
             if rest is not None:
-                yield rest.piece(kind, UPDATED, *where)
+                yield rest.piece(kind, log_rows.UPDATE, *where)
 
     def _spread(self, column: str, collection: _Collection, parts: dict[tuple[int, Ttl], _Part]) -> None:
         """Add a collection's tombstone and elements to the parts with their timestamps and times to live."""

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE
 from ringlog.kernel.model.state import CdcWriter, ClusterState
+from ringlog.kernel.rows.log_rows import POSTIMAGE, PREIMAGE
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.plan.decisions import closed_for
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry

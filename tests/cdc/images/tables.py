@@ -32,7 +32,7 @@ def image_table(
         "clustering_key": clustering,
         "respelled": 0,
     }
-    return ImageTable("k.t", fields, ttl)
+    return ImageTable(fields, ttl)
 
 
 def shown(piece: Piece, types: dict[str, str], clustering: Sequence[str] = ("int",)) -> Shown:

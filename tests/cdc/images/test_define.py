@@ -5,14 +5,15 @@ For each write, the model scans all statements since the start (``tests.kernel.r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
-from ringlog.client.cdc.copies.partition import fold
 from ringlog.kernel.generations.statements import TableShape
+from ringlog.kernel.rows.log_rows import fold
 from ringlog.kernel.rows.partition import PartitionState
 from ringlog.kernel.rows.reading import seen
 from ringlog.kernel.values import Column
@@ -36,12 +37,15 @@ ROWS, SINGLE = TableShape(1, 1, True, ("int",), ("int",), ("s",)), TableShape(1,
 class Log:
     """The log of one partition of a table; ``write`` returns the numbered rows of a write in order."""
 
-    def __init__(self, table: ImageTable, shape: TableShape, only_keys: bool = False) -> None:
+    def __init__(
+        self, table: ImageTable, shape: TableShape, only_keys: bool = False, columns: Sequence[Column] = INTS
+    ) -> None:
         self.states = MemoryStates()
         self.pieces: list[Piece] = []
         self._table = table
         self._shape = shape
         self._only_keys = only_keys
+        self._types = {column.name: column.type for column in columns}
 
     def write(self, mutation: Mutation, now: int) -> tuple[Piece, ...]:
         pieces = split(mutation, self._shape)
@@ -58,12 +62,11 @@ class Log:
         return found.pieces
 
     def shown(self, now: int, *changes: MutationStatement) -> list[Shown]:
-        types = {name: f"{kind}" for name, kind in self._table.shape.column_types.items()}
-        return [shown(piece, types) for piece in self.write(write(*changes), now)]
+        return [shown(piece, self._types) for piece in self.write(write(*changes), now)]
 
 
 def log(columns: list[Column] = INTS, shape: TableShape = ROWS, only_keys: bool = False, **options: Any) -> Log:
-    return Log(image_table(columns, **options), shape, only_keys)
+    return Log(image_table(columns, **options), shape, only_keys, columns)
 
 
 # ------------------------------------------------------------------------------------------------- black-box cases
@@ -268,7 +271,7 @@ def test_row_states_match_the_whole_partition() -> None:
         for number in range(chance.randint(1, 10)):
             now = (5 + 3 * number) * SECOND
             rows = found.write(mutation_of([draw(chance) for _ in range(chance.randint(1, 4))]), now)
-            whole = seen(fold(PartitionState(), found.pieces, SHAPE), SHAPE.columns, now)
+            whole = seen(fold(PartitionState(), found.pieces, SHAPE.columns), SHAPE.columns, now)
             by_key = {row.clustering_key: row.values for row in whole} | {(): whole[0].static if whole else {}}
             newest = {p.clustering_key: p for p in rows if p.operation == 9 and p.timestamp == rows[-1].timestamp}
             for key, piece in newest.items():

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ringlog.client.cdc.rows import INSERT, ROW_DELETE, UPDATE
+from ringlog.kernel.rows.log_rows import INSERT, ROW_DELETE, UPDATE
 from ringlog.kernel.values import Column
 from ringlog.wire.records import Bounds, Cell, Mutation, MutationStatement, decode_cdc_row, encode_mutation
 from ringlog_cdc.bulk.arrow import read, records_of

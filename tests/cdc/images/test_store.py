@@ -168,7 +168,7 @@ def test_pruned_states_are_deleted_in_slices(tmp_path: Path, monkeypatch: pytest
 
 def test_a_recreated_or_paused_table_starts_without_states(tmp_path: Path) -> None:
     fields = {"preimage": "full", "postimage": True, "columns": [], "partition_key": (), "clustering_key": ()}
-    other = ImageTable(NAME, fields | {"id": "another", "respelled": 0}, 0)
+    other = ImageTable(fields | {"id": "another", "respelled": 0}, 0)
     commit(tmp_path, 0, 1)
     commit(tmp_path, 1, 2, table=other)
     commit(tmp_path, 2, 3)

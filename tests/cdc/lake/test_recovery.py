@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.client.cdc.rows import UPDATE
+from ringlog.kernel.rows.log_rows import UPDATE
 from ringlog.wire.records import DeadLetter, dead_letter_key, decode_cdc_row, encode_cdc_row, encode_dead_letter
 from ringlog_cdc.bulk.outgoing_columns import LETTER, OUT
 from ringlog_cdc.bulk.tally import Tally, TallyParam

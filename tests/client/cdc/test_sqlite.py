@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
-from ringlog.client.cdc.copies.partition import fold
 from ringlog.client.cdc.copies.sqlite import SqliteTables
 from ringlog.client.cdc.copies.state_text import state_of, state_text
 from ringlog.client.cdc.errors import BadStore, ProgressInUse
 from ringlog.client.cdc.stores import FileProgress
+from ringlog.kernel.rows.log_rows import fold
 from ringlog.kernel.rows.partition import PartitionState
 from ringlog.runtime.clock import ManualClock
 from tests.client.cdc.changes import AT, change, row
@@ -69,7 +69,7 @@ def test_a_state_survives_serialization() -> None:
         chance = Random(seed)
         state = PartitionState()
         for _ in range(12):
-            state = fold(state, rows_of(draw(chance)), SHAPE)
+            state = fold(state, rows_of(draw(chance)), SHAPE.columns)
         assert state_of(state_text(state)) == state
     assert state_of(state_text(PartitionState())) == PartitionState()
 

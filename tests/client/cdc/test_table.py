@@ -10,9 +10,10 @@ from dataclasses import replace
 from itertools import groupby
 from random import Random
 
-from ringlog.client.cdc.copies.partition import FoldedShape, fold
+from ringlog.client.cdc.copies.partition import FoldedShape
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.cql.types import serialize
+from ringlog.kernel.rows.log_rows import fold
 from ringlog.kernel.rows.partition import PartitionState, Range
 from ringlog.kernel.rows.reading import next_expiry, seen
 from ringlog.kernel.values import CdcOptions, Column
@@ -81,7 +82,7 @@ def test_random_histories_rebuild_the_table_at_every_instant() -> None:
         chance.shuffle(arrivals)
         state = PartitionState()
         for statement in arrivals:
-            state = fold(state, rows_of(statement), SHAPE)
+            state = fold(state, rows_of(statement), SHAPE.columns)
         for now in (0, 15 * SECOND, 31 * SECOND, 60 * SECOND):
             got = seen(state, SHAPE.columns, now)
             static, rows = model(history, now)
@@ -104,7 +105,7 @@ def test_the_log_of_random_mutations_rebuilds_the_table() -> None:
                 split(mutation_of(statements), histories.SHAPE), key=lambda piece: piece.timestamp
             ):
                 rows = [row_of(piece) for piece in pieces]
-                state = fold(state, rows, SHAPE)
+                state = fold(state, rows, SHAPE.columns)
         for now in (0, 15 * SECOND, 60 * SECOND):
             assert viewed(seen(state, SHAPE.columns, now)) == model(history, now), (seed, now)
 
@@ -131,16 +132,16 @@ def test_the_order_of_arrival_makes_no_difference() -> None:
             chance.shuffle(history)
             state = PartitionState()
             for statement in history:
-                state = fold(state, rows_of(statement), SHAPE)
+                state = fold(state, rows_of(statement), SHAPE.columns)
             views.add(str(seen(state, SHAPE.columns, 31 * SECOND)))
         assert len(views) == 1, seed
 
 
 def test_images_change_nothing_and_the_next_expiry_is_known() -> None:
     live = Cell("v", serialize("int", 1))
-    written = fold(PartitionState(), [replace(row(1, SECOND, (1, 1)), cells=(live,), ttl=5)], SHAPE)
+    written = fold(PartitionState(), [replace(row(1, SECOND, (1, 1)), cells=(live,), ttl=5)], SHAPE.columns)
     images = [replace(row(code, 9 * SECOND, (1, 1)), cells=(live,)) for code in (0, 9)]
-    assert fold(written, images, SHAPE) == written
+    assert fold(written, images, SHAPE.columns) == written
     assert next_expiry(written, 0) == 6 * SECOND
     assert next_expiry(written, 6 * SECOND) is None
     assert len(seen(written, SHAPE.columns, 6 * SECOND - 1)) == 1
@@ -150,10 +151,10 @@ def test_images_change_nothing_and_the_next_expiry_is_known() -> None:
 def test_a_table_without_clustering_columns_has_one_row_in_a_partition() -> None:
     table = replace(TABLE, clustering_key=(), columns=(Column("p", "text"), Column("v", "int")))
     shape = FoldedShape(table)
-    state = fold(PartitionState(), [replace(row(2, 1, ()), cells=(Cell("v", serialize("int", 3)),))], shape)
+    state = fold(PartitionState(), [replace(row(2, 1, ()), cells=(Cell("v", serialize("int", 3)),))], shape.columns)
     (found,) = seen(state, shape.columns, 1)
     assert (found.clustering_key, dict(found.values), dict(found.static)) == ((), {"v": serialize("int", 3)}, {})
-    assert seen(fold(state, [row(4, 1, ())], shape), shape.columns, 1) == ()
+    assert seen(fold(state, [row(4, 1, ())], shape.columns), shape.columns, 1) == ()
 
 
 def test_a_range_uses_the_order_of_the_type_instead_of_bytes() -> None:

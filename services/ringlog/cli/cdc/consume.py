@@ -21,8 +21,9 @@ from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_v
 from ringlog.client.cdc.progress import NOT_ENTERED
 from ringlog.client.cdc.reader import EARLIEST, CdcReader
 from ringlog.client.cdc.reading import HiddenRows
-from ringlog.client.cdc.rows import PREIMAGE, CdcChange, LogRow
+from ringlog.client.cdc.rows import CdcChange, LogRow
 from ringlog.client.cdc.stores import log_record_of
+from ringlog.kernel.rows.log_rows import PREIMAGE
 from ringlog.operator.views.words import printable, when
 from ringlog.runtime.clock import SystemClock
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ringlog.client.cdc.rows import (
+from ringlog.client.cdc.rows import CdcChange, LogRow
+from ringlog.kernel.rows.log_rows import (
     INSERT,
     PARTITION_DELETES,
     POSTIMAGE,
@@ -21,8 +22,6 @@ from ringlog.client.cdc.rows import (
     RANGE_ENDS,
     RANGE_STARTS,
     ROW_DELETES,
-    CdcChange,
-    LogRow,
 )
 
 Names = Mapping[str, Any]

@@ -48,13 +48,6 @@ OPERATIONS: Mapping[int, str] = {
 }
 """Operation code to name. An unknown code of a later release is named by its number."""
 
-PREIMAGE, UPDATE, INSERT, ROW_DELETE, PARTITION_DELETE, POSTIMAGE = 0, 1, 2, 3, 4, 9
-RANGE_STARTS: Mapping[int, bool] = {5: True, 6: False}
-RANGE_ENDS: Mapping[int, bool] = {7: True, 8: False}
-"""Code of a range bound to whether the bound is inclusive."""
-
-ROW_DELETES, PARTITION_DELETES = frozenset({3, -3}), frozenset({4, -4})
-
 DELETED, ELEMENTS = "cdc$deleted_", "cdc$deleted_elements_"
 """Prefixes of a column's name for its deletion and for removed elements."""
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from immutables import Map
 
-from ringlog.kernel.cql.collections import key_type
+from ringlog.kernel.cql.collections import key_type, shape_of
 from ringlog.kernel.cql.order import sort_key
 from ringlog.kernel.rows.cells import NEVER, NOTHING, RowState, join_rows, under
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Column, Micros
 
 Key = tuple[bytes | None, ...]
 """A clustering key, or a prefix of one."""
@@ -59,6 +59,11 @@ class TableColumns:
         self._element_types = {name: key_type(kind) for name, kind in self.multi_cell.items()}
         assert all(self._element_types.values()), "each of these columns is multi-cell"
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether a partition may have many rows: the table has a clustering key."""
+        return bool(self.clustering_types)
+
     def order(self, key: Key) -> tuple[Any, ...]:
         """Return the sort key of a clustering key, or of a prefix of one."""
         return tuple(_order(kind, part) for kind, part in zip(self.clustering_types, key, strict=False))
@@ -77,6 +82,17 @@ class TableColumns:
     def gone(self, state: PartitionState, key: Key) -> Micros:
         """Return the newest tombstone, of the partition or of its ranges, that covers a row."""
         return max((state.deleted, *(item.deleted for item in state.ranges if self.covers(item, key))))
+
+
+def table_columns(columns: Iterable[Column], clustering_key: Iterable[str]) -> TableColumns:
+    """Return the columns of a table."""
+    types = {column.name: column.type for column in columns}
+    shapes = ((name, kind, shape_of(kind)) for name, kind in types.items())
+    return TableColumns(
+        (types[name] for name in clustering_key),
+        (column.name for column in columns if column.static),
+        ((name, kind) for name, kind, shape in shapes if shape is not None and shape.is_multi_cell),
+    )
 
 
 def partition_state(

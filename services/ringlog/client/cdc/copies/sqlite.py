@@ -32,15 +32,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ringlog.client.cdc.copies.partition import FoldedShape, fits_key, fitting, fold, unfolded
+from ringlog.client.cdc.copies.partition import FoldedShape, fits_key, fitting, unfolded
 from ringlog.client.cdc.copies.state_text import state_of, state_text
 from ringlog.client.cdc.copies.tables import TABLES, UNDECODED, Copies, Copy, listed, quoted
 from ringlog.client.cdc.errors import BadStore
 from ringlog.client.cdc.output import json_value
-from ringlog.client.cdc.rows import POSTIMAGE, PREIMAGE, CdcChange
+from ringlog.client.cdc.rows import CdcChange
 from ringlog.client.cdc.stores import FileLock
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.cql.types import TypeMismatch, deserialize
+from ringlog.kernel.rows.log_rows import POSTIMAGE, PREIMAGE, fold
 from ringlog.kernel.rows.partition import PartitionState, only
 from ringlog.kernel.rows.reading import SeenRow, next_expiry, seen
 from ringlog.kernel.schema.stored import in_stored_names
@@ -137,7 +138,7 @@ class SqliteTables:
             state = self._touched.get((table_key, key))
             if state is None:
                 state = self._stored(table_key, key)
-            self._touched[table_key, key] = fold(state, rows, shape)
+            self._touched[table_key, key] = fold(state, rows, shape.columns)
 
     def save(self, text: str) -> None:
         """Commit all changes since the last ``save``, the removal of expired rows, and the position after them."""
