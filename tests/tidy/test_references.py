@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from ringlog_schemas import catalog
 from ringlog_sim.cli import mutants as sim_mutants
 from ringlog_sim.mutants import MUTANTS
@@ -85,18 +87,21 @@ def test_a_broken_reference_is_found() -> None:
     assert list(missing(words)) == ["ringlog.kernel.nowhere", "tablets.groups.gone"]
 
 
-# The walk in docs/internals/architecture.md names existing functions in their files.
+# The walks in docs/internals name existing functions in their files.
 
 
 STEP = re.compile(r"^\| (\d+) \| `([a-z_/]+\.py)` \| `(\w+)` \|", re.MULTILINE)
 
 
-def test_each_step_of_the_walk_exists_in_its_file() -> None:
-    steps = STEP.findall((ROOT / "docs/internals/architecture.md").read_text(encoding="utf-8"))
-    assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1))
-    assert len(steps) > 20
+@pytest.mark.parametrize(
+    ("page", "folder", "walks"),
+    [("architecture.md", "services/ringlog", (27,)), ("cdc.md", "streaming/ringlog_cdc", (8, 7))],
+)
+def test_each_step_of_a_walk_exists_in_its_file(page: str, folder: str, walks: tuple[int, ...]) -> None:
+    steps = STEP.findall((ROOT / "docs/internals" / page).read_text(encoding="utf-8"))
+    assert [int(number) for number, _, _ in steps] == [number for walk in walks for number in range(1, walk + 1)]
     for _, path, name in steps:
-        tree = ast.parse((ROOT / "services/ringlog" / path).read_text(encoding="utf-8"))
+        tree = ast.parse((ROOT / folder / path).read_text(encoding="utf-8"))
         functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
         assert name in {node.name for node in functions}, f"{path}: {name}"
 

@@ -232,8 +232,10 @@ def operations_of(mutations: Mutations, rows: I64) -> I64:
 
 
 def _valid_keys(mutations: Mutations, rows: I64, tables: NamedTables, table: BulkTable) -> Flags:
-    """Return False for mutations of unknown tables or with an unknown operation, a null or overlong component of a key,
-    a wrong number of components, or a clustering component of the wrong type.
+    """Return True for mutations of known tables and operations with a valid key.
+
+    It has the table's number of components, none of them null or too long, and the clustering components have the types
+    of their columns. Routing checks the types of the partition key.
     """
     key, clustering = mutations.partition_key, mutations.clustering_key
     shapes = tables.shapes(table)

@@ -32,7 +32,7 @@ from ringlog_cdc.definition.routing_table import RoutingTable
 ID = 16
 """Bytes of a stream id, of ``cdc$time`` and of a mutation id."""
 NO_TABLE = TableShape(0, 0, False)
-"""Stands for a table that the schema does not have."""
+"""The shape of a table that the schema does not have."""
 assert VERDICTS[0] == "", "0 is the verdict of accepted timestamps"
 
 

@@ -47,7 +47,7 @@ def cdc_time(topic: str, partition: int, offset: int, mutation_id: str | None, t
         partition: Source partition.
         offset: Source offset.
         mutation_id: Id of the write, a UUID. None: the position identifies it.
-        timestamp: Of the row, microseconds.
+        timestamp: Timestamp of the row, microseconds.
     """
     steps = (timestamp * 10 + UUID_EPOCH_100NS) & _WORD
     # RFC 4122 stores the lowest 32 bits of the time first, then the middle 16, then the highest 12 after the version.

@@ -112,7 +112,7 @@ class Outgoing:
 
 
 NOTHING = (Outgoing(SKIPPED),)
-"""The outcome of a write that is accepted, and of which nothing is logged."""
+"""The outcome of an accepted write without rows."""
 
 
 def use_of(timestamp: int, appended: int, leeway: int) -> int:

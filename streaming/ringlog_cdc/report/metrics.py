@@ -46,6 +46,7 @@ class Metrics:
         self._rows = self._counter("rows")
         self._rejected = self._counter("rejected")
         self._skipped = self._counter("skipped")
+        self._one_by_one = self._counter("one_by_one")
         self._batches = self._counter("batches")
         self._held = self._counter("held_seconds")
         self._rate = self._gauge("rows_per_second")
@@ -97,6 +98,8 @@ class Metrics:
             self._start = max(self._start, int(generation))
         for reason, count in fields["rejected"].items():
             self._rejected.labels(reason).inc(count)
+        for reason, count in fields["one_by_one"].items():
+            self._one_by_one.labels(reason).inc(count)
         self._rate.set(fields["rows_per_second"])
         self._epoch.set(fields["epoch"])
         self._waiting.set(0)

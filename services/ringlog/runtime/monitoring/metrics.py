@@ -283,6 +283,13 @@ _ROWS: Final = (
     Metric("ringlog_cdc_rows", "counter", JOB, "Rows that the job has written, by generation.", ("generation",)),
     Metric("ringlog_cdc_rejected", "counter", JOB, "Mutations in the dead letters, by reason.", ("reason",)),
     Metric("ringlog_cdc_skipped", "counter", JOB, "Mutations without a row, which need none."),
+    Metric(
+        "ringlog_cdc_one_by_one",
+        "counter",
+        JOB,
+        "Mutations that the job has not processed in bulk, by reason. They take longer.",
+        ("reason",),
+    ),
     Metric("ringlog_cdc_batches", "counter", JOB, "Finished batches."),
     Metric("ringlog_cdc_held_seconds", "counter", JOB, "Seconds that batches waited for a write lease."),
     Metric(
