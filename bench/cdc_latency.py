@@ -39,7 +39,7 @@ from ringlog_cdc.driver.job import CdcJob
 from ringlog_cdc.driver.session import open_session
 from ringlog_cdc.settings import JobSettings
 
-SECONDS, RATE, TRIGGER_S = 60.0, 10.0, 1.0
+SECONDS, RATE, TRIGGER_S = 60.0, 10.0, 0.5
 
 
 class Latencies(threading.Thread):

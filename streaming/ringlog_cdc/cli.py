@@ -53,7 +53,7 @@ def run(
     bootstrap: Annotated[str | None, typer.Option(envvar="RINGLOG_BOOTSTRAP_SERVERS", help="Kafka brokers.")] = None,
     writer: Annotated[str, typer.Option(help="Name of the CDC writer in the metadata log.")] = "spark",
     max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Most mutations in a batch.")] = 500_000,
-    trigger_seconds: Annotated[float, typer.Option(min=0.0, help="Shortest time between two batches.")] = 1.0,
+    trigger_seconds: Annotated[float, typer.Option(min=0.0, help="Shortest time between two batches.")] = 0.5,
     row_bytes_max: Annotated[
         int, typer.Option(min=1, max=ROW_BYTES_MAX, help="Larger CDC rows become dead letters.")
     ] = 1_048_576,

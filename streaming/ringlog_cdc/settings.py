@@ -32,7 +32,7 @@ class JobSettings:
     checkpoint: Path
     writer: str = "spark"
     max_offsets_per_trigger: int = 500_000
-    trigger_seconds: float = 1.0
+    trigger_seconds: float = 0.5
     row_bytes_max: int = 1_048_576
     stop_when_idle: bool = False
     direct: bool = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,12 +47,14 @@ class BulkTable:
         partitions: Partition of the CDC topic of each stream.
         places: Id of a table in tablets to the index of its streams in ``streams``, for each generation. Other tables
             use the generation's own index.
+        templates: Cache of ``ringlog_cdc.bulk.template_rows``. It belongs to the table, and is freed with it.
     """
 
     definition: RoutingTable
     streams: StreamTable
     partitions: I32
     places: Mapping[str, I32] = field(default_factory=dict)
+    templates: dict[Any, bool] = field(default_factory=dict)
 
     @property
     def cluster_id(self) -> bytes:

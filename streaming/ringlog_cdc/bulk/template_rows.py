@@ -107,9 +107,18 @@ def _joined(groups: Sequence[LayoutGroup], count: int) -> tuple[I64, list[I64]]:
     return np.flatnonzero(taken), [place[group.numbers] for group in groups]
 
 
-@lru_cache(TEMPLATES)
 def _has_template(layout: ByteLayout, table: BulkTable) -> bool:
     """Return True if mutations of this layout are processed in bulk, and their rows are copies of a template."""
+    known = table.templates
+    if layout not in known:
+        if len(known) >= TEMPLATES:
+            known.clear()
+        known[layout] = _takes_template(layout, table)
+    return known[layout]
+
+
+def _takes_template(layout: ByteLayout, table: BulkTable) -> bool:
+    """Return the result of ``_has_template``, which caches it."""
     shape, mutation = table.shape(layout.name), layout.mutation
     if shape is None or not shape.cdc or shape.delta == "keys" or layout.name in table.definition.images:
         return False
