@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from ringlog.client.cdc.rows import DELETED, TableTypes
 from ringlog.wire.records import CdcRow
 from ringlog_cdc.columnar.mutations import ITEMS_MAX, grouped
+from ringlog_cdc.columnar.pieces import BytePieces
 from ringlog_cdc.columnar.scan import ByteSpan, Cursor
 from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
 from ringlog_cdc_reader.columns import EPOCH, TIMESTAMP_MAX, LogColumns, read_value, reader_of
@@ -126,7 +127,7 @@ def _fast(columns: LogColumns, found: Front) -> tuple[I64, pa.RecordBatch] | Non
     if not len(rows):
         return None
     data = cursor.data
-    undecoded: list[dict[str, bytes]] = [{} for _ in rows]
+    undecoded: list[dict[str, bytes]] = []
     made: dict[str, pa.Array] = {
         "cdc$stream_id": pa.array(_sixteen(data, found.stream[rows])).cast(pa.binary()),
         "cdc$time": _uuids(data, found.time[rows]),
@@ -148,7 +149,8 @@ def _fast(columns: LogColumns, found: Front) -> tuple[I64, pa.RecordBatch] | Non
     for name, flags in deleted.items():
         made[DELETED + name] = pa.array(np.ones(len(rows), dtype=bool), mask=~flags[rows])
     odd = schema.field("cdc$undecoded").type
-    made["cdc$undecoded"] = pa.array([list(some.items()) or None for some in undecoded], odd)
+    if any(undecoded):
+        made["cdc$undecoded"] = pa.array([list(some.items()) or None for some in undecoded], odd)
     arrays = [made[field.name] if field.name in made else pa.nulls(len(rows), field.type) for field in schema]
     return rows, pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -281,7 +283,8 @@ def _check(cursor: Cursor, kind: str, values: Values) -> None:
 def _typed(data: U8, kind: str, values: Values, arrow: pa.DataType, name: str, odd: list[dict[str, bytes]]) -> pa.Array:
     """Return the Arrow array of a column.
 
-    Unreadable values become null and are added to ``odd``, one dict for each row.
+    Unreadable values become null and are added to ``odd``, which then has one dict for each row. It may be empty
+    before.
     """
     if kind in NUMBERS:
         return _numbers(data, kind, values, arrow)
@@ -290,6 +293,7 @@ def _typed(data: U8, kind: str, values: Values, arrow: pa.DataType, name: str, o
     if kind in TEXTS:
         return _bytes(data, values).cast(arrow)
     read = reader_of(kind)
+    odd.extend({} for _ in range(len(values.start) - len(odd)))
     listed = zip(values.start.tolist(), values.length.tolist(), values.has.tolist(), odd, strict=True)
     whole = data.tobytes()
     found = [read_value(read, name, whole[at : at + size] if has else None, some) for at, size, has, some in listed]
@@ -317,10 +321,9 @@ def _bytes(data: U8, values: Values) -> pa.Array:
     lengths = np.where(values.has, values.length, 0)
     offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    # Source index of each output byte: its output index, moved by the distance between the value's two starts.
-    places = np.repeat(values.start - offsets[:-1], lengths) + np.arange(offsets[-1])
-    valid = pa.array(values.has).buffers()[1]
-    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data.take(places))]
+    pieces = BytePieces(len(lengths), data)
+    pieces.spans(ByteSpan(np.where(values.has, values.start, 0), lengths))
+    buffers = [pa.array(values.has).buffers()[1], pa.py_buffer(offsets), pieces.joined().buffers()[2]]
     return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
 
 

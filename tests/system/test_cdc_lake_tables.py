@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from tests.cdc.bench import Bench
 from tests.cdc.lake.test_lake import FIELDS, row
@@ -166,6 +167,11 @@ def test_a_reader_of_one_generation_and_stream_opens_only_its_files(spark: Spark
     assert all(f"cdc$generation={old}" in name for name in of_old.inputFiles())
     assert 3 <= len(of_old.inputFiles()) < len(whole.inputFiles())
     assert len(one.inputFiles()) == 1
+    for name in whole.inputFiles():  # Spark keeps the order of the tasks' rows
+        file = pq.read_table(name.removeprefix("file://"))
+        columns = (file.column(name).to_pylist() for name in ("cdc$stream_token", "cdc$source_offset"))
+        places = [*zip(*columns, strict=True)]
+        assert places == sorted(places)
     assert {bytes(found["cdc$stream_id"]) for found in one.collect()} == {stream(4)}
     assert one.count() == 400 // 50
     # Compaction as in the guide merges small files, and the rows stay the same.

@@ -31,6 +31,9 @@ SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # Partitions of a table's file list. The default of 50 suits tables with millions of files.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Files of this many generations at once. Otherwise Spark sorts the rows of a task by generation, although they are
+    # sorted, and not stably.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
 }
 """Spark settings for Delta."""
 _MISSING = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")

@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,14 +27,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from ringlog.client.cdc.table_versions import TableVersions
 from ringlog.kernel.model.state import ClusterState
 from ringlog_cdc.bulk.arrow import ADDRESSED_TYPE
+from ringlog_cdc.bulk.arrow_batching import ARROW_RECORDS
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.lake.column_names import ColumnNames, columns_for
 from ringlog_cdc.lake.columns import (
-    GENERATION,
     SOURCE_OFFSET,
     SOURCE_PARTITION,
     SOURCE_TOPIC,
-    TOKEN,
     LakeColumns,
     Versions,
     all_versions,
@@ -60,8 +59,8 @@ KEPT = ("table", "generation", "token", "epoch")
 """Columns added for the lake to outgoing records."""
 KEPT_TYPE = f"{ADDRESSED_TYPE}, table string, generation bigint, token bigint, epoch bigint"
 """Spark schema of outgoing records with these columns."""
-ORDER = (GENERATION, TOKEN, "cdc$timestamp", SOURCE_PARTITION, SOURCE_OFFSET, "cdc$batch_seq_no")
-"""Sort order within a file."""
+SORTED_BYTES = 128 * 2**20
+"""Rows of a file are sorted by stream and time in sections of about this size, so that a task needs bounded memory."""
 IDENTITY = {
     "partition": SOURCE_PARTITION,
     "offset": SOURCE_OFFSET,
@@ -202,11 +201,10 @@ class Lake:
         """Add the rows of one table."""
         path, schema = log_path(self.identity.root, table), from_arrow_schema(columns.schema())
         files = -(-count // self._rows_per_file)
-        rows = rows.repartitionByRange(files, "generation", "token") if files > 1 else rows
+        # One file for a small part: many small files make a Delta table slow. Encoded rows are smaller than typed ones.
+        rows = rows.repartitionByRange(files, "generation", "token") if files > 1 else rows.repartition(1)
         typed = rows.select("value", "epoch").mapInArrow(decoder(columns), schema)
-        # One file for a small part: many small files make a Delta table slow.
-        typed = typed if files > 1 else typed.repartition(1)
-        self.delta.append(path, typed.sortWithinPartitions(*ORDER), commit.version, commit.told)
+        self.delta.append(path, typed, commit.version, commit.told)
         self._there[table] = types_of(schema) | (self._there[table] or {})
 
     def others(self) -> list[str]:
@@ -375,11 +373,33 @@ COLUMNS = (
 
 
 def decoder(columns: LakeColumns) -> Callable[[Batches], Batches]:
-    """Return a function from values of one table in the CDC topic, and their epochs, to its columns in the lake."""
+    """Return a function from values of one table in the CDC topic, and their epochs, to its columns in the lake.
+
+    It sorts the rows before they are decoded: as one column of bytes they are cheaper to move than as typed columns.
+    """
 
     def decoded(batches: Batches) -> Batches:
-        for batch in batches:
-            if batch.num_rows:
-                yield from columns.batches(batch.column("value"), batch.column("epoch"))
+        for section in _sections(batches):
+            values, epochs = (column.combine_chunks() for column in section.select(["value", "epoch"]).columns)
+            of = heads_of(values)
+            order = np.lexsort((of.numbers, of.offsets, of.partitions, of.timestamps, of.tokens, of.generations))
+            for start in range(0, len(order), ARROW_RECORDS):
+                chosen = pa.array(order[start : start + ARROW_RECORDS])
+                yield from columns.batches(values.take(chosen), epochs.take(chosen))
 
     return decoded
+
+
+def _sections(batches: Batches) -> Iterator[pa.Table]:
+    """Collect batches to tables of about ``SORTED_BYTES``, without empty ones."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            size += batch.nbytes
+        if size >= SORTED_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -25,7 +26,7 @@ from ringlog_cdc.lake.identity import (
     is_filled,
     mark_filled,
 )
-from ringlog_cdc.lake.sink import KEPT, with_heads
+from ringlog_cdc.lake.sink import KEPT, decoder, with_heads
 from tests.refusals import raises_code
 
 CLUSTER = str(uuid.UUID(int=1))
@@ -248,6 +249,40 @@ def test_rows_have_sort_columns_and_letters_have_none() -> None:
     assert only.column("token").null_count == 4
     (some,) = with_heads(lambda batches: batches, "rows", lambda table: table == "a.people")([batch])
     assert some.column("table").to_pylist() == [None, None, "a.people", None]
+
+
+@pytest.mark.parametrize("sections", [1, 4])
+def test_rows_of_a_file_are_sorted_in_sections(sections: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = Random(sections)
+    rows = [
+        row(
+            stream_id=chance.randrange(-3, 3).to_bytes(8, "big", signed=True) + bytes(8),
+            generation=chance.choice((1_000, 2_000)),
+            timestamp=chance.randrange(5),
+            source_partition=chance.randrange(2),
+            source_offset=number,
+        )
+        for number in range(80)
+    ]
+    values = pa.array([encode_cdc_row(one) for one in rows], pa.binary())
+    batches = [
+        pa.record_batch({"value": values.slice(at, 10), "epoch": pa.array([1] * 10, pa.int64())})
+        for at in range(0, 80, 10)
+    ]
+    # Two batches are a section, or all.
+    limit = 2**30 if sections == 1 else batches[0].nbytes * 3 // 2
+    monkeypatch.setattr("ringlog_cdc.lake.sink.SORTED_BYTES", limit)
+    monkeypatch.setattr("ringlog_cdc.lake.sink.ARROW_RECORDS", 7)
+    empty = batches[0].slice(0, 0)
+    columns = LakeColumns(((table_of("shop.people", FIELDS), frozenset()),), {1: 0})
+    found = [line for made in decoder(columns)(iter([empty, *batches, empty])) for line in made.to_pylist()]
+    order = "cdc$generation", "cdc$stream_token", "cdc$timestamp", "cdc$source_partition", "cdc$source_offset"
+    places = [tuple(line[name] for name in order) for line in found]
+    size = 80 // sections
+    for at in range(0, 80, size):
+        assert places[at : at + size] == sorted(places[at : at + size])
+        assert sorted(line["cdc$source_offset"] for line in found[at : at + size]) == list(range(at, at + size))
+    assert (places == sorted(places)) == (sections == 1)
 
 
 def test_a_missing_table_is_lost_unless_its_name_is_reused(tmp_path: Path) -> None:
