@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 UV ?= uv
-SPARK ?= 4.2
+SPARK ?= 4.0
 
 .PHONY: help setup demo quick archives test others spark soak fuzz explore faults lint docs site lock wheels clean
 
@@ -42,7 +42,7 @@ others: setup ## Run the quick tests on each other fitting Python that is instal
 	      && "$$venv/bin/pytest" --numprocesses 2 -q -p no:cacheprovider --assert plain --showlocals $(QUICK) </dev/null || exit; \
 	  done
 
-spark: setup ## Run the CDC tests on the Spark release SPARK (default 4.2), in a folder of its own
+spark: setup ## Run the CDC tests on the Spark release SPARK (default 4.0), in a folder of its own
 	@PYTHONPATH=services .venv/bin/python -m ringlog.stack.bootstrap --venv .venv-spark-$(SPARK) --spark $(SPARK)
 	@.venv-spark-$(SPARK)/bin/pytest --numprocesses 2 --no-loadscope-reorder -m "not soak" tests/cdc \
 	  tests/client/cdc $(wildcard tests/system/test_cdc_*.py) tests/system/test_readers.py $(TEST_FLAGS)

@@ -35,7 +35,7 @@ BUDGETS = {
     "ringlog/stack": 1_690,
     "ringlog/wire": 1_800,
     "ringlog_audit": 2_470,
-    "ringlog_cdc": 7_920,
+    "ringlog_cdc": 7_940,
     "ringlog_cdc_reader": 1_050,
     "ringlog_debezium": 560,
     "ringlog_demo": 970,

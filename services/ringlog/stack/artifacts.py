@@ -20,7 +20,7 @@ from pathlib import Path
 from ringlog.stack.errors import StackError
 
 LIST = Path(__file__).with_name("artifacts.sha256")
-SPARK_RELEASES = ("4.0", "4.2")
+SPARK_RELEASES = ("4.2", "4.0")
 """The Spark releases that the CDC job runs on. The first one is the default of set-up."""
 _LINE = re.compile(r"([0-9a-f]{64})  ([a-z]+(?:-[0-9.]+)?)  ([\w.-]+):([\w.-]+):([\w.-]+)")
 
@@ -66,7 +66,7 @@ def sets(spark: str) -> tuple[str, ...]:
 
 
 def installed_spark() -> str:
-    """Return the release of the installed PySpark, such as 4.0. Raises StackError ``spark_unsupported``."""
+    """Return the release of the installed PySpark, such as 4.2. Raises StackError ``spark_unsupported``."""
     try:
         found = version("pyspark")
     except PackageNotFoundError:
