@@ -181,7 +181,8 @@ class CdcStreamReader(DataSourceStreamReader):
             self._initial = self._driver().first().to_json()
         return {"place": self._initial}
 
-    def latestOffset(self) -> dict[str, Any]:
+    # Spark 4.0 calls this method without arguments. Later releases look at its parameters first.
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         """Read on, and return the offset at the current end.
 
         The offset has the position (``place``), the positions of the generations left on the way (``left``), and for

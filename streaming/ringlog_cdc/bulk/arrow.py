@@ -13,7 +13,7 @@ Spark pickles both functions by the name of their module, so a worker imports th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,7 +56,7 @@ ADDRESSED_TYPE = "topic string, partition int, key binary, value binary"
 NEVER = 2**63 - 1
 """Offset that means "no write is held"."""
 
-Batches = Iterable[pa.RecordBatch]
+Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)

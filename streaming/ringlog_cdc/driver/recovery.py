@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.topics.frames import TopicReader, at_or_after, chunks
 from ringlog_cdc.topics.source import Offsets
 
-Batches = Iterable[pa.RecordBatch]
+Batches = Iterator[pa.RecordBatch]
 Positions = Mapping[int, int]
 
 FOLDER, FILE = "recovery", "recovery.json"

@@ -45,7 +45,7 @@ from ringlog_cdc.lake.heads import heads_of
 from ringlog_cdc.lake.identity import Identity, Made, author_prefix
 from ringlog_cdc.plan.plan import PlanEntry
 
-Batches = Iterable[pa.RecordBatch]
+Batches = Iterator[pa.RecordBatch]
 Positions = Mapping[int, int]
 
 ROWS_PER_FILE = 200_000
