@@ -6,6 +6,9 @@ means that the job must stop: its checkpoint or its right to write is in doubt, 
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 
 class CdcError(Exception):
     """The job stopped.
@@ -85,6 +88,19 @@ def source_in_use(why: str) -> CdcError:
         (
             "start the job under the name of that writer, with its checkpoint. If the checkpoint is lost: "
             "ringlog cdc fence"
+        ),
+    )
+
+
+def other_version(path: Path | str, found: object, known: int) -> CdcError:
+    """Return the error for a file of a checkpoint with another version, or without one (None)."""
+    has = "no version" if found is None else f"version {json.dumps(found)[:20]}"
+    return CdcError(
+        "checkpoint_version",
+        f"{path} has {has}, and this release reads version {known}",
+        (
+            "start the job with the release that wrote the checkpoint. If there is none, pass an empty folder as "
+            "--checkpoint: the job then prints how to replace a lost checkpoint"
         ),
     )
 

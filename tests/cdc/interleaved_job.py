@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from ringlog_cdc.protocol.batch import (
     WriteRows,
 )
 from ringlog_cdc.protocol.effects import AppendPlan, Locked, OfChain
+from ringlog_cdc.stored_files import decode_file
 from ringlog_sim.actors.cdc.driver import facts
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ class Chain(StoredChain[None, str]):
         return context_name(data)
 
     def context(self, name: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = json.loads(self._contexts[name])
-        return found
+        return decode_file("context", self._contexts[name], name, dict)
 
 
 class Ended(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -28,6 +29,7 @@ from ringlog_cdc.plan.plan import (
     route_entry,
     used_by,
 )
+from ringlog_cdc.stored_files import encode_file
 from tests.cdc.held import is_held, used_time
 
 
@@ -103,10 +105,30 @@ def test_a_contradiction_in_the_chain_is_detected(change: dict[str, object], fau
         check_link(closing, replace(second, **change))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"format":2}', b"\xff", b'{"format":1,"sequence":0}'])
-def test_invalid_entries_are_named(data: bytes) -> None:
+def content_of(entry: PlanEntry) -> dict[str, object]:
+    return json.loads(encode(entry))["content"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sequence": True},
+        {"sequence": 0.0},
+        {"context": None},
+        {"closed": "ab"},
+        {"closed": [1]},
+        {"positions": {}},
+        {"ranges": [[0, 0]]},
+        {"ranges": [[0, 0, "3"]]},
+        {"more": 1},
+    ],
+)
+def test_content_that_is_not_an_entry_is_refused(change: dict[str, object]) -> None:
+    first = part_after(GENESIS, OffsetRange(0, 0, 3))
+    with pytest.raises(ChainBroken, match=r"7\.json is unreadable"):
+        decode(encode_file("plan", content_of(first) | change), "7.json")
     with pytest.raises(ChainBroken):
-        decode(data)
+        decode(encode_file("plan", {}))
 
 
 # ------------------------------------------------------------------------------------------------ held writes

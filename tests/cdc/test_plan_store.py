@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from ringlog_cdc.errors import CdcError, ChainBroken
+from ringlog_cdc.plan.chain import canonical
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry, close_entry, route_entry
-from ringlog_cdc.plan.store import PlanStore, claim_checkpoint, create_if_absent, give_up_claim
+from ringlog_cdc.plan.store import PlanStore, claim_checkpoint, give_up_claim
+from ringlog_cdc.stored_files import create_if_absent
 from tests.refusals import raises_code
 from tests.waiting import at_once
 
@@ -80,7 +82,7 @@ def test_a_missing_entry_breaks_the_chain(tmp_path: Path) -> None:
 
 def test_a_changed_context_is_detected(tmp_path: Path) -> None:
     name = PlanStore(tmp_path).put_context({"b": 1, "a": [2]})
-    (tmp_path / "plans" / "contexts" / f"{name}.json").write_text("{}")
+    (tmp_path / "plans" / "contexts" / f"{name}.json").write_bytes(canonical({"b": 1, "a": [3]}))
     with pytest.raises(ChainBroken, match="changed"):
         PlanStore(tmp_path).context(name)
 

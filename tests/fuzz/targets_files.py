@@ -64,12 +64,13 @@ from ringlog.wire.records import Cell as RowCell
 from ringlog.wire.records import Mutation, encode_mutation
 from ringlog_audit.sources.delta_log import decode_actions, decode_last
 from ringlog_audit.sources.topics import AuditError
-from ringlog_cdc.driver.recovery import decode_index
-from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.driver.recovery import bounds_of
+from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.lake.delta import decode_told
-from ringlog_cdc.lake.identity import decode_identity
+from ringlog_cdc.lake.identity import identity_of
 from ringlog_cdc.plan.source_partitioning import decode_offsets
-from ringlog_cdc.plan.store import decode_claim
+from ringlog_cdc.plan.store import claim_of
+from ringlog_cdc.stored_files import decode_file, encode_file
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
 from tests.fuzz.world import START, story
@@ -157,7 +158,22 @@ _SETTINGS = {"kafka_cluster_id": "x", "broker_port": 1, "controller_port": 2, "p
 _CHILD = {"pid": 5, "started": 6, "exit_code": None}
 _STATE = {"supervisor_pid": 4, "request": 1, "problem": "", "broker": _CHILD, "redis": None}
 _OFFSETS = b'v1\n{"batchWatermarkMs":0}\n{"m":{"0":5,"1":7}}'
-_CLAIM = {"cdc_partitions": 4, "cluster_id": "c", "writer": "w"}
+_CHECKPOINT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "claim": ({"cdc_partitions": 4, "cluster_id": "c", "writer": "w"}, claim_of),
+    "lake": ({"cluster_id": "c", "writer": "w", "checkpoint": "1f", "root": "/lake", "tables": ""}, identity_of),
+    "recovery": ({"bounds": {"0": 17, "3": 1}, "settled": {"0": 5}, "lasts": [[0, 1, 16], [3, -1, 0]]}, bounds_of),
+    "context": ({"tables": {}}, dict),
+    "image_starts": ({"0": 5}, dict),
+}
+"""Kind of a file of a checkpoint to an example, and the function that converts its content. Plans: ``plan``."""
+
+
+def checkpoint_file(data: bytes) -> None:
+    """Read a file of the checkpoint as the kind that it names, and encode its content to the same bytes."""
+    named = [kind for kind in _CHECKPOINT if f'"file":"{kind}"'.encode() in data]
+    kind = named[0] if named else "claim"
+    content = decode_file(kind, data, kind, lambda content: (_CHECKPOINT[kind][1](content), content)[1])
+    assert encode_file(kind, content) == data
 
 
 def _json(*values: object) -> Callable[[], tuple[bytes, ...]]:
@@ -431,13 +447,12 @@ TARGETS = (
     Target("streamed_cells", (), cells, (StreamBroken, WireError), _cells),
     Target("journals", (), journal, (JournalDamaged,), _journals),
     Target("data_messages", ("wire.data.unpack",), message, (WireError,), _messages),
-    Target("claims", ("ringlog_cdc.plan.store.decode_claim",), decode_claim, (ChainBroken,), _json(_CLAIM), of_json),
     Target(
-        "lake_identities",
-        ("ringlog_cdc.lake.identity.decode_identity",),
-        decode_identity,
-        (ChainBroken,),
-        _json({"cluster_id": "c", "writer": "w", "checkpoint": "1f", "root": "/lake"}),
+        "checkpoint_files",
+        ("ringlog_cdc.stored_files.decode_file",),
+        checkpoint_file,
+        (CdcError,),
+        lambda: tuple(encode_file(kind, content) for kind, (content, _) in _CHECKPOINT.items()),
         of_json,
     ),
     Target(
@@ -462,14 +477,6 @@ TARGETS = (
         decode_last,
         (AuditError,),
         _json({"version": 10, "parts": 2}),
-        of_json,
-    ),
-    Target(
-        "recovery_bounds",
-        ("ringlog_cdc.driver.recovery.decode_index",),
-        decode_index,
-        (ChainBroken,),
-        _json({"bounds": {"0": 17, "3": 1}, "settled": {"0": 5}, "lasts": [[0, 1, 16], [3, -1, 0]]}),
         of_json,
     ),
     Target(

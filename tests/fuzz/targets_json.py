@@ -20,7 +20,7 @@ from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.avro.codec import learn
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.errors import WireError
-from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.plan.plan import GENESIS, OffsetRange, check_link, close_entry, decode, encode, route_entry
 from ringlog_schemas import current
 from tests.fuzz.mutate import of_json
@@ -179,7 +179,7 @@ TARGETS = (
     Target("consumer_places", ("client.cdc.reader.CdcReader._resumed",), resumed, (BadProgress,), _kept, of_json),
     Target("author_json", ("operator.intents.json_commands.from_json",), author, (NotJson,), _commands, of_json),
     Target("rehearsed_lines", ("operator.rehearsal.rehearsal._parsed",), lines, (), _lines, of_json),
-    Target("plans", ("ringlog_cdc.plan.plan.decode",), plan, (ChainBroken,), _plans, of_json),
+    Target("plans", ("ringlog_cdc.plan.plan.decode",), plan, (CdcError,), _plans, of_json),
     Target("schemas", ("wire.avro.codec.learn",), schema, (WireError,), _schemas, of_json),
     Target("script_lines", (), script_line, (BadScriptLine,), lambda: (b"00ff", b"5 2 12", bytes(16).hex().encode())),
 )

@@ -81,6 +81,7 @@ JOB_CODES: Final = {
     "checkpoint_in_use": "Another driver uses the checkpoint.",
     "checkpoint_lost": "The writer has worked before, but this checkpoint is empty.",
     "checkpoint_of_another": "The checkpoint belongs to another cluster or writer.",
+    "checkpoint_version": "A file of the checkpoint has another version than this release reads.",
     "connect_unsupported": "The job does not support Spark Connect.",
     "connector_missing": "Spark lacks the Kafka connector.",
     "images_elsewhere": "The folder of row images is not on this machine.",

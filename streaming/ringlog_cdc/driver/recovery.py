@@ -24,7 +24,6 @@ The index is a folder of Parquet files in the checkpoint. Only the identities of
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,10 +57,10 @@ from ringlog_cdc.plan.recovered_rows import (
     known_of,
     may_have_written,
 )
-from ringlog_cdc.plan.store import create_if_absent
 from ringlog_cdc.protocol.batch import BeginLookUp, EndLookUp, NoteTopic
 from ringlog_cdc.report.progress import BatchProgress
 from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.stored_files import create_if_absent, encode_file, read_file, typed
 from ringlog_cdc.topics.frames import TopicReader, at_or_after, chunks
 from ringlog_cdc.topics.source import Offsets
 
@@ -99,7 +98,7 @@ class Index:
         self._folder = checkpoint / FOLDER
         self._file = checkpoint / FILE
         self.is_made = self._file.exists()
-        noted = decode_index(self._file.read_bytes()) if self.is_made else IndexBounds({}, {}, {})
+        noted = read_file("recovery", self._file, bounds_of) if self.is_made else IndexBounds({}, {}, {})
         self.bounds, self.settled, self.lasts = noted.bounds, noted.settled, noted.lasts
         self._kept: tuple[int, KnownRows] | None = None
 
@@ -143,7 +142,8 @@ class Index:
 
     def finish(self) -> None:
         """Complete the index."""
-        create_if_absent(self._file, encode_index(IndexBounds(self.bounds, self.settled, self.lasts)))
+        found = IndexBounds(self.bounds, self.settled, self.lasts)
+        create_if_absent(self._file, encode_file("recovery", _fields(found)))
         self.is_made = True
 
     def concerns(self, ranges: Sequence[OffsetRange]) -> bool:
@@ -388,29 +388,23 @@ class IndexBounds:
     lasts: dict[tuple[int, int], int]
 
 
-def encode_index(found: IndexBounds) -> bytes:
-    """Encode the summary as JSON."""
+def bounds_of(content: Any) -> IndexBounds:
+    """Return the summary in the content of a file. Raises TypeError, ValueError, KeyError or AttributeError."""
+    bounds, settled = (
+        {int(key): typed(value, int) for key, value in content[name].items()} for name in ("bounds", "settled")
+    )
+    lines = [tuple(typed(number, int) for number in line) for line in content["lasts"]]
+    lasts = {(partition, place): offset for partition, place, offset in lines}
+    found = IndexBounds(bounds, settled, lasts)
+    if _fields(found) != content:
+        raise ValueError("a field has another form")
+    return found
+
+
+def _fields(found: IndexBounds) -> dict[str, Any]:
+    """Return the content of a file."""
     lasts = [[*name, offset] for name, offset in sorted(found.lasts.items())]
-    named = {"bounds": _named(found.bounds), "settled": _named(found.settled), "lasts": lasts}
-    return json.dumps(named, sort_keys=True).encode() + b"\n"
-
-
-def decode_index(data: bytes) -> IndexBounds:
-    """Decode the bytes of ``encode_index``.
-
-    Raises:
-        ChainBroken: The bytes are not a summary.
-    """
-    try:
-        found = json.loads(data)
-        bounds, settled = ({int(key): value for key, value in found[name].items()} for name in ("bounds", "settled"))
-        lasts = {(partition, place): offset for partition, place, offset in found["lasts"]}
-        numbers = [*bounds.values(), *settled.values(), *(number for line in found["lasts"] for number in line)]
-        if not all(type(number) is int for number in numbers):
-            raise ValueError("a bound is not an integer")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ChainBroken(f"{FILE} of the checkpoint is unreadable: {error}") from error
-    return IndexBounds(bounds, settled, lasts)
+    return {"bounds": _named(found.bounds), "settled": _named(found.settled), "lasts": lasts}
 
 
 def _named(bounds: Mapping[int, int]) -> dict[str, int]:

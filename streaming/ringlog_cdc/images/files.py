@@ -7,12 +7,15 @@ Invariant: the mark and an emptied folder appear atomically. A crash leaves the 
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from ringlog.files import replace_durably
+from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.images.store import ImageStore
+from ringlog_cdc.stored_files import encode_file, read_file
 
 FOLDER, BEGUN = "images", "begun.json"
 
@@ -27,13 +30,22 @@ class ImageFiles:
         return str(self.folder)
 
     def begun(self) -> bytes:
-        """Return the content stored by ``mark``. Raises FileNotFoundError."""
-        return (self.folder / BEGUN).read_bytes()
+        """Return the JSON stored by ``mark``.
+
+        Raises:
+            FileNotFoundError: There is none.
+            ValueError: The file is unreadable.
+            CdcError: ``checkpoint_version``.
+        """
+        try:
+            return read_file("image_starts", self.folder / BEGUN, json.dumps).encode()
+        except ChainBroken as error:
+            raise ValueError(error.message) from error
 
     def mark(self, text: str) -> None:
-        """Store durably where images begin."""
+        """Store durably where images begin: a JSON value."""
         path = self.folder / BEGUN
-        replace_durably(path, text.encode(), path.with_suffix(".draft"))
+        replace_durably(path, encode_file("image_starts", json.loads(text)), path.with_suffix(".draft"))
 
     def begin(self) -> None:
         """Create the folder, empty."""

@@ -32,6 +32,7 @@ from typing import Any
 from ringlog_cdc.definition.image_states import is_common
 from ringlog_cdc.definition.image_tables import ImageTable
 from ringlog_cdc.errors import CdcError
+from ringlog_cdc.stored_files import VERSIONS, check_version
 
 MARSHAL = 2
 """Version of ``marshal`` without references. Later versions of Python can read it."""
@@ -56,6 +57,7 @@ the sweep outpaces growth.
 """
 
 SCHEMA = (
+    f"PRAGMA user_version = {VERSIONS['images']}",
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE states (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE parts (start INTEGER PRIMARY KEY, about TEXT NOT NULL) WITHOUT ROWID",
@@ -92,7 +94,7 @@ class ImageStore:
 
         Raises:
             ImagesLost: The file is not a database.
-            CdcError: ``images_elsewhere``: the folder is not on this machine.
+            CdcError: ``images_elsewhere``: the folder is not on this machine. ``checkpoint_version``.
         """
         self.partition = partition
         self._open(folder)
@@ -115,13 +117,20 @@ class ImageStore:
                 "put the checkpoint in a folder that all executors see under the same path",
             ) from error
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._base = sqlite3.connect(folder / f"{self.partition}.db", isolation_level=None)
+        path = folder / f"{self.partition}.db"
+        self._base = sqlite3.connect(path, isolation_level=None)
         try:
             # The lock excludes other processes. In exclusive mode SQLite needs no shared memory, which files on remote
             # hosts could not provide.
             settings = "locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL", CACHE
             for pragma in (*settings, ALL_INTO_THE_FILE):
                 self._base.execute(f"PRAGMA {pragma}")
+            if self._is_there():
+                (version,) = self._base.execute("PRAGMA user_version").fetchone()
+                check_version("images", version or None, path)
+        except CdcError:
+            self.close()
+            raise
         except sqlite3.DatabaseError as error:
             self.close()
             raise ImagesLost(self.partition, f"the file of row states is not readable: {error}") from error

@@ -8,17 +8,17 @@ skipped by mistake.
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from ringlog.files import replace_durably
-from ringlog_cdc.errors import CdcError, ChainBroken
-from ringlog_cdc.plan.store import create_if_absent
+from ringlog_cdc.errors import CdcError
+from ringlog_cdc.stored_files import create_if_absent, encode_file, read_file, typed
 
 FILE, FILLED, MADE = "lake.json", "lake.filled", "lake.tables"
 """Files of the checkpoint: its identity, the mark of a filled lake, and the folder of its tables."""
@@ -70,8 +70,8 @@ def identify(
         if root is None:
             return None
         made = Identity(cluster_id, writer, uuid.uuid4().hex, root, tables)
-        create_if_absent(path, json.dumps(asdict(made), sort_keys=True).encode() + b"\n")
-    found = decode_identity(path.read_bytes())
+        create_if_absent(path, encode_file("lake", asdict(made)))
+    found = read_file("lake", path, identity_of)
     if root is None:
         raise CdcError(
             "lake_left_out",
@@ -99,19 +99,11 @@ def identify(
     return found
 
 
-def decode_identity(data: bytes) -> Identity:
-    """Decode a stored identity.
-
-    Raises:
-        ChainBroken: The bytes are not an identity.
-    """
-    try:
-        fields = json.loads(data)
-        found = Identity(**fields)
-        if not all(type(value) is str for value in asdict(found).values()):
-            raise TypeError("a field is not a string")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ChainBroken(f"{FILE} of the checkpoint is unreadable: {error}") from error
+def identity_of(content: Any) -> Identity:
+    """Return the identity in the content of a file. Raises TypeError or ValueError."""
+    found = Identity(**{name: typed(value, str) for name, value in content.items()})
+    if asdict(found) != content:
+        raise ValueError("a field is missing")
     return found
 
 
@@ -122,13 +114,13 @@ def is_filled(checkpoint: Path) -> bool:
 
 def mark_filled(checkpoint: Path, identity: Identity) -> None:
     """Mark the lake as filled."""
-    create_if_absent(checkpoint / FILLED, identity.checkpoint.encode() + b"\n")
+    create_if_absent(checkpoint / FILLED, encode_file("lake_filled", identity.checkpoint))
 
 
 def forget_filled(checkpoint: Path, identity: Identity) -> None:
     """Remove the mark of another identity."""
     path = checkpoint / FILLED
-    if path.exists() and path.read_text(encoding="utf-8").strip() != identity.checkpoint:
+    if path.exists() and read_file("lake_filled", path, _text) != identity.checkpoint:
         os.unlink(path)
 
 
@@ -152,8 +144,9 @@ class Made:
         mark = self._mark(table)
         if self._noted.get(table) == table_id:
             return
-        if not create_if_absent(mark, table_id.encode()) and table_id and _held(mark) != table_id:
-            replace_durably(mark, table_id.encode(), mark.with_name(f".{mark.name}"))
+        data = encode_file("lake_table", table_id)
+        if not create_if_absent(mark, data) and table_id and _held(mark) != table_id:
+            replace_durably(mark, data, mark.with_name(f".{mark.name}"))
         self._noted[table] = table_id
 
     def check(self, table: str, table_id: str) -> None:
@@ -173,6 +166,10 @@ class Made:
 def _held(mark: Path) -> str | None:
     """Return the id in a mark, or None without a mark."""
     try:
-        return mark.read_text(encoding="utf-8", errors="replace")
+        return read_file("lake_table", mark, _text)
     except FileNotFoundError:
         return None
+
+
+def _text(content: Any) -> str:
+    return typed(content, str)

@@ -10,12 +10,12 @@ at once. The source is durable as far as settled parts cover it without a gap.
 from __future__ import annotations
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any, Generic, TypeVar
 
 from ringlog_cdc.plan.plan import GENESIS, PlanEntry
+from ringlog_cdc.stored_files import encode_file
 
 Done = TypeVar("Done")
 Named = TypeVar("Named")
@@ -121,8 +121,8 @@ class StoredChain(PlanChain, ABC, Generic[Done, Named]):
 
 
 def canonical(context: Mapping[str, Any]) -> bytes:
-    """Encode a context as canonical JSON."""
-    return json.dumps(dict(context), sort_keys=True, separators=(",", ":")).encode()
+    """Encode a context as the file that stores it."""
+    return encode_file("context", dict(context))
 
 
 def context_name(data: bytes) -> str:

@@ -25,18 +25,17 @@ Durations influence sizes only: the outcome of a write follows from its plan.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import Any
 
 from ringlog_cdc.errors import ChainBroken
+from ringlog_cdc.stored_files import decode_file, encode_file, typed
 
 Positions = tuple[tuple[int, int], ...]
 """(source partition, first offset that is not planned), by ascending partition."""
-
-FORMAT = 1
-"""Version of the stored format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,35 +91,39 @@ GENESIS = PlanEntry(-1, "close", -1, 0, True, (), 0, "", 0, 0, (), 0, (), "", ""
 
 
 def encode(entry: PlanEntry) -> bytes:
-    """Encode an entry as canonical JSON, the bytes that are stored and hashed."""
-    fields = {name: getattr(entry, name) for name in PlanEntry.__dataclass_fields__}
-    fields["ranges"] = [[item.partition, item.start, item.end] for item in entry.ranges]
-    fields["format"] = FORMAT
-    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    """Encode an entry. These bytes are stored and hashed."""
+    return encode_file("plan", _fields(entry))
 
 
-def decode(data: bytes) -> PlanEntry:
+def decode(data: bytes, path: Path | str = "a stored plan") -> PlanEntry:
     """Decode the bytes of ``encode``.
 
     Raises:
+        CdcError: ``checkpoint_version``.
         ChainBroken: The bytes are not exactly the encoding of an entry.
     """
-    try:
-        fields = json.loads(data)
-        if not isinstance(fields, dict) or fields.pop("format") != FORMAT:
-            raise ChainBroken("a stored plan has a format that this release does not support")
-        fields["ranges"] = tuple(OffsetRange(*map(_whole, item)) for item in fields["ranges"])
-        fields["closed"] = tuple(fields["closed"])
-        fields["positions"] = tuple((_whole(partition), _whole(offset)) for partition, offset in fields["positions"])
-        entry = PlanEntry(**fields)
-        if not all(type(getattr(entry, name)) is kind for name, kind in _PLAIN.items()):
-            raise TypeError("a field has another type")
-        if not all(isinstance(name, str) for name in entry.closed):
-            raise TypeError("an id is not a string")
-        if encode(entry) != data:
-            raise ValueError("the encoding is not canonical")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ChainBroken(f"a stored plan is unreadable: {error}") from error
+    return decode_file("plan", data, path, _entry)
+
+
+def _fields(entry: PlanEntry) -> dict[str, Any]:
+    """Return the content of a file."""
+    return {name: getattr(entry, name) for name in PlanEntry.__dataclass_fields__} | {
+        "ranges": [[item.partition, item.start, item.end] for item in entry.ranges],
+        "closed": list(entry.closed),
+        "positions": [list(position) for position in entry.positions],
+    }
+
+
+def _entry(content: Any) -> PlanEntry:
+    """Return the entry of a file. Raises TypeError, ValueError or KeyError."""
+    ranges = tuple(OffsetRange(*(typed(number, int) for number in item)) for item in content["ranges"])
+    positions = tuple((typed(partition, int), typed(offset, int)) for partition, offset in content["positions"])
+    closed = tuple(typed(name, str) for name in content["closed"])
+    entry = PlanEntry(**content | {"ranges": ranges, "closed": closed, "positions": positions})
+    for name, kind in _PLAIN.items():
+        typed(getattr(entry, name), kind)
+    if _fields(entry) != content:
+        raise ValueError("a list has another form")
     return entry
 
 
@@ -130,13 +133,6 @@ _PLAIN = {
     if str(field.type) in ("int", "str", "bool")
 }
 """Field name to its type, for fields that JSON represents directly."""
-
-
-def _whole(value: object) -> int:
-    """Return the value if it is an int, not a bool. Raises TypeError."""
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not an integer")
-    return value
 
 
 def digest(entry: PlanEntry) -> str:

@@ -5,8 +5,7 @@
 
 Invariants:
 
-* A file appears completely or not at all. It is written under another name, synced, and linked to its final name, which
-  fails if that exists. Then the folder is synced.
+* A file appears completely or not at all (``ringlog_cdc.stored_files``).
 * An append that raises anything but ChainMoved may have succeeded. The caller must not continue with another plan.
   After a restart the chain shows the outcome.
 * The last ``kept`` entries stay on disk. Older ones are not needed, since the fields of an entry are cumulative.
@@ -16,8 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,29 +23,12 @@ from ringlog.files import sync_folder
 from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved, checkpoint_lost
 from ringlog_cdc.plan.chain import StoredChain, canonical, context_name
 from ringlog_cdc.plan.plan import GENESIS, PlanEntry, check_link, decode, encode
+from ringlog_cdc.stored_files import create_if_absent, decode_file, encode_file, read_file, typed
 
 KEPT_ENTRIES = 2_000
 """Entries that stay on disk."""
 CLAIM = "claim.json"
 """File that ties a checkpoint to its cluster and writer."""
-
-
-def create_if_absent(path: Path, data: bytes) -> bool:
-    """Create a file durably and atomically. Return False, without a change, if it exists."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    draft = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink()
-    sync_folder(path.parent)
-    return True
 
 
 class PlanStore(StoredChain[None, str]):
@@ -72,7 +52,7 @@ class PlanStore(StoredChain[None, str]):
         entries: dict[int, PlanEntry] = {}
         before: PlanEntry | None = None
         for path in self._kept_files():
-            entry = decode(path.read_bytes())
+            entry = decode(path.read_bytes(), path)
             if path.stem != _name(entry.sequence):
                 raise ChainBroken(f"{path.name} contains plan {entry.sequence}")
             if before is not None:
@@ -129,18 +109,20 @@ class PlanStore(StoredChain[None, str]):
     def context(self, name: str) -> dict[str, Any]:
         """Return the context stored under ``name``.
 
-        Raises ChainBroken if it is missing or does not match its digest.
+        Raises CdcError ``checkpoint_version``, and ChainBroken if it is missing or does not match its digest.
         """
         if name in self._known:
             return self._known[name]
+        path = self._contexts / f"{name}.json"
         try:
-            data = (self._contexts / f"{name}.json").read_bytes()
+            data = path.read_bytes()
         except FileNotFoundError as error:
             raise ChainBroken(f"context {name} is missing") from error
+        context = decode_file("context", data, path, dict)
         if context_name(data) != name:
             raise ChainBroken(f"context {name} was changed")
-        self._known[name] = json.loads(data)
-        return self._known[name]
+        self._known[name] = context
+        return context
 
 
 def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partitions: int, registered: bool) -> bool:
@@ -169,8 +151,8 @@ def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partiti
     if not path.exists():
         if registered:
             raise checkpoint_lost(writer)
-        is_new = create_if_absent(path, json.dumps(claim, sort_keys=True).encode() + b"\n")
-    stored = decode_claim(path.read_bytes())
+        is_new = create_if_absent(path, encode_file("claim", claim))
+    stored = read_file("claim", path, claim_of)
     check_claim(stored, cluster_id, writer)
     if stored["cdc_partitions"] != cdc_partitions:
         raise CdcError(
@@ -185,9 +167,9 @@ def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partiti
 
 
 def stored_claim(checkpoint: Path) -> dict[str, Any] | None:
-    """Return the claim of a checkpoint, or None for a new one. Raises ChainBroken."""
+    """Return the claim of a checkpoint, or None for a new one. Raises the errors of ``decode_file``."""
     path = checkpoint / CLAIM
-    return decode_claim(path.read_bytes()) if path.exists() else None
+    return read_file("claim", path, claim_of) if path.exists() else None
 
 
 def check_claim(claim: Mapping[str, Any], cluster_id: str, writer: str) -> None:
@@ -200,19 +182,11 @@ def check_claim(claim: Mapping[str, Any], cluster_id: str, writer: str) -> None:
         )
 
 
-def decode_claim(data: bytes) -> dict[str, Any]:
-    """Return ``cluster_id``, ``writer`` and ``cdc_partitions`` of a stored claim.
-
-    Raises:
-        ChainBroken: The bytes are not a claim.
-    """
-    try:
-        found = json.loads(data)
-        if sorted(found) != ["cdc_partitions", "cluster_id", "writer"]:
-            raise ValueError("it has other fields")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ChainBroken(f"{CLAIM} of the checkpoint is unreadable: {error}") from error
-    return dict(found)
+def claim_of(content: Any) -> dict[str, Any]:
+    """Return the content of a claim. Raises TypeError or ValueError."""
+    if content.keys() != (kinds := {"cdc_partitions": int, "cluster_id": str, "writer": str}).keys():
+        raise ValueError("it has other fields")
+    return {name: typed(content[name], kind) for name, kind in kinds.items()}
 
 
 def give_up_claim(checkpoint: Path) -> None:

@@ -20,13 +20,13 @@ from ringlog_cdc.lake.identity import (
     Identity,
     Made,
     author_prefix,
-    decode_identity,
     forget_filled,
     identify,
     is_filled,
     mark_filled,
 )
 from ringlog_cdc.lake.sink import KEPT, decoder, with_heads
+from ringlog_cdc.stored_files import encode_file
 from tests.refusals import raises_code
 
 CLUSTER = str(uuid.UUID(int=1))
@@ -105,12 +105,20 @@ def test_changed_tables_of_a_lake_are_refused(tmp_path: Path) -> None:
     assert Identity(CLUSTER, "spark", "c", "/lake").selects("any.table")
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"[]", b'{"root": "x"}', b'{"cluster_id":1,"writer":"","checkpoint":"","root":""}']
-)
-def test_an_invalid_identity_is_refused(data: bytes) -> None:
-    with pytest.raises(ChainBroken):
-        decode_identity(data)
+IDENTITY = {"cluster_id": "c", "writer": "w", "checkpoint": "1f", "root": "/lake", "tables": ""}
+
+
+@pytest.mark.parametrize("content", [[], {"root": "x"}, IDENTITY | {"writer": 1}, IDENTITY | {"more": ""}])
+def test_an_invalid_identity_is_refused(content: object, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(encode_file("lake", content))
+    with pytest.raises(ChainBroken, match=FILE):
+        identify(tmp_path, CLUSTER, "spark", "/lake")
+
+
+def test_an_identity_names_its_tables(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(encode_file("lake", {name: IDENTITY[name] for name in IDENTITY if name != "tables"}))
+    with pytest.raises(ChainBroken, match="missing"):
+        identify(tmp_path, "c", "w", "/lake")
 
 
 def test_identities_fill_tables_separately(tmp_path: Path) -> None:
@@ -305,9 +313,9 @@ def test_a_missing_table_is_lost_unless_its_name_is_reused(tmp_path: Path) -> No
         made().check("shop.people", "two")
 
 
-def test_a_mark_of_an_earlier_release_fits_any_table(tmp_path: Path) -> None:
+def test_a_mark_without_an_id_fits_any_table(tmp_path: Path) -> None:
     made = Made(tmp_path, Identity("c", "w", "checkpoint", "/lake"))
-    (tmp_path / "lake.tables" / "checkpoint.shop.people").write_bytes(b"")
+    made.note("shop.people", "")
     with pytest.raises(CdcError):
         made.check("shop.people", "one")
     made.note("shop.people", "one")

@@ -18,10 +18,11 @@ from ringlog.wire.records import DeadLetter, dead_letter_key, decode_cdc_row, en
 from ringlog_cdc.bulk.outgoing_columns import LETTER, OUT
 from ringlog_cdc.bulk.tally import Tally, TallyParam
 from ringlog_cdc.definition.reasons import KNOWN, NUMBERS, ROUTED
-from ringlog_cdc.driver.recovery import FILE, FOLDER, Index, decode_index, without
+from ringlog_cdc.driver.recovery import FILE, FOLDER, Index, without
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan.plan import OffsetRange
 from ringlog_cdc.plan.recovered_rows import LETTERS, KnownRows, known_of
+from ringlog_cdc.stored_files import encode_file
 from ringlog_cdc.topics.frames import chunks
 from tests.cdc.lake.test_lake import row
 
@@ -195,16 +196,23 @@ def test_a_lost_index_is_detected(tmp_path: Path) -> None:
         Index(tmp_path).look((OffsetRange(0, 0, 5),))
 
 
+BOUNDS = {"bounds": {"0": 1}, "settled": {}, "lasts": [[0, 1, 0]]}
+
+
 @pytest.mark.parametrize(
-    "data",
+    "change",
     [
-        *(b"", b"[]", b'{"0": 1}', b'{"bounds": {"0": 1}}'),
-        *(b'{"bounds": {"%s}, "settled": {}, "lasts": []}' % bound for bound in (b'a": 1', b'0": "1"', b'0": true')),
+        *({"bounds": bound} for bound in ([], {"a": 1}, {"00": 1}, {"0": "1"}, {"0": True})),
+        *({"lasts": lasts} for lasts in ([[0, 1]], [[0, 1, "0"]], [[0, 1, 0], [0, 1, 0]])),
+        {"more": 1},
     ],
 )
-def test_invalid_bounds_are_refused(data: bytes, tmp_path: Path) -> None:
+def test_invalid_bounds_are_refused(change: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(encode_file("recovery", BOUNDS))
+    assert Index(tmp_path).lasts == {(0, 1): 0}
+    (tmp_path / FILE).write_bytes(encode_file("recovery", BOUNDS | change))
     with pytest.raises(ChainBroken, match=FILE):
-        decode_index(data)
+        Index(tmp_path)
 
 
 def test_a_topic_is_read_in_steps_without_a_gap() -> None:
