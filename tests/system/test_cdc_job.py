@@ -242,8 +242,7 @@ def forget_last_batch(checkpoint: Path) -> None:
     (checkpoint / "spark" / "commits" / f".{batch}.crc").unlink(missing_ok=True)
     done = sorted((checkpoint / "plans").glob("*.done"))
     for path in done:
-        entry = json.loads(path.with_suffix(".json").read_text())
-        if entry["batch"] == batch:
+        if decode(path.with_suffix(".json").read_bytes()).batch == batch:
             path.unlink()
 
 
