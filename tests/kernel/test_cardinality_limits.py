@@ -15,6 +15,7 @@ from ringlog.kernel.commands.cdc.writers import RegisterCdcWriter
 from ringlog.kernel.commands.cluster.cluster import TakeOver
 from ringlog.kernel.commands.cluster.features import EnableFeature
 from ringlog.kernel.commands.control.pauses import PauseChanges
+from ringlog.kernel.commands.control.principals import CreatePrincipal, RevokePrincipal
 from ringlog.kernel.commands.control.recovery import EnterRecovery, LeaveRecovery
 from ringlog.kernel.commands.placement.zones import CreateZone
 from ringlog.kernel.commands.schema.functions import CreateAggregate, CreateFunction
@@ -48,6 +49,10 @@ def grown(part: str, number: int) -> list[Command]:
         "pauses": [PauseChanges(("splits",), f"k{number}")],
         "recoveries": [EnterRecovery("lost", "ops"), LeaveRecovery("found", "ops")],
         "past_ttls": [AlterTable("ks", "t", cdc=CdcOptions(enabled=True, ttl=TABLE.cdc.ttl - number))],
+        "principals": [
+            CreatePrincipal(f"p{number}", "admin"),
+            *([RevokePrincipal(f"p{number}")] if number > 1 else []),
+        ],
         "nodes": [node(number + 1), UnregisterNode(uuid(number + 1, space=2))],
         "requests": [RequestCdcGeneration(bytes(16), f"r{number}")],
         "terms": [TakeOver(f"role{number}", "x", 1)],

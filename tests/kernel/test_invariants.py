@@ -33,6 +33,7 @@ from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_
 from ringlog.kernel.invariants.check import INVARIANTS, violations
 from ringlog.kernel.invariants.shape import BrokenInvariant
 from ringlog.kernel.model.modes import Feature, LogBound, Pause, Recovery, ServiceGoal, ServiceMember
+from ringlog.kernel.model.principals import Grant, Principal
 from ringlog.kernel.model.state import ClusterState, GlobalRequest, PastTtl, Replica, Source
 from ringlog.kernel.model.tablet_map import TabletReplica, with_settled
 from ringlog.kernel.model.tablet_streams import DescribedTable
@@ -237,6 +238,7 @@ PLANTED: dict[str, Planted] = {
         "quiet",
         lambda s: replace(s, terms=s.terms.set("coordinator", replace(s.terms["coordinator"], since=999))),
     ),
+    "principals": ("quiet", lambda s: replace(s, principals=Map({"a": Principal("a", (Grant("operator"),), 1, 1)}))),
     "counts": (
         "quiet",
         lambda s: replace(s, terms=s.terms.update({f"r{n}": s.terms["coordinator"] for n in range(64)})),
@@ -429,3 +431,20 @@ def test_sources_outside_of_the_locks_are_found() -> None:
     stray = Source("simple:3", 0, 1_000, NODES[0], NODES[1])
     plan = replace(operation.plan, sources=(*operation.plan.sources, stray))
     assert "held" in _broken(violations(_operation(lives()["requested"], plan=plan)))
+
+
+def test_no_step_revives_a_principal_or_returns_to_a_key() -> None:
+    gone, active = Principal("a", (), 2, 1, revoked=2), Principal("r", (Grant("admin"),), 1, 1)
+    before = replace(lives()["quiet"], principals=Map({"a": gone, "r": active}))
+    assert _broken(violations(before)) == {"stamps"}
+    for planted in (
+        replace(gone, revoked=None),
+        replace(gone, revoked=3),
+        replace(gone, key=1),
+        replace(gone, created=2),
+        replace(gone, roles=(Grant("operator"),)),
+        replace(gone, name="b"),
+        None,
+    ):
+        principals = before.principals.delete("a") if planted is None else before.principals.set("a", planted)
+        assert "principals" in _broken(violations(replace(before, principals=principals), before)), planted

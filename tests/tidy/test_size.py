@@ -24,16 +24,16 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_600,
     "ringlog/cache": 670,
-    "ringlog/cli": 5_247,
-    "ringlog/client": 5_260,
-    "ringlog/kernel": 17_410,
+    "ringlog/cli": 5_446,
+    "ringlog/client": 5_321,
+    "ringlog/kernel": 17_692,
     "ringlog/log": 4_660,
     "ringlog/node": 6_500,
     "ringlog/operator": 4_450,
-    "ringlog/protocol": 3_020,
-    "ringlog/runtime": 1_860,
+    "ringlog/protocol": 3_040,
+    "ringlog/runtime": 1_880,
     "ringlog/stack": 1_690,
-    "ringlog/wire": 1_800,
+    "ringlog/wire": 1_839,
     "ringlog_audit": 2_470,
     "ringlog_cdc": 7_940,
     "ringlog_cdc_reader": 1_050,
@@ -42,7 +42,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_700,
     "ringlog_testing": 2_600,
-    "tests": 76_905,
+    "tests": 77_494,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

@@ -28,8 +28,10 @@ from ringlog.client.cdc import errors as cdc_errors
 from ringlog.files import FileUnusable
 from ringlog.kernel import registry as codes
 from ringlog.kernel.changes import PUBLICATIONS
+from ringlog.kernel.model.principals import ANY_ROLE
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.registry import COMMANDS, RULES, VERSIONS
+from ringlog.kernel.values import Command
 from ringlog.log import errors as log_errors
 from ringlog.log.errors import LogError
 from ringlog.log.kafka import permissions as rights
@@ -71,7 +73,10 @@ def _change_topic(suffix: str) -> tuple[str, str]:
 
 RECORDS: Mapping[str, tuple[str, str]] = {
     "metadata": ("none", "`ringlog.log.LogEntry`"),
-    "requests": ("none", "`ringlog.requests.Request`; `ringlog.requests.RequestBatch`"),
+    "requests": (
+        "none",
+        "`ringlog.requests.Request`; `ringlog.requests.CodedRequest`; `ringlog.requests.RequestBatch`",
+    ),
     "results": ("none", "`ringlog.requests.Result`"),
     "acks": ("node id", "`ringlog.acks.NodeAck`; `ringlog.acks.CodedAck`"),
     "load": ("node id", "`ringlog.load.NodeLoad`; `ringlog.load.CodedLoad`"),
@@ -109,6 +114,13 @@ The commands that change the metadata. The field names are those of the Avro rec
 by its name, and `Join` accepts `num_tokens` instead of `tokens`. Fields with a sensible default may be omitted. Times
 are in microseconds since 1970 UTC. Tokens are signed 64-bit numbers.
 """
+_ABOUT_ROLES = """\
+Each request is sent by a principal, if the cluster has principals. A principal needs one of the roles in the row of the
+command. The role admin includes the role operator. Only agents send the commands of agents. A node or a CDC
+writer sends commands only about the node or writer that has the principal's name. An operator with keyspaces sends only
+schema commands of these keyspaces. Agents and the recovery write the log directly, which the broker's permissions
+protect ([decision 187](../decisions/0187-sign-requests-with-keys-of-principals.md)).
+"""
 _ABOUT_CODES = """\
 Programs can branch on these codes: a released code keeps its meaning. A rejection has a code of the first table and a
 sentence that names the field and the rule.
@@ -142,6 +154,7 @@ def pages() -> dict[str, str]:
     made = {
         "commands.md": _program,
         "log-commands.md": _log_commands,
+        "roles.md": _roles,
         "codes.md": _codes,
         "settings.md": _settings,
         "topics.md": _topics,
@@ -248,6 +261,17 @@ def _log_commands() -> Iterator[str]:
 
 def _type_name(hint: Any) -> str:
     return formatannotation(hint).replace("ringlog.kernel.values.", "")
+
+
+def _roles() -> Iterator[str]:
+    yield from ("# Roles", "", HEAD, "")
+    yield _ABOUT_ROLES
+    rows = [(f"[`{kind}`](log-commands.md#{kind.lower()})", _needed(model)) for kind, model in COMMANDS.items()]
+    yield from _table(("command", "roles that may send it"), rows)
+
+
+def _needed(model: type[Command]) -> str:
+    return "every principal" if model.NEEDS == ANY_ROLE else ", ".join(model.NEEDS)
 
 
 # ------------------------------------------------------------------------------------------------------- codes

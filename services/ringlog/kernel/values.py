@@ -66,6 +66,9 @@ def is_token(value: int) -> bool:
 # ----------------------------------------------------------------------------------- commands, and what they bring
 
 
+NO_ROLES: Final[tuple[str, ...]] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """The request of a log entry. Its subclasses, in the family files of ``commands``, are the commands.
@@ -73,12 +76,14 @@ class Command:
     ``VERSION``: the version that this release writes; a released (kind, version) is frozen. The kind is the class's
     name. The fields are those of the Avro record ``ringlog.commands.<kind>`` and of the JSON that operators type.
     ``PAUSED_BY``: the scope of pauses that blocks the command (``kernel.model.modes``); empty: none. Each command
-    declares it. ``CHANGES_ITS_TABLE``: the only table that the command changes is the one named by ``keyspace`` and
+    declares it. ``NEEDS``: the roles of principals that may send it (``kernel.model.principals``); each command
+    declares them. ``CHANGES_ITS_TABLE``: the only table that the command changes is the one named by ``keyspace`` and
     ``name``.
     """
 
     VERSION = 1
     PAUSED_BY = "all"
+    NEEDS = NO_ROLES
     CHANGES_ITS_TABLE = False
 
 

@@ -44,9 +44,10 @@ UNPAUSED_KINDS = {
         "RevertTablets",
         "SettleVerdicts",
     ),
+    *("CreatePrincipal", "GrantRole", "RevokePrincipal", "RevokeRole", "RotatePrincipalKey"),
     *("SwitchStable", "TakeOver", "TakeSnapshot", "UpdateNode", "WithdrawCdcGeneration"),
 }
-"""Steps and ends of running operations, reports of nodes and agents, last resorts, recoveries, and pauses."""
+"""Steps and ends of running operations, reports, last resorts, recoveries, pauses, and principals."""
 
 
 def test_each_command_declares_its_pause_scope() -> None:

@@ -11,6 +11,7 @@ from ringlog.kernel.cql.user_types import used_in
 from ringlog.kernel.history import ARCHIVED, STORED_MAX, TRUNCATED, allowed_begin, confirmed_snapshots, state_id_at
 from ringlog.kernel.invariants.shape import Details, changed_items, invariant
 from ringlog.kernel.model.modes import SCOPES, Feature, pause_key
+from ringlog.kernel.model.principals import PRINCIPAL_ROLES, has_admin
 from ringlog.kernel.model.settings import SETTINGS, broken_setting, setting
 from ringlog.kernel.model.state import EMPTY_STATE, NO_MEMBER, NODE_STATES, OWNING, PARTS, ClusterState, Node, in_order
 from ringlog.kernel.model.tables import TableIndex, View
@@ -98,6 +99,26 @@ def terms(state: ClusterState, known: ClusterState) -> Details:
             yield f"{role} has {term}"
         if before is not None and term.term <= before.term:
             yield f"{role} changed from term {before.term} to {term.term}"
+
+
+@invariant(
+    "a revoked principal stays revoked and has no roles; keys only advance; one principal is an admin", "principals"
+)
+def principals(state: ClusterState, known: ClusterState) -> Details:
+    """Check the changed principals, and that none was removed."""
+    for name, one in changed_items(state.principals, known.principals):
+        before = known.principals.get(name, one)
+        roles = [grant.role for grant in one.roles]
+        if one.name != name or one.key < before.key or one.created != before.created or one.created > state.epoch:
+            yield f"{name} is {one}, previously {before}"
+        if one.revoked != (before.revoked or one.revoked) or (one.revoked and roles):
+            yield f"{name} was revoked with epoch {before.revoked}, and has the roles {roles}, revoked {one.revoked}"
+        if roles != sorted({*roles} & {*PRINCIPAL_ROLES}):
+            yield f"{name} has the roles {roles}"
+    if lost := sorted(set(known.principals) - set(state.principals)):
+        yield f"the principal {lost[0]} was removed"
+    if state.principals and not has_admin(state.principals):
+        yield "no principal is an admin"
 
 
 @invariant("sections that only grow have a maximum number of items", *COUNTS_MAX)
@@ -321,6 +342,7 @@ INVARIANTS = (
     stamps,
     settings,
     terms,
+    principals,
     counts,
     names,
     nodes,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from ringlog.kernel.model.state_section import part
 from ringlog.kernel.values import Epoch, Micros, NodeId
 
 
@@ -126,6 +127,11 @@ class Recovery:
     forced: Annotated[tuple[Epoch, ...], "Epochs that replaced sections of the state, at most the last 100."]
     left: Annotated[Epoch | None, "Epoch that ended the recovery. Null: active."]
     left_by: Annotated[str, "Name of the operator who ended the recovery. Empty: active."]
+
+
+RECOVERIES: Final = part(
+    Recovery, "service", prefix="recovery/", key="epoch that began it", most=(1_000, "recoveries, ended too")
+)
 
 
 @dataclass(frozen=True, slots=True)

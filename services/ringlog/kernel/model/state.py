@@ -21,6 +21,7 @@ from immutables import Map
 from ringlog.kernel.columns.fast_dataclass import stamper_of
 from ringlog.kernel.model.applied_history import EMPTY_HISTORY, History
 from ringlog.kernel.model.modes import (
+    RECOVERIES,
     Feature,
     LogBound,
     Pause,
@@ -30,6 +31,7 @@ from ringlog.kernel.model.modes import (
     TakenSnapshot,
     Term,
 )
+from ringlog.kernel.model.principals import PRINCIPALS, Principal
 from ringlog.kernel.model.state_section import WHOLE, part
 from ringlog.kernel.model.tables import (
     AGGREGATES,
@@ -453,12 +455,8 @@ class ClusterState:
         default_factory=Map, metadata=part(ServiceMember, "service", prefix="member/", key="node id")
     )
     service_goal: ServiceGoal = field(default_factory=ServiceGoal)
-    recoveries: Map[str, Recovery] = field(
-        default_factory=Map,
-        metadata=part(
-            Recovery, "service", prefix="recovery/", key="epoch that began it", most=(1_000, "recoveries, ended too")
-        ),
-    )
+    recoveries: Map[str, Recovery] = field(default_factory=Map, metadata=RECOVERIES)
+    principals: Map[str, Principal] = field(default_factory=Map, metadata=PRINCIPALS)
     history: History = EMPTY_HISTORY
     changed: Map[str, int] = field(default_factory=Map)
 

@@ -43,6 +43,7 @@ from ringlog.kernel.generations.describe import current
 from ringlog.kernel.generations.verdicts import lowered_to
 from ringlog.kernel.model.modes import UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import OPERATOR
 from ringlog.kernel.model.state import ClusterState, Generation, advance, in_order
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.schema.table_versions import lowered
@@ -68,6 +69,7 @@ class LowerCdcWriter(Command):
     """
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     writer: Annotated[str, "Name of the writer."]
     incarnation: Annotated[str, "Current incarnation of the writer. It must be fenced."]
@@ -118,6 +120,7 @@ class LowerSettledTime(Command):
     """
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     until: Annotated[
         int,
@@ -166,6 +169,7 @@ class WithdrawCdcGeneration(Command):
     """
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     generation: Annotated[str, "Id of the generation."]
     seed: Annotated[bytes, "16 random bytes for the stream ids of the replacement generation."]

@@ -25,6 +25,7 @@ from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.generations.expiry import expires_at, still_needed
 from ringlog.kernel.model.modes import UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import AGENT
 from ringlog.kernel.model.state import ClusterState, Generation, PastTtl, advance
 from ringlog.kernel.values import MICROS_MAX, Command, GenerationId
 
@@ -44,6 +45,7 @@ class ExpireCdcGeneration(Command):
     """Mark a closed generation as expired: all of its rows have expired."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     generation: Annotated[str, "Id of the generation."]
     expired_at: Annotated[int, "Time when the last row has expired, in microseconds since 1970 UTC."]
@@ -89,6 +91,7 @@ class ForgetCdcGeneration(Command):
     """
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     generation: Annotated[str, "Id of the generation."]
 

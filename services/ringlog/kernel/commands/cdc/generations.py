@@ -39,6 +39,7 @@ from ringlog.kernel.generations.expiry import has_log
 from ringlog.kernel.generations.packed import PackedRanges, concatenated, ends_of
 from ringlog.kernel.model.modes import CDC, UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import AGENT, OPERATOR
 from ringlog.kernel.model.state import (
     ClusterState,
     Generation,
@@ -93,6 +94,7 @@ class RequestCdcGeneration(Command):
     """Request a new CDC generation, unless the current one is optimal."""
 
     PAUSED_BY = CDC
+    NEEDS = (OPERATOR,)
 
     seed: Annotated[bytes, "16 random bytes for the stream ids of the generation."]
     requester: Annotated[
@@ -136,6 +138,7 @@ class PutCdcGenerationData(Command):
     """Add a part of the ranges of the generation in preparation."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     generation: Annotated[str, "Id of the generation, e.g. generation-of-join-3."]
     part: Annotated[int, "Number of this part, from 0."]
@@ -235,6 +238,7 @@ class CommitCdcGeneration(Command):
     """Commit a generation, which is active from its timestamp."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     generation: Annotated[str, "Id of the generation."]
     timestamp: Annotated[int, "Start of the generation, in microseconds since 1970 UTC."]
@@ -327,6 +331,7 @@ class PublishCdcGeneration(Command):
     """Record that the change topics contain the description of a committed generation."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     generation: Annotated[str, "Id of the generation."]
 
@@ -355,6 +360,7 @@ class CloseCdcGeneration(Command):
     """
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     generation: Annotated[str, "Id of the generation."]
     unwatched: Annotated[

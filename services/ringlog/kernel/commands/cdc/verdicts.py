@@ -17,6 +17,7 @@ from ringlog.kernel.commands.rules import broken_field
 from ringlog.kernel.generations.acceptance import start_of_writers
 from ringlog.kernel.model.modes import UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import AGENT, NODE
 from ringlog.kernel.model.state import ClusterState, advance, in_order
 from ringlog.kernel.schema.table_versions import pruned
 from ringlog.kernel.values import MICROS_MAX, Command, Micros
@@ -35,6 +36,7 @@ class SettleVerdicts(Command):
     """
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (NODE, AGENT)
 
     until: Annotated[int, "New validation watermark, in microseconds since 1970 UTC."]
     forget_below: Annotated[

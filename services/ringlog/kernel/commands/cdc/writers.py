@@ -16,6 +16,7 @@ from ringlog.kernel.generations.acceptance import start_of_writers
 from ringlog.kernel.generations.verdicts import with_lease
 from ringlog.kernel.model.modes import UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import NODE, OPERATOR
 from ringlog.kernel.model.state import CdcWriter, ClusterState, advance, in_order
 from ringlog.kernel.values import MICROS_MAX, Before, Command, Micros, Position, is_name
 
@@ -66,6 +67,7 @@ class RegisterCdcWriter(Command):
     """Register an incarnation of a CDC writer. Earlier incarnations of that name are fenced."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (NODE,)
 
     writer: Annotated[str, "Name of the writer."]
     incarnation: Annotated[str, "Id of the incarnation."]
@@ -130,6 +132,7 @@ class AdvanceCdcWriter(Command):
     """Advance the write lease, the low-watermark and the positions of a CDC writer."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (NODE,)
 
     writer: Annotated[str, "Name of the writer."]
     incarnation: Annotated[str, "Current incarnation of the writer."]
@@ -205,6 +208,7 @@ class FenceCdcWriter(Command):
     """
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     writer: Annotated[str, "Name of the writer."]
     incarnation: Annotated[str, "Current incarnation of the writer."]

@@ -13,6 +13,7 @@ from ringlog.kernel.commands.rules import NAME_RULE, broken_field
 from ringlog.kernel.generations.verdicts import LEEWAYS_MAX, with_leeway
 from ringlog.kernel.model.modes import SETTING_CHANGES, UNPAUSED, Term
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import ADMIN, AGENT, ANY_ROLE, OPERATOR
 from ringlog.kernel.model.settings import SETTINGS, broken_setting, leeway_at, setting
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.values import Command, Setting, is_name
@@ -34,6 +35,7 @@ class InitializeCluster(Command):
     """Create the cluster. This is the first entry of the log."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (ADMIN,)
 
     name: Annotated[str, "Name of the cluster."]
     settings: Annotated[
@@ -60,6 +62,7 @@ class ChangeSettings(Command):
     """Change settings, all or none."""
 
     PAUSED_BY = SETTING_CHANGES
+    NEEDS = (OPERATOR,)
 
     settings: Annotated[tuple[tuple[str, int], ...], "The new values, by ascending name.", Setting]
 
@@ -101,6 +104,7 @@ class TakeOver(Command):
     """Make an instance the active one of its role."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     role: Annotated[str, "Name of the role."]
     instance: Annotated[str, "Id of the instance."]
@@ -133,6 +137,7 @@ class Noop(Command):
     """Change only the epoch: a strict barrier, which also withdraws a request or decides the outcome of an entry."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = ANY_ROLE
 
 
 def decide_noop(state: ClusterState, _command: Noop, _context: EntryContext) -> Decision:

@@ -21,6 +21,7 @@ from typing import Annotated, Final
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field
 from ringlog.kernel.model.modes import SETTING_CHANGES, UNPAUSED, Feature
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import OPERATOR
 from ringlog.kernel.model.state import NO_MEMBER, ClusterState, advance, in_order
 from ringlog.kernel.values import Command, is_name
 
@@ -36,6 +37,7 @@ class RequireFeature(Command):
     """Require a feature of each node that registers, joins, replaces another node or returns, before it is enabled."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     feature: Annotated[str, "Name of the feature."]
     required: Annotated[bool, "True: require the feature. False: withdraw the requirement."] = True
@@ -62,6 +64,7 @@ class EnableFeature(Command):
     """Enable a feature that every member supports. It cannot be disabled."""
 
     PAUSED_BY = SETTING_CHANGES
+    NEEDS = (OPERATOR,)
 
     feature: Annotated[str, "Name of the feature."]
 

@@ -23,6 +23,7 @@ from typing import Annotated, Final
 from ringlog.kernel.commands.rules import bad_witnesses, broken_field, registered
 from ringlog.kernel.model.modes import SERVICE, UNPAUSED, ServiceGoal
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import AGENT, OPERATOR
 from ringlog.kernel.model.state import STAYS, ClusterState, advance
 from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.service import (
@@ -62,6 +63,7 @@ class AddServiceMember(Command):
     """
 
     PAUSED_BY = SERVICE
+    NEEDS = (OPERATOR,)
 
     node: Annotated[str, "Id of the node."]
 
@@ -95,6 +97,7 @@ class RemoveServiceMember(Command):
     """
 
     PAUSED_BY = SERVICE
+    NEEDS = (OPERATOR,)
 
     node: Annotated[str, "Id of the node."]
 
@@ -132,6 +135,7 @@ class ReconfigureService(Command):
     """Set the number of service members and the excluded nodes. The coordinator performs the changes."""
 
     PAUSED_BY = SERVICE
+    NEEDS = (OPERATOR,)
 
     size: Annotated[int | None, "Number of members. Null: unchanged, or automatic.", Before(None)] = None
     automatic: Annotated[
@@ -174,6 +178,7 @@ class AdvanceService(Command):
     """Move a node to the next stage of the metadata service, or out of its last group."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     node: Annotated[str, "Id of the node."]
     to: Annotated[str, "Next stage: joining, member, leaving, or gone (in no group)."]

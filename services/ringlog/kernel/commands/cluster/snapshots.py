@@ -18,6 +18,7 @@ from typing import Final
 from ringlog.kernel.history import STORED_MAX, TRUNCATED, confirmed_snapshots
 from ringlog.kernel.model.modes import UNPAUSED, TakenSnapshot
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext
+from ringlog.kernel.model.principals import OPERATOR
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.values import Command, Epoch
@@ -38,6 +39,7 @@ class TakeSnapshot(Command):
     """Request a snapshot of the state after this entry."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
 
 def decide_take_snapshot(state: ClusterState, _command: TakeSnapshot, context: EntryContext) -> Decision:

@@ -28,6 +28,7 @@ from ringlog.kernel.commands.rules import NAME_RULE, broken_field
 from ringlog.kernel.history import ARCHIVED, STORED_MAX, TRUNCATED, allowed_begin, confirmed_snapshots, contradicts
 from ringlog.kernel.model.modes import SETTING_CHANGES, UNPAUSED, LogBound
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import ADMIN, AGENT
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.values import Command, Epoch, is_name
 
@@ -52,6 +53,7 @@ class ConfirmSnapshot(Command):
     """Confirm a stored snapshot: a second reader has the same state by its own fold."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     epoch: Annotated[Epoch, "Epoch of the snapshot."]
     state_id: Annotated[str, "Id of the state at that epoch."]
@@ -96,6 +98,7 @@ class RecordArchive(Command):
     """Record that the archive contains the log from its first entry to an epoch. The author has read it back."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (ADMIN,)
 
     epoch: Annotated[Epoch, "Last epoch in the archive. 0: the archive no longer exists."]
     position: Annotated[int, "Log offset after the entry that made the epoch. 0 without an archive."]
@@ -130,6 +133,7 @@ class TruncateLog(Command):
     """Permit the deletion of entries below an epoch. The log then begins with the entry of a confirmed snapshot."""
 
     PAUSED_BY = SETTING_CHANGES
+    NEEDS = (ADMIN,)
 
     below_epoch: Annotated[Epoch, "Upper bound of the new begin: the newest confirmed snapshot at or below this epoch."]
 

@@ -41,6 +41,7 @@ from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
 from ringlog.kernel.commands.topology import movements
 from ringlog.kernel.model.modes import ALL, LIMITED, REPAIRS, SCOPES, UNPAUSED, Pause, pause_key, pause_text
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import OPERATOR
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.tablets.stages import KINDS
@@ -57,6 +58,7 @@ class PauseChanges(Command):
     """Pause changes of these scopes. Scopes that are already paused get the new reason."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     scopes: Annotated[
         tuple[str, ...],
@@ -83,6 +85,7 @@ class ResumeChanges(Command):
     """Resume changes of these scopes at this place. Other pauses stay."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     scopes: Annotated[
         tuple[str, ...],

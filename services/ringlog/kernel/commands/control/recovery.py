@@ -32,6 +32,7 @@ from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.applied_history import Applied
 from ringlog.kernel.model.modes import UNPAUSED, Recovery
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import ADMIN
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import PARTS, ClusterState, advance
 from ringlog.kernel.operations.stages import in_flight
@@ -71,6 +72,7 @@ class EnterRecovery(Command):
     """Enter recovery mode: operators may override decisions of the log. Every status shows it until LeaveRecovery."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (ADMIN,)
 
     reason: Annotated[str, "Reason, in free text."]
     operator: Annotated[str, "Name of the operator."]
@@ -93,6 +95,7 @@ class LeaveRecovery(Command):
     """Leave recovery mode."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (ADMIN,)
 
     reason: Annotated[str, "Reason, in free text."]
     operator: Annotated[str, "Name of the operator."]
@@ -124,6 +127,7 @@ class ForceState(Command):
     """Replace sections of the state, in recovery mode only."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (ADMIN,)
 
     reason: Annotated[str, "Reason, in free text."]
     operator: Annotated[str, "Name of the operator."]

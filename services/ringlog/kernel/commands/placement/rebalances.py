@@ -29,6 +29,7 @@ from ringlog.kernel.commands.placement.tablets import TABLETS_MAX
 from ringlog.kernel.commands.rules import REASON_LENGTH_MAX, broken_field, cause_rule
 from ringlog.kernel.model.modes import UNPAUSED, ZONES
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import AGENT, OPERATOR
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.tablet_map import TabletMap
@@ -85,6 +86,7 @@ class TriggerRebalance(Command):
     """Start the rebalance of partitions of a zone."""
 
     PAUSED_BY = ZONES
+    NEEDS = (OPERATOR,)
 
     zone: Annotated[str, "Name of the zone."]
     cause: Annotated[int, "Epoch of the change that requires the rebalance."]
@@ -129,6 +131,7 @@ class SwitchStable(Command):
     """Record that the group of a partition has applied its next configuration."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     zone: Annotated[str, "Name of the zone."]
     partition: Annotated[int, "Number of the partition."]
@@ -165,6 +168,7 @@ class CancelRebalance(Command):
     """Cancel the pending rebalance of a partition."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     zone: Annotated[str, "Name of the zone."]
     partition: Annotated[int, "Number of the partition."]
@@ -199,6 +203,7 @@ class FinishCancel(Command):
     """Record the answer of a partition's group to a cancel."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     zone: Annotated[str, "Name of the zone."]
     partition: Annotated[int, "Number of the partition."]
@@ -229,6 +234,7 @@ class RestartReplicas(Command):
     """Rebuild replicas of a partition: their nodes are removed from the group, then added again."""
 
     PAUSED_BY = ZONES
+    NEEDS = (OPERATOR,)
 
     zone: Annotated[str, "Name of the zone."]
     partition: Annotated[int, "Number of the partition."]
@@ -279,6 +285,7 @@ class ResetPartitions(Command):
     """Recover partitions that have lost their majority, each from one surviving replica."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     zone: Annotated[str, "Name of the zone."]
     partitions: Annotated[tuple[int, ...], "Numbers of partitions. Empty: all that have lost their majority."]

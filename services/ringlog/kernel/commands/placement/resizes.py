@@ -22,6 +22,7 @@ from typing import Annotated, Final
 from ringlog.kernel.commands.rules import registered
 from ringlog.kernel.model.modes import ALL, UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import AGENT, OPERATOR
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.tablet_map import Resize, TabletMap, with_resize
@@ -45,6 +46,7 @@ class DecideResize(Command):
     """Decide to split or merge the tablets of a table, or revoke the decision."""
 
     PAUSED_BY = ALL
+    NEEDS = (OPERATOR,)
 
     table: Annotated[str, "Full name of the table: keyspace.table."]
     decision: Annotated[str, "split, merge or none (revoke the decision)."]
@@ -81,6 +83,7 @@ class FinishResize(Command):
     """Perform a split or merge."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     table: Annotated[str, "Full name of the table: keyspace.table."]
     sequence: Annotated[int, "Number of the decision."]

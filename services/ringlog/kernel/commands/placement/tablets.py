@@ -32,6 +32,7 @@ from typing import Annotated, Final, TypeVar
 from ringlog.kernel.commands.rules import REASON_LENGTH_MAX, bad_witnesses
 from ringlog.kernel.model.modes import REPAIRS, UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import AGENT, OPERATOR
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.tablet_map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.movements.tablet_admission import refused_migration
@@ -168,6 +169,7 @@ class MigrateTablets(Command):
     """Start transitions of tablets."""
 
     PAUSED_BY = REPAIRS
+    NEEDS = (OPERATOR,)
 
     migrations: Annotated[tuple[TabletMigration, ...], "Migrations, at most one for each tablet."]
     term: Annotated[int, "Term of the balancer that planned the migrations. 0: an operator did.", Before(0)] = 0
@@ -250,6 +252,7 @@ class AdvanceTablets(Command):
     """Move tablets to their next stages."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     tablets: Annotated[tuple[TabletAdvance, ...], "Tablets to advance, each once."]
     witnesses: Annotated[tuple[Witness, ...], "Acknowledgements that count for each tablet.", Before(())] = ()
@@ -323,6 +326,7 @@ class RevertTablets(Command):
     """Revert transitions of tablets. The tablets keep their present replicas."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     tablets: Annotated[tuple[TabletRevert, ...], "Tablets to revert, each once."]
 

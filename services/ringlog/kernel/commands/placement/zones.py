@@ -17,6 +17,7 @@ from typing import Annotated, Final
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field, cause_rule, made_of, registered
 from ringlog.kernel.model.modes import ZONES
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import AGENT, OPERATOR
 from ringlog.kernel.model.state import STAYS, ClusterState, advance
 from ringlog.kernel.model.zones import (
     EVERY_NODE,
@@ -60,6 +61,7 @@ class CreateZone(Command):
     """Create a zone. Its partitions are on their nodes immediately."""
 
     PAUSED_BY = ZONES
+    NEEDS = (OPERATOR,)
 
     zone: Annotated[str, "Name of the zone."]
     nodes: Annotated[tuple[str, ...], "Ids of the data nodes: the nodes that match the filter."]
@@ -102,6 +104,7 @@ class AlterZone(Command):
     """Change a zone. Null values stay as they are."""
 
     PAUSED_BY = ZONES
+    NEEDS = (OPERATOR,)
 
     zone: Annotated[str, "Name of the zone."]
     partitions: Annotated[int | None, "Number of partitions."] = None
@@ -163,6 +166,7 @@ class DropZone(Command):
     """Drop a zone with all of its partitions."""
 
     PAUSED_BY = ZONES
+    NEEDS = (OPERATOR,)
 
     zone: Annotated[str, "Name of the zone."]
 
@@ -186,6 +190,7 @@ class SetDataNodes(Command):
     """Set the data nodes of a zone."""
 
     PAUSED_BY = ZONES
+    NEEDS = (AGENT,)
 
     zone: Annotated[str, "Name of the zone."]
     nodes: Annotated[tuple[str, ...], "Ids of the data nodes. Empty: no partition moves."]

@@ -26,6 +26,7 @@ from ringlog.kernel.commands.schema.user_types import AlterType, CreateType, Dro
 from ringlog.kernel.commands.schema.views import CreateIndex, CreateView, DropIndex, DropView
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import OPERATOR
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Before, Command
 
@@ -88,6 +89,7 @@ class SchemaBatch(Command):
     """Apply several schema commands in one entry, all or none."""
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     statements: Annotated[tuple[SchemaStatement, ...], "Commands, applied in this order."]
 

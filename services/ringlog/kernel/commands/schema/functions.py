@@ -22,6 +22,7 @@ from ringlog.kernel.cql.types import is_type, normalised, signature, without_fro
 from ringlog.kernel.cql.user_types import expand_types
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import OPERATOR
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Aggregate, Function
 from ringlog.kernel.schema.dependents import first_of
@@ -50,6 +51,7 @@ class CreateFunction(Command):
     """
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the function. Functions with other argument types may have the same name."]
@@ -92,6 +94,7 @@ class DropFunction(Command):
     """Drop a user function that no aggregate uses."""
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the function."]
@@ -117,6 +120,7 @@ class CreateAggregate(Command):
     """
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     keyspace: Annotated[str, "Name of the keyspace of the aggregate and its functions."]
     name: Annotated[str, "Name of the aggregate. Aggregates with other argument types may have the same name."]
@@ -161,6 +165,7 @@ class DropAggregate(Command):
     """Drop a user aggregate."""
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the aggregate."]

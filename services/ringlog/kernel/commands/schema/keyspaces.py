@@ -21,6 +21,7 @@ from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_fie
 from ringlog.kernel.commands.schema.shared import exists
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import ADMIN, OPERATOR
 from ringlog.kernel.model.state import ClusterState, Placement, Plan, advance, in_order
 from ringlog.kernel.model.tables import Keyspace
 from ringlog.kernel.movements.admission import admit, requested
@@ -59,6 +60,7 @@ class CreateKeyspace(Command):
     """Create a keyspace."""
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     name: Annotated[str, "Name of the keyspace."]
     replication: Annotated[Replication, "Replication. The nodes that are normal now must be able to satisfy it."]
@@ -99,6 +101,7 @@ class AlterKeyspace(Command):
     """
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     name: Annotated[str, "Name of the keyspace."]
     replication: Annotated[Replication, "New replication. The nodes that own tokens now must be able to satisfy it."]
@@ -149,6 +152,7 @@ class DropKeyspace(Command):
     """Drop an empty keyspace."""
 
     PAUSED_BY = SCHEMA
+    NEEDS = (ADMIN,)
 
     name: Annotated[str, "Name of the keyspace."]
 

@@ -19,6 +19,7 @@ from ringlog.kernel.generations.describe import with_new_table
 from ringlog.kernel.generations.expiry import past_ttls
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import OPERATOR
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Table
 from ringlog.kernel.movements.tablet_creation import cut_table, rehinted, shared_by
@@ -62,6 +63,7 @@ class CreateTable(Command):
     """
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     CHANGES_ITS_TABLE = True
 
@@ -122,6 +124,7 @@ class AlterTable(Command):
     """
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     CHANGES_ITS_TABLE = True
 
@@ -240,6 +243,7 @@ class DropTable(Command):
     """Drop a table."""
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     CHANGES_ITS_TABLE = True
 

@@ -22,6 +22,7 @@ from ringlog.kernel.cql.types import is_type
 from ringlog.kernel.cql.user_types import BUILT_IN, Fields, expand_types, is_part, type_signature, used_in
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import OPERATOR
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.model.tables import Table, UserType
 from ringlog.kernel.schema.dependents import functions_with, types_of, views_of
@@ -63,6 +64,7 @@ class CreateType(Command):
     """
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the type."]
@@ -92,6 +94,7 @@ class AlterType(Command):
     """
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the type."]
@@ -142,6 +145,7 @@ class DropType(Command):
     """Drop a user type that is not in use."""
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the type."]

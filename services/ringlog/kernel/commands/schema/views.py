@@ -16,6 +16,7 @@ from ringlog.kernel.commands.schema.shared import broken_names, exists, find_obj
 from ringlog.kernel.commands.schema.tables import COLUMNS_MAX, find_table, wrong_key
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import OPERATOR
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Table, TableIndex, View
 from ringlog.kernel.schema.dependents import indexes_of
@@ -37,6 +38,7 @@ class CreateView(Command):
     """
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     keyspace: Annotated[str, "Name of the keyspace of the view and its table."]
     name: Annotated[str, "Name of the view."]
@@ -94,6 +96,7 @@ class DropView(Command):
     """Drop a materialized view."""
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the view."]
@@ -112,6 +115,7 @@ class CreateIndex(Command):
     """Create an index of a table's column."""
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     keyspace: Annotated[str, "Name of the keyspace of the index and its table."]
     name: Annotated[str, "Name of the index."]
@@ -142,6 +146,7 @@ class DropIndex(Command):
     """Drop an index."""
 
     PAUSED_BY = SCHEMA
+    NEEDS = (OPERATOR,)
 
     keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the index."]

@@ -27,6 +27,7 @@ from ringlog.kernel.commands.cluster.service import last_reader
 from ringlog.kernel.commands.rules import broken_field, registered, seed_rule, to_ignore
 from ringlog.kernel.model.modes import TOPOLOGY, UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import ADMIN, NODE, OPERATOR
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, Node, Operation, Plan, StageMark, advance
 from ringlog.kernel.movements.admission import admit, planned, refusal, requested
@@ -94,6 +95,7 @@ class Join(Command):
     """
 
     PAUSED_BY = TOPOLOGY
+    NEEDS = (NODE, OPERATOR)
 
     node: Annotated[str, "Id of the node."]
     tokens: Annotated[tuple[int, ...], "Tokens that the node will own. No node owns any of them now."]
@@ -131,6 +133,7 @@ class Leave(Command):
     """Start the departure of a normal node. It streams its ranges to other nodes."""
 
     PAUSED_BY = TOPOLOGY
+    NEEDS = (OPERATOR,)
 
     node: Annotated[str, "Id of the node."]
 
@@ -151,6 +154,7 @@ class Move(Command):
     """Start the move of a normal node to other tokens."""
 
     PAUSED_BY = TOPOLOGY
+    NEEDS = (OPERATOR,)
 
     node: Annotated[str, "Id of the node."]
     tokens: Annotated[tuple[int, ...], "All tokens that the node will own."]
@@ -181,6 +185,7 @@ class Replace(Command):
     """Start the replacement of a node by a registered node, which takes over its tokens."""
 
     PAUSED_BY = TOPOLOGY
+    NEEDS = (OPERATOR,)
 
     node: Annotated[str, "Id of the node."]
     replaced: Annotated[str, "Id of the node whose tokens the new node takes over."]
@@ -224,6 +229,7 @@ class Remove(Command):
     """Start the removal of a node that is declared down. Other nodes stream its ranges."""
 
     PAUSED_BY = TOPOLOGY
+    NEEDS = (OPERATOR,)
 
     node: Annotated[str, "Id of the node."]
     ignore_nodes: Annotated[
@@ -259,6 +265,7 @@ class Assassinate(Command):
     """
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (ADMIN,)
 
     node: Annotated[str, "Id of the node."]
 
@@ -333,6 +340,7 @@ class Rebuild(Command):
     """
 
     PAUSED_BY = TOPOLOGY
+    NEEDS = (OPERATOR,)
 
     node: Annotated[str, "Id of the node."]
     source_datacenter: Annotated[str, "Datacenter to stream from. Empty: any."] = ""

@@ -17,6 +17,7 @@ from ringlog.kernel.commands.cluster.features import missing_feature
 from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field, made_of, reason_rule, registered
 from ringlog.kernel.model.modes import REGISTRATIONS, UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import NODE, OPERATOR
 from ringlog.kernel.model.state import ClusterState, Node, advance, in_order
 from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.operations.stages import in_flight
@@ -68,6 +69,7 @@ class RegisterNode(Command):
     """
 
     PAUSED_BY = REGISTRATIONS
+    NEEDS = (NODE, OPERATOR)
 
     name: Annotated[str, "Unique name of the node."]
     id: Annotated[str, "Unique id of the node, a UUID in text form."]
@@ -121,6 +123,7 @@ class UpdateNode(Command):
     """
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (NODE, OPERATOR)
 
     node: Annotated[str, "Id of the node."]
     address: Annotated[str | None, "Unique address of the node's server: host:port."] = None
@@ -212,6 +215,7 @@ class UnregisterNode(Command):
     """
 
     PAUSED_BY = REGISTRATIONS
+    NEEDS = (OPERATOR,)
 
     node: Annotated[str, "Id of the node."]
 
@@ -245,6 +249,7 @@ class DeclareDown(Command):
     """
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     node: Annotated[str, "Id of the node."]
     reason: Annotated[str, "Reason, in free text."]
@@ -260,6 +265,7 @@ class DeclareUp(Command):
     """Declare a node up again."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     node: Annotated[str, "Id of the node."]
     reason: Annotated[str, "Reason, in free text."]

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 from ringlog.kernel.commands.rules import bad_witnesses, broken_field, reason_rule, registered, to_ignore
 from ringlog.kernel.model.modes import UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.principals import AGENT, OPERATOR
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, Failure, Operation, Retry, advance
 from ringlog.kernel.movements.cancel import cancel
@@ -54,6 +55,7 @@ class AdvanceOperation(Command):
     """Move an operation to its next stage."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (AGENT,)
 
     operation: Annotated[str, "Id of the operation."]
     to: Annotated[str, "Stage that the operation enters."]
@@ -111,6 +113,7 @@ class CancelOperation(Command):
     """Cancel an operation. This is possible before ``write_both_read_new`` only."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     operation: Annotated[str, "Id of the operation."]
     reason: Annotated[str, "Reason, in free text."]
@@ -156,6 +159,7 @@ class FailOperation(Command):
     """
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     operation: Annotated[str, "Id of the operation."]
     reason: Annotated[str, "Description of the error."]
@@ -214,6 +218,7 @@ class RetryOperation(Command):
     """Retry an operation from its present stage, by an operator's decision."""
 
     PAUSED_BY = UNPAUSED
+    NEEDS = (OPERATOR,)
 
     operation: Annotated[str, "Id of the operation."]
     reason: Annotated[str, "Reason, in free text."]

@@ -1,0 +1,93 @@
+"""Authorization: whether a principal may send a command.
+
+Each command class declares the roles that may send it (``NEEDS``). One of them is enough. The role admin includes the
+role operator. The role node allows commands about the node or CDC writer with the principal's name. An operator with
+keyspaces may send only schema commands, and only in these keyspaces. Each command of a schema batch is checked alone.
+
+A cluster without principals authorizes every command except the first CreatePrincipal. Only the new admin itself may
+send that one: its key follows from the master secret, so the sender holds the master or got the key from its holder.
+
+The check is not part of the fold: entries have no code, and only agents write the log. The validator checks each
+request on the state that its entry would follow. So a revocation takes effect with its epoch.
+
+Invariant: only agents send the commands of agents; an admin does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.control.principals import CreatePrincipal
+from ringlog.kernel.commands.schema.batch import SchemaBatch
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
+from ringlog.kernel.model.modes import SCHEMA
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.principals import ANY_ROLE, IMPLIED_BY, NODE, Grant, principal_of
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Command
+
+
+def _node_name(state: ClusterState, command: Any) -> str:
+    node = state.nodes.get(command.node)
+    return "" if node is None else node.name
+
+
+_OWNERS: Final[Mapping[type[Command], Callable[[ClusterState, Any], str]]] = {
+    RegisterNode: lambda _, command: command.name,
+    UpdateNode: _node_name,
+    Join: _node_name,
+    RegisterCdcWriter: lambda _, command: command.writer,
+    AdvanceCdcWriter: lambda _, command: command.writer,
+}
+"""Command to the name of the node or CDC writer that it is about."""
+
+
+def authorize(state: ClusterState, principal: str, command: Command) -> Rejected | None:
+    """Return why the principal may not send the command, or None if it may. ``principal`` empty: not authenticated."""
+    if not state.principals:
+        if not isinstance(command, CreatePrincipal) or command.name == principal:
+            return None
+        return Rejected("not_authenticated", f"CreatePrincipal: the first admin, {command.name}, must send this itself")
+    known = principal_of(state.principals, principal)
+    if known is None or known.revoked is not None:
+        was = "is not a principal" if known is None else f"was revoked with epoch {known.revoked}"
+        return Rejected("not_authenticated", f"{type(command).__name__}: {principal or 'its sender'} {was}")
+    for each in _commands_of(command):
+        if not any(_covers(state, principal, grant, each) for grant in known.roles):
+            needed, place = " or ".join(each.NEEDS), keyspace_of(each)
+            where = f" in the keyspace {place}" if place else ""
+            detail = f"{type(each).__name__}: {principal} needs the role {needed}{where}"
+            if NODE in each.NEEDS and any(grant.role == NODE for grant in known.roles):
+                detail += "; a node sends it only about itself"
+            return Rejected("not_authorized", detail)
+    return None
+
+
+def _commands_of(command: Command) -> tuple[Command, ...]:
+    """Return the commands of a schema batch, or the command itself."""
+    parts = [part for one in command.statements for part in one.commands] if isinstance(command, SchemaBatch) else []
+    return tuple(parts) or (command,)
+
+
+def _covers(state: ClusterState, principal: str, grant: Grant, command: Command) -> bool:
+    """Return True if this grant allows the command."""
+    if command.NEEDS == ANY_ROLE:
+        return True
+    if not any(grant.role in (role, *IMPLIED_BY.get(role, ())) for role in command.NEEDS):
+        return False
+    if grant.role == NODE and (owner := _OWNERS.get(type(command))) is not None:
+        return owner(state, command) == principal
+    return not grant.keyspaces or keyspace_of(command) in grant.keyspaces
+
+
+def keyspace_of(command: Any) -> str:
+    """Return the keyspace of a schema command; empty for other commands, which no grant with keyspaces covers."""
+    if command.PAUSED_BY != SCHEMA or isinstance(command, SchemaBatch):
+        return ""
+    of_keyspace = isinstance(command, CreateKeyspace | AlterKeyspace | DropKeyspace)
+    keyspace: str = command.name if of_keyspace else command.keyspace
+    return keyspace
