@@ -31,7 +31,8 @@ from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import decode_command
 from ringlog.wire.entries import EncodedEntry
-from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, CommandRequest, Result, decode_requests, encode_result
+from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, CommandRequest, Result, encode_result
+from ringlog.wire.requests import decode_requests
 from tests.log.commit_driver import FateOpen, commit
 
 

@@ -32,7 +32,8 @@ from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import encode_command
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import REJECTED, CommandRequest, Result, decode_request, decode_requests, encode_result
+from ringlog.wire.records import REJECTED, CommandRequest, Result, encode_result
+from ringlog.wire.requests import decode_request, decode_requests
 from tests.client.mini_validator import MiniValidator
 from tests.log.faulty_log import Fault, FaultyLog
 

@@ -34,7 +34,7 @@ from ringlog.kernel.tablets.stages import (
 from ringlog.log.kafka.topics import REQUESTS
 from ringlog.protocol.balancer.balancer import ROLE as BALANCER
 from ringlog.protocol.validator.core import ROLE as VALIDATOR
-from ringlog.wire.records import decode_requests
+from ringlog.wire.requests import decode_requests
 from tests.system.agents_world import until
 from tests.system.nodes_world import opened
 from tests.system.registers_cluster import DEADLINE_S, OPERATIONS_BETWEEN, Harm

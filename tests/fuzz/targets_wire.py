@@ -33,7 +33,7 @@ from ringlog.protocol.submission.results import CommitOutcome
 from ringlog.protocol.validator.core import add_requests, begin_batch, settle_batch
 from ringlog.protocol.validator.values import CommitChain, NoteApplied, Publish, Validator
 from ringlog.runtime.draw import SeededDraw
-from ringlog.wire import records
+from ringlog.wire import records, requests
 from ringlog.wire.avro.codec import decode, encode
 from ringlog.wire.changes import decode_change, encode_change
 from ringlog.wire.commands import decode_command, encode_command
@@ -96,10 +96,10 @@ def _entries() -> tuple[bytes, ...]:
 
 def request(data: bytes) -> None:
     """Validate requests, apply their entries and encode their results."""
-    found = tuple(one for one in records.decode_requests(data) if one is not None)
+    found = tuple(one for one in requests.decode_requests(data) if one is not None)
     for one in found:
-        assert records.decode_request(records.encode_request(one)) == one
-    assert records.decode_requests(records.encode_request_batch(list(map(records.encode_request, found)))) == found
+        assert requests.decode_request(records.encode_request(one)) == one
+    assert requests.decode_requests(requests.encode_request_batch(list(map(records.encode_request, found)))) == found
     validator = add_requests(Validator("fuzz", 9), [(0, (*found, *found)), (1, found)]).validator
     step = begin_batch(validator, story().state, NOW, SeededDraw(b"request"))
     while True:
@@ -125,7 +125,7 @@ def _requests() -> tuple[bytes, ...]:
         return records.encode_request(records.CommandRequest(fresh, epoch, "fuzz", kind, version, payload))
 
     alone = tuple(made(step.encoded.entry) for step in story().steps)
-    return (*alone, records.encode_request_batch(alone[:3]))
+    return (*alone, requests.encode_request_batch(alone[:3]))
 
 
 def mutation(data: bytes) -> None:
@@ -312,7 +312,7 @@ TARGETS = (
     Target("commands", ("wire.commands.decode_command",), command, (), _commands),
     Target(
         "requests",
-        ("wire.records.decode_request", "wire.records.decode_requests", "wire.avro.mapping.Mapper.decode"),
+        ("wire.requests.decode_request", "wire.records.decode_requests", "wire.avro.mapping.Mapper.decode"),
         request,
         (WireError,),
         _requests,

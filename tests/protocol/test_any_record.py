@@ -48,13 +48,13 @@ from ringlog.wire.records import (
     TableLoad,
     decode_node_ack,
     decode_node_load,
-    decode_requests,
     decode_result,
     encode_node_ack,
     encode_node_load,
     encode_request,
     encode_result,
 )
+from ringlog.wire.requests import decode_requests
 from tests.kernel.entries import entry
 from tests.kernel.test_invariants import lives
 from tests.protocol.test_declared_reads import draining, zoned

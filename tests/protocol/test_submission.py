@@ -25,17 +25,8 @@ from ringlog.protocol.submission.submission import (
     submit_request,
 )
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import (
-    APPLIED,
-    REJECTED,
-    TOGETHER_MAX,
-    CommandRequest,
-    Result,
-    decode_request,
-    decode_requests,
-    encode_request_batch,
-    encode_result,
-)
+from ringlog.wire.records import APPLIED, REJECTED, CommandRequest, Result, encode_result
+from ringlog.wire.requests import TOGETHER_MAX, decode_request, decode_requests, encode_request_batch
 from tests.protocol.submission_model import Model, Rule
 
 REQUEST = encoded_request(Noop(), "01890000-0000-7000-8000-000000000001", 0, "tester")

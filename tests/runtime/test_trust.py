@@ -22,6 +22,7 @@ from ringlog.runtime import trust as trust_module
 from ringlog.runtime.monitoring.scrape import is_admitted
 from ringlog.runtime.trust import (
     PLAIN_TRUST,
+    REQUEST_KEY_VARIABLE,
     TRUST_VARIABLE,
     BadTrustConfig,
     CertificateOfAnotherNode,
@@ -33,9 +34,11 @@ from ringlog.runtime.trust import (
     is_loopback,
     name_of_node,
     node_of_names,
+    request_keys,
     use_trust_file,
 )
 from ringlog.wire.acks import key_of
+from ringlog.wire.requests import PrincipalKey
 from tests.certificates import needs_openssl
 from tests.kernel.entries import uuid
 
@@ -102,6 +105,26 @@ def test_only_agents_verify_the_author_of_an_acknowledgement(folder: Path) -> No
     make_certificates(folder, [("n1", "")], [], 2)
     keys = TrustFile(folder / "n1.properties").now().ack_keys
     assert keys == (key_of("a-master-of-many-letters", ONE), key_of(master, ONE)), "the first process creates it"
+
+
+def test_the_keys_of_requests_are_read_from_a_file_of_their_own_or_the_trust_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = PrincipalKey("ops", 1, "0" * 64), PrincipalKey("ops", 2, "1" * 64)
+    monkeypatch.delenv(REQUEST_KEY_VARIABLE, raising=False)
+    monkeypatch.setenv(TRUST_VARIABLE, str(written(tmp_path / "t1", "request.key=one\nrequest.master=token\n")))
+    written(tmp_path / "one", f"{one}\n")
+    written(tmp_path / "token", f"{TOKEN}\n")
+    assert (request_keys(), current().request_masters) == ((one,), (TOKEN,))
+    assert not {one.key, TOKEN} & {*repr(current()).split("'")}
+    monkeypatch.setenv(REQUEST_KEY_VARIABLE, str(written(tmp_path / "two", f"{two}\n{one}\n")))
+    assert request_keys() == (two, one)
+    for text in ("ops/1\n", f"{one}\nmore-than-16-letters\n"):
+        monkeypatch.setenv(REQUEST_KEY_VARIABLE, str(written(tmp_path / f"bad{len(text)}", text)))
+        with pytest.raises(BadTrustConfig):
+            request_keys()
+    with pytest.raises(BadTrustConfig, match=r"each line must be NAME/NUMBER/KEY"):
+        TrustFile(written(tmp_path / "t2", "request.key=token\n")).now()
 
 
 @needs_openssl

@@ -24,7 +24,8 @@ from ringlog.protocol.validator.values import CommitChain, Publish, Validator
 from ringlog.wire.avro.codec import HEADER_BYTES, decode, layout
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.commands import digest_of, encode_command
-from ringlog.wire.records import CommandRequest, encode_request, encode_request_batch, encode_result
+from ringlog.wire.records import CommandRequest, encode_request, encode_result
+from ringlog.wire.requests import encode_request_batch
 from tests.agents.world import NOW, World
 from tests.kernel.entries import SEED, founded, node, uuid, with_normal_nodes
 

@@ -26,8 +26,6 @@ from ringlog.wire.records import (
     decode_cdc_row,
     decode_dead_letter,
     decode_mutation,
-    decode_request,
-    decode_requests,
     decode_result,
     encode_cdc_row,
     encode_dead_letter,
@@ -35,6 +33,7 @@ from ringlog.wire.records import (
     encode_request,
     encode_result,
 )
+from ringlog.wire.requests import decode_request, decode_requests
 from ringlog_schemas import catalog, current, fingerprint_of
 from tests.wire.strategies import records
 

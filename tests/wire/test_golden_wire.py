@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from ringlog.wire.entries import decode_entry
-from ringlog.wire.records import decode_requests, decode_result
+from ringlog.wire.records import decode_result
+from ringlog.wire.requests import decode_requests
 from tests.tidy.files import ROOT
 from tests.wire.golden_wire import FOLDER, RENEW, made, text
 

@@ -38,7 +38,9 @@ from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, Re
 from ringlog.protocol.submission.submission import EncodedRequest, encoded_request
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.draw import SystemDraw
+from ringlog.runtime.trust import request_keys
 from ringlog.wire.errors import WireError
+from ringlog.wire.requests import PrincipalKey, chosen_key, with_code
 
 TIMEOUT_S = 30.0
 ENVELOPE_BYTES_MAX = 4 * 1024
@@ -90,6 +92,7 @@ class Client:
         logs: Adapters to use instead of Kafka's. The client closes them.
         replica: A replica that the caller runs. The caller remains responsible for it and its log.
         is_relaxed: Whether the replica polls at the relaxed pace while no request is pending.
+        keys: Returns the keys that sign requests. Default: those of this process (``runtime.trust``).
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Client:
         replica: LogReplica | None = None,
         start_finder: StartPointFinder | None = None,
         is_relaxed: bool = False,
+        keys: Callable[[], Sequence[PrincipalKey]] = request_keys,
     ) -> None:
         metadata = None if replica is None else replica.log
         if start_finder is None and logs is None and replica is None:
@@ -116,6 +120,7 @@ class Client:
         self._logs = logs or Logs.of_kafka(bootstrap_servers, cluster, submitter, metadata, is_relaxed)
         self._is_guest = replica is not None
         self._on_progress = on_progress
+        self.keys = keys
         clock = clock or SystemClock()
         draw = draw or SystemDraw()
         self._author = Author(submitter, clock, draw)
@@ -271,9 +276,15 @@ class Client:
                 f"since_epoch {since} is above the epoch of the client", "pass an epoch that the client has read"
             )
         asked_id = request_id if request_id is not None else self._author.new_request_id()
-        made = encoded_request(command, asked_id, since, self._author.submitter)
+        made = encoded_request(command, asked_id, since, self._author.submitter, sign=self._signed)
         if len(made.data) > RECORD_BYTES_MAX - ENVELOPE_BYTES_MAX:
             raise InvalidSubmission(
                 f"{made.kind}: {len(made.data)} bytes are too many for one record", "submit it in parts"
             )
         return made
+
+    def _signed(self, request: bytes) -> bytes:
+        """Return the record of a request, with a code if the client has a key."""
+        state = self.replica.state
+        key = chosen_key(state, self.keys())
+        return request if key is None else with_code(request, key, state.cluster_id)

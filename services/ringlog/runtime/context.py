@@ -22,7 +22,7 @@ from typing import Any
 
 from ringlog.files import FILE_MODE, OWNER_ONLY_MASK, FileUnusable, default_data_dir, private_folder, write_private
 from ringlog.runtime.kafka.config import VARIABLE, current, use
-from ringlog.runtime.trust import TRUST_VARIABLE, use_trust_file
+from ringlog.runtime.trust import REQUEST_KEY_VARIABLE, TRUST_VARIABLE, use_request_key, use_trust_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class ClusterContext:
     """A cluster and the addresses of its broker (``host:port,…``) and its cache (a Redis URL, may be empty).
 
     ``kafka_config`` is the path of the broker's client configuration, ``trust_config`` that of the certificates for its
-    nodes (``ringlog.runtime.trust``). Both may be empty. ``cluster_id`` is empty until a command has read it.
+    nodes (``ringlog.runtime.trust``), ``request_key`` that of the keys that sign requests. Each may be empty.
+    ``cluster_id`` is empty until a command has read it.
     """
 
     bootstrap: str
@@ -39,6 +40,7 @@ class ClusterContext:
     kafka_config: str = ""
     cluster_id: str = ""
     trust_config: str = ""
+    request_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,10 @@ def trust_of(bootstrap: str, cluster: str) -> str:
 
 
 def use_stored_trust(bootstrap: str, cluster: str) -> None:
-    """Use the trust file of the cluster's nodes, if one is stored and none was given. Raises BadTrustConfig."""
+    """Use the trust file and the request key of the cluster, if stored and none was given. Raises BadTrustConfig."""
+    key = next((one.request_key for one in _at(bootstrap) if one.cluster == cluster), "")
+    if key and REQUEST_KEY_VARIABLE not in os.environ:
+        use_request_key(Path(key))
     file = trust_of(bootstrap, cluster)
     if file and TRUST_VARIABLE not in os.environ:
         use_trust_file(Path(file), f"the stored context of the cluster {cluster} (see: ringlog cluster list)")
@@ -150,7 +155,9 @@ def _at(bootstrap: str) -> list[ClusterContext]:
 
 
 def _context(fields: Any) -> ClusterContext:
-    optional = {name: str(fields.get(name, "")) for name in ("kafka_config", "cluster_id", "trust_config")}
+    optional = {
+        name: str(fields.get(name, "")) for name in ("kafka_config", "cluster_id", "trust_config", "request_key")
+    }
     return ClusterContext(str(fields["bootstrap"]), str(fields["cluster"]), str(fields["redis"]), **optional)
 
 

@@ -8,6 +8,7 @@ interface.
     tls.key=n1.key
     token.file=token
     ack.key=n1.acks
+    request.key=n1.request-key
 
 ``tls.ca`` signs the certificates of all nodes and clients of one cluster. A node's certificate names the node as a
 dNSName, ``<node id>.nodes.ringlog``. A caller compares this name with the intended node, so a wrong address in the
@@ -17,6 +18,9 @@ no node.
 ``token.file`` contains one token per line. The first one is sent and each one is accepted, so tokens can be replaced
 without rejected requests. ``ack.key`` contains the node's MAC keys for its acknowledgements, ``ack.master`` the master
 keys of the roles that check them (``wire.acks``). In both, the first line makes MACs, and each line checks them.
+``request.key`` contains the keys of the principal that signs this process's requests, ``request.master`` the master
+keys of the validator that checks them (``wire.requests``). The variable ``RINGLOG_REQUEST_KEY`` names another file of
+such keys, for a client without a trust file.
 
 Invariants:
 
@@ -29,7 +33,7 @@ Invariants:
 
 - Replaced files apply to the next connection. If the new files are invalid, the old contents stay in use.
 
-Source: decisions 83 and 101.
+Source: decisions 83, 101 and 185.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -53,6 +57,7 @@ from ringlog.runtime.kafka.properties import BadPropertyLine, read_properties
 
 if TYPE_CHECKING:  # every command of the program loads this module
     from ringlog.kernel.values import NodeId
+    from ringlog.wire.requests import PrincipalKey
 
 TRUST_VARIABLE: Final = "RINGLOG_TRUST_CONFIG"
 NODE_SUFFIX: Final = ".nodes.ringlog"
@@ -63,7 +68,9 @@ ANY_NODE: Final = "nodes.ringlog"
 TLS: Final = ("tls.ca", "tls.certificate", "tls.key")
 TOKEN: Final = "token.file"
 ACK_KEY, ACK_MASTER = "ack.key", "ack.master"
-OPTIONS: Final = (*TLS, TOKEN, ACK_KEY, ACK_MASTER)
+REQUEST_KEY, REQUEST_MASTER = "request.key", "request.master"
+REQUEST_KEY_VARIABLE: Final = "RINGLOG_REQUEST_KEY"
+OPTIONS: Final = (*TLS, TOKEN, ACK_KEY, ACK_MASTER, REQUEST_KEY, REQUEST_MASTER)
 _NEVER: Final = 2**53
 """The expiry, beyond every real date, if no authority limits it."""
 RECHECK_S: Final = 1.0
@@ -111,6 +118,8 @@ class Trust:
     expires: int = 0
     ack_keys: tuple[str, ...] = field(default=(), repr=False)
     ack_masters: tuple[str, ...] = field(default=(), repr=False)
+    request_keys: tuple[str, ...] = field(default=(), repr=False)
+    request_masters: tuple[str, ...] = field(default=(), repr=False)
     server: ssl.SSLContext | None = field(default=None, compare=False, repr=False)
     client: ssl.SSLContext | None = field(default=None, compare=False, repr=False)
 
@@ -200,6 +209,28 @@ def current() -> Trust:
     return _file(str(Path(path).absolute())).now() if path else PLAIN_TRUST
 
 
+def request_keys() -> tuple[PrincipalKey, ...]:
+    """Return the keys that sign this process's requests; empty if it has none. Raises BadTrustConfig."""
+    path = os.environ.get(REQUEST_KEY_VARIABLE)
+    return _principal_keys((_key_file(str(Path(path).absolute())).now() if path else current()).request_keys)
+
+
+def use_request_key(path: Path) -> None:
+    """Sign requests with the keys in the file, in this process and its child processes. Raises BadTrustConfig."""
+    os.environ[REQUEST_KEY_VARIABLE] = str(path.absolute())
+    request_keys()
+
+
+@lru_cache(maxsize=8)
+def _principal_keys(lines: tuple[str, ...]) -> tuple[PrincipalKey, ...]:
+    from ringlog.wire.requests import principal_key
+
+    found = tuple(principal_key(line) for line in lines)
+    if None in found:
+        raise BadTrustConfig(f"{REQUEST_KEY}: each line must be NAME/NUMBER/KEY, as `ringlog principal key` writes it")
+    return tuple(key for key in found if key is not None)
+
+
 def use_trust_file(path: Path, chosen_by: str = TRUST_VARIABLE) -> None:
     """Use the file in this process and its child processes. Raises BadTrustConfig.
 
@@ -225,11 +256,20 @@ def _file(path: str) -> TrustFile:
     return TrustFile(Path(path))
 
 
+@cache
+def _key_file(path: str) -> TrustFile:
+    return TrustFile(Path(path), read=lambda file: ((file,), Trust(request_keys=read_secrets(file))))
+
+
+ReadTrust = Callable[[Path], tuple[tuple[Path, ...], Trust]]
+
+
 class TrustFile:
     """A trust file that is checked for changes. Safe from threads."""
 
-    def __init__(self, path: Path, recheck_s: float = RECHECK_S) -> None:
+    def __init__(self, path: Path, recheck_s: float = RECHECK_S, read: ReadTrust | None = None) -> None:
         self._path = path
+        self._read = read or read_trust
         self._recheck_s = recheck_s
         self._lock = threading.Lock()
         self._current: Trust | None = None
@@ -251,7 +291,7 @@ class TrustFile:
                 return self._current
             self._seen = seen
             try:
-                files, found = read_trust(self._path)
+                files, found = self._read(self._path)
                 _check_change(self._current, found)
             except BadTrustConfig as bad:
                 if self._current is None:
@@ -304,9 +344,15 @@ def read_trust(path: Path) -> tuple[tuple[Path, ...], Trust]:
     tls = given.keys() & set(TLS)
     if tls and len(tls) < len(TLS):
         raise BadTrustConfig(f"{path}: set {', '.join(TLS)} together")
-    tokens, ack_keys, ack_masters = (_secrets(given.get(name)) for name in (TOKEN, ACK_KEY, ACK_MASTER))
+    tokens, *keys = (
+        read_secrets(given.get(name)) for name in (TOKEN, ACK_KEY, ACK_MASTER, REQUEST_KEY, REQUEST_MASTER)
+    )
+    ack_keys, ack_masters, own_keys, request_masters = keys
+    _principal_keys(own_keys)
     found = _tls_trust(tokens, *(given[name] for name in TLS)) if tls else Trust(tokens=tokens)
-    return (path, *given.values()), replace(found, ack_keys=ack_keys, ack_masters=ack_masters)
+    return (path, *given.values()), replace(
+        found, ack_keys=ack_keys, ack_masters=ack_masters, request_keys=own_keys, request_masters=request_masters
+    )
 
 
 def _bytes(path: Path, secret: bool = False) -> bytes:
@@ -323,8 +369,8 @@ def _bytes(path: Path, secret: bool = False) -> bytes:
     return data
 
 
-def _secrets(path: Path | None) -> tuple[str, ...]:
-    """Return the tokens or keys in a file; empty without a file."""
+def read_secrets(path: Path | None) -> tuple[str, ...]:
+    """Return the tokens or keys in a file; empty without a file. Raises BadTrustConfig."""
     if path is None:
         return ()
     found = tuple(filter(None, map(str.strip, _bytes(path, secret=True).decode("latin-1").splitlines())))

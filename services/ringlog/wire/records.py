@@ -10,7 +10,7 @@ rows, and the audit has an independent copy of the rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -23,9 +23,6 @@ from ringlog.wire.avro.mapping import Mapper
 from ringlog.wire.errors import WireError
 
 T = TypeVar("T")
-
-TOGETHER_MAX = 500
-"""Maximum number of requests in one record."""
 
 APPLIED, REJECTED, EXPIRED = "applied", "rejected", "expired"
 """The outcomes of a ``Result``."""
@@ -46,6 +43,16 @@ class CommandRequest:
     version: int
     payload: bytes
     answer_applied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CodedRequest:
+    """The bytes of a ``CommandRequest`` and their MAC with key number ``key`` of ``principal`` (``wire.requests``)."""
+
+    request: bytes
+    principal: str
+    key: int
+    code: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +357,7 @@ class DeadLetter:
 
 
 REQUEST, RESULT = "ringlog.requests.Request", "ringlog.requests.Result"
-REQUEST_BATCH = "ringlog.requests.RequestBatch"
+REQUEST_BATCH, CODED_REQUEST = "ringlog.requests.RequestBatch", "ringlog.requests.CodedRequest"
 NODE_LOAD, CODED_LOAD = "ringlog.load.NodeLoad", "ringlog.load.CodedLoad"
 NODE_ACK, CODED_ACK = "ringlog.acks.NodeAck", "ringlog.acks.CodedAck"
 AGENT_STATUS = "ringlog.agents.AgentStatus"
@@ -361,6 +368,7 @@ MUTATION, CDC_ROW, DEAD_LETTER = "ringlog.mutations.Mutation", "ringlog.cdc.CdcR
 RECORDS: dict[str, type[Any]] = {
     REQUEST: CommandRequest,
     REQUEST_BATCH: RequestBatch,
+    CODED_REQUEST: CodedRequest,
     RESULT: Result,
     NODE_ACK: NodeAck,
     CODED_ACK: CodedAck,
@@ -396,7 +404,9 @@ def _codec(full_name: str, _cls: type[T]) -> tuple[Callable[[T], bytes], Callabl
     return partial(_encode, full_name), partial(_decode, full_name)
 
 
-encode_request, decode_request = _codec(REQUEST, CommandRequest)
+encode_request, decode_plain_request = _codec(REQUEST, CommandRequest)
+encode_coded_request, decode_coded_request = _codec(CODED_REQUEST, CodedRequest)
+encode_batch, decode_batch = _codec(REQUEST_BATCH, RequestBatch)
 encode_result, decode_result = _codec(RESULT, Result)
 encode_node_ack, _decode_plain_ack = _codec(NODE_ACK, NodeAck)
 encode_coded_ack, _decode_coded_ack = _codec(CODED_ACK, CodedAck)
@@ -426,34 +436,6 @@ def unwrap_load(data: bytes) -> CodedLoad:
 def decode_node_load(data: bytes) -> NodeLoad:
     """Decode a load report with or without a MAC. ``wire.acks`` checks the MAC."""
     return _decode_plain_load(unwrap_load(data).load)
-
-
-def encode_request_batch(requests: Sequence[bytes]) -> bytes:
-    """Encode several encoded requests as one record."""
-    return _encode(REQUEST_BATCH, RequestBatch(tuple(requests)))
-
-
-def decode_requests(data: bytes) -> tuple[CommandRequest | None, ...]:
-    """Return the requests of a record of the topic ``requests``. None for a part that is not a request.
-
-    Raises WireError for another record, or for more than ``TOGETHER_MAX`` requests.
-    """
-    full_name = name_of(data, (REQUEST, REQUEST_BATCH))
-    if full_name == REQUEST:
-        return (decode_request(data),)
-    if full_name != REQUEST_BATCH:
-        raise WireError("wrong_record", full_name, f"must be a {REQUEST} or a {REQUEST_BATCH}")
-    parts = _decode(REQUEST_BATCH, data).requests
-    if len(parts) > TOGETHER_MAX:
-        raise WireError("too_many_requests", str(len(parts)), f"must have at most {TOGETHER_MAX} requests")
-    return tuple(_request_or_none(part) for part in parts)
-
-
-def _request_or_none(data: bytes) -> CommandRequest | None:
-    try:
-        return decode_request(data)
-    except WireError:
-        return None
 
 
 SnapshotRecord = StoredSnapshot | SnapshotChunk | SnapshotConfirmation

@@ -6,14 +6,8 @@ from functools import lru_cache
 
 from ringlog.wire.changes import decode_change
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import (
-    CommandRequest,
-    decode_mutation,
-    decode_node_ack,
-    decode_node_load,
-    decode_requests,
-    decode_result,
-)
+from ringlog.wire.records import CommandRequest, decode_mutation, decode_node_ack, decode_node_load, decode_result
+from ringlog.wire.requests import decode_requests
 
 KEPT = 4_096
 

@@ -13,8 +13,11 @@ from ringlog.kernel.values import Epoch
 from ringlog.protocol.controller import ReportRejections, Submit, Wait
 from ringlog.protocol.role import StartServing
 from ringlog.protocol.submission.results import AppliedResult, Submitted
+from ringlog.runtime import trust
 from ringlog.runtime.logs import get_logger
+from ringlog.wire.ids import derived_request_id
 from ringlog.wire.records import RefusedProposal
+from ringlog.wire.requests import PrincipalKey, agent_keys
 
 SUBMIT_TIMEOUT_S = 5.0
 WAITS_S = {Wait.NOTHING: 0.0, Wait.NEWS: 0.5, Wait.PUBLICATION: 0.02, Wait.PAUSE: 0.5}
@@ -37,6 +40,7 @@ class ControllerThread(RoleThread):
             f"{self.role}-{self.instance[:8]}",
             clock=self.clock,
             replica=self.replica,
+            keys=self._keys,
         )
         self.driver.handlers |= {
             StartServing: lambda _: self._start_serving(),
@@ -78,6 +82,20 @@ class ControllerThread(RoleThread):
                 log.warning("refused", subject=key[0], kind=key[1], code=key[2], why=key[3])
         self._refused = tuple(RefusedProposal(*key, since.get(key, now)) for key in keys[:REFUSED_MAX])
 
+    def _keys(self) -> tuple[PrincipalKey, ...]:
+        """Return the keys of this agent: those of its masters, else those of its file."""
+        masters = trust.current().request_masters
+        return agent_keys(masters, self.replica.state.cluster_id, self.role) or trust.request_keys()
+
+    def _secret_id(self, request_id: str) -> str:
+        """Return a request id that follows from a proposal's id and the key, if there is a key.
+
+        Ids of proposals can be computed by anyone. A client could send a request that is refused under such an id
+        first, and its refusal would answer the proposal.
+        """
+        keys = self._keys()
+        return derived_request_id(keys[0].key, request_id) if keys else request_id
+
     def _submit(self, effect: Submit) -> Submitted | None:
         proposal = effect.proposal
         kind = type(proposal.command).__name__
@@ -85,7 +103,7 @@ class ControllerThread(RoleThread):
             answer = self._client.submit(
                 proposal.command,
                 timeout_s=SUBMIT_TIMEOUT_S,
-                request_id=proposal.request_id,
+                request_id=self._secret_id(proposal.request_id),
                 since_epoch=proposal.since_epoch,
             )
         except SubmissionTimedOut as error:

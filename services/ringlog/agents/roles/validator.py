@@ -20,10 +20,12 @@ from ringlog.protocol.role import Initialise
 from ringlog.protocol.validator.core import is_floor_mark
 from ringlog.protocol.validator.validator import ReadResults, Requests, RequestsDuringCommit, Trim, answer_requests
 from ringlog.protocol.validator.values import ROLE, Ack, Arrived, NoteApplied, Publish, StopInstance
+from ringlog.runtime import trust
 from ringlog.runtime.monitoring.metrics import Sample
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.errors import WireError
-from ringlog.wire.records import decode_requests, encode_result
+from ringlog.wire.records import encode_result
+from ringlog.wire.requests import SignedRequest, decode_requests, verified
 
 GLANCE_S = 0.005
 """The interval between two checks for the end of a batch, while the validator waits for requests."""
@@ -169,7 +171,12 @@ class ValidatorThread(RoleThread):
             found = decode_requests(value or b"")
         except WireError as error:
             found, why = (None,), str(error)
-        requests = tuple(request for request in found if request is not None)
+        cluster_id, masters = self.replica.state.cluster_id, trust.current().request_masters
+        requests = tuple(verified(request, cluster_id, masters) for request in found if request is not None)
         if len(requests) < len(found):
             self.warnings.warn("unreadable_request", offset=offset, why=why)
+        for request in requests:
+            if isinstance(request, SignedRequest) and request.unverified:
+                sender = ascii(request.coded.principal[:100])
+                self.warnings.warn("request_unverified", offset=offset, principal=sender, why=request.unverified)
         return offset, requests

@@ -15,7 +15,7 @@ later requests would never be answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ringlog.kernel.columns.fast_dataclass import maker_of
@@ -28,15 +28,8 @@ from ringlog.protocol.submission.direct import Direct
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.wire.commands import digest_of, encode_command
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
-from ringlog.wire.records import (
-    APPLIED,
-    REJECTED,
-    TOGETHER_MAX,
-    CommandRequest,
-    Result,
-    encode_request,
-    encode_request_batch,
-)
+from ringlog.wire.records import APPLIED, REJECTED, CommandRequest, Result, encode_request
+from ringlog.wire.requests import TOGETHER_MAX, encode_request_batch
 
 VALIDATOR = "validator"
 RESEND: Micros = 1_000_000
@@ -128,11 +121,20 @@ class NoAnswer(Exception):
 
 
 def encoded_request(
-    command: Command, request_id: str, since_epoch: Epoch, submitter: str, answer_applied: bool = False
+    command: Command,
+    request_id: str,
+    since_epoch: Epoch,
+    submitter: str,
+    answer_applied: bool = False,
+    sign: Callable[[bytes], bytes] = bytes,
 ) -> EncodedRequest:
-    """Return the encoded request for a command. Raises WireError (a value that does not fit its field)."""
+    """Return the encoded request for a command. Raises WireError (a value that does not fit its field).
+
+    ``sign``: returns the record of a request with the code of its sender; by default without one.
+    """
     kind, version, payload = encode_command(command)
-    data = encode_request(_new_request(request_id, since_epoch, submitter, kind, version, payload, answer_applied))
+    made = _new_request(request_id, since_epoch, submitter, kind, version, payload, answer_applied)
+    data = sign(encode_request(made))
     digest = digest_of(kind, version, payload)
     return _new_encoded(_new_key(request_id, since_epoch, digest), kind, data)
 

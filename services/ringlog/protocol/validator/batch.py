@@ -7,11 +7,13 @@ The first source with an answer decides:
 3. Expiry: ``since_epoch`` has left the history.
 4. An earlier rejection of the same request id.
 5. The limits of ``since_epoch``: not above the log, not below the floor of forgotten answers.
-6. The command, decided by the fold itself.
+6. The sender: its code, its key, and the roles that the command needs.
+7. The command, decided by the fold itself.
 """
 
 from __future__ import annotations
 
+from ringlog.kernel.authorization import authorize
 from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import command_digest
@@ -20,6 +22,7 @@ from ringlog.kernel.model.outcome import OutcomeKind, Rejected, Undecodable, Unk
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.protocol.effects import Draw
+from ringlog.protocol.validator.authentication import sender_of
 from ringlog.protocol.validator.limits import too_far_ahead
 from ringlog.protocol.validator.values import (
     DETAIL_CHARS_MAX,
@@ -129,6 +132,10 @@ class BatchPlan:
     def _decide_command(self, item: WaitingRequest) -> None:
         """Decide the command of a request on the speculative state. Add its entry if it applies."""
         request = item.request
+        sender = sender_of(self.state, request)
+        if isinstance(sender, Rejected):
+            self._reject(item, len(self.sent), sender)
+            return
         _, command = cached_command(request.kind, request.version, request.payload)
         if isinstance(command, UnknownCommand):
             detail = f"kind {command.kind} version {command.version} is not known to this release"
@@ -137,8 +144,8 @@ class BatchPlan:
         if isinstance(command, Undecodable):
             self._reject(item, 0, Rejected("undecodable", command.detail))
             return
-        # Checked before the fold, which has no clock.
-        refused = too_far_ahead(self.state, command, self.now)
+        # Checked before the fold, which has neither senders nor a clock.
+        refused = authorize(self.state, sender, command) or too_far_ahead(self.state, command, self.now)
         if refused is not None:
             self._reject(item, len(self.sent), refused)
             return
