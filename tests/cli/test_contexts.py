@@ -287,6 +287,20 @@ def test_certificates_belong_to_their_cluster(tmp_path: Path) -> None:
     assert isinstance(ended.exception, trust.BadTrustConfig)
 
 
+def test_a_request_key_belongs_to_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(trust.REQUEST_KEY_VARIABLE, "")
+    file = tmp_path / "ops.key"
+    file.write_text(f"ops/1/{'0' * 64}\n")
+    file.chmod(0o600)
+    store_cluster(FIRST)
+    assert run("cluster", "use", "shop", "--request-key", str(file))[0] == 0
+    assert stored_clusters().clusters == (replace(FIRST, request_key=str(file)),)
+    os.environ.pop(trust.REQUEST_KEY_VARIABLE)
+    assert (resolve("a:1", "till").request_key, trust.request_keys()) == ("", ())
+    assert resolve("a:1", "shop").request_key == str(file)
+    assert [key.name for key in trust.request_keys()] == ["ops"]
+
+
 def test_the_cluster_in_use_sets_login_and_cache_of_a_shared_broker(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("old", "new")]
     for file in files:

@@ -99,6 +99,26 @@ def test_every_line_has_an_answer_and_refusals_change_nothing(lines: list[str]) 
                 assert outcome is None
 
 
+def test_a_rehearsed_command_has_a_sender() -> None:
+    rehearsal = Rehearsal()
+    lines = (
+        {"command": "CreatePrincipal", "name": "root", "role": "admin", "as": "root"},
+        {"command": "CreatePrincipal", "name": "shop", "role": "operator", "keyspaces": ["ks"], "as": "root"},
+        {"command": "DropKeyspace", "name": "ks", "as": "shop"},
+        {"command": "Noop", "as": "stranger"},
+        {"command": "Noop"},
+    )
+    answers = [rehearsal.line(json.dumps(line), 1) for line in lines]
+    assert [one.get("code", one["outcome"]) for one in answers] == [
+        *("applied", "applied", "not_authorized"),
+        *("not_authenticated", "applied"),
+    ]
+    assert answers[2]["detail"] == "DropKeyspace: shop needs the role admin in the keyspace ks"
+    shown = rehearsal.line('{"show": "principals"}', 1)["principals"]
+    assert [one["name"] for one in shown] == ["root", "shop"]
+    assert rehearsal.line('{"command": "Noop", "as": 7}', 1)["code"] == "bad_field"
+
+
 def test_invalid_text_and_separators_inside_lines() -> None:
     plan = b'{"command": "Noop"}\r\n\xff\xfe\n\n{"command": "TakeOver", "role": "x", "instance": "a\xe2\x80\xa8b"}\n'
     answers, status = run(plan)

@@ -16,6 +16,7 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLog
 from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.fold import fold
 from ringlog.kernel.history import allowed_begin
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.archive.archive import Archive, update_archive
@@ -29,7 +30,7 @@ from ringlog.operator.history.log_past import Past, archive_fault, checked, past
 from ringlog.operator.views.summary import OFFERED_RECORDS, format_truncation, truncation_view
 from tests.agents.world import World
 from tests.kernel.commands.test_truncation import DIGEST, confirm
-from tests.kernel.entries import applied, founded
+from tests.kernel.entries import applied, entry, founded
 from tests.log.test_snapshots import Cluster
 
 
@@ -178,6 +179,17 @@ def test_only_the_last_lines_are_kept_in_memory() -> None:
     shown = list(chosen(follow(watched()), 0, 3, all_records=True))
     assert [line.offset for line in shown] == [58, 59, 60]
     assert 3 <= most <= 5
+
+
+@pytest.mark.parametrize(("by", "expected"), [("ops", 1), ("coordinator", 2), ("coordinator-1a", 1), ("o", 0)])
+def test_only_the_entries_of_an_author_are_shown(by: str, expected: int) -> None:
+    lines, state = [], founded()
+    for number, author in enumerate(("ops", "ops-2", "coordinator-1a", "coordinator-2b")):
+        item = entry(state, Noop(), submitter=author)
+        after = fold(state, item)
+        lines.append(FoldedRecord(number, item, after.outcome, state, after.state))
+        state = after.state
+    assert len(list(chosen(lines, 0, None, False, by))) == expected
 
 
 def test_a_dump_replaces_the_previous_one_only_when_complete(tmp_path: Path) -> None:

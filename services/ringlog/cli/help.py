@@ -34,9 +34,10 @@ _WORDS: Final[Mapping[str, str]] = {
     "HOST:PORT,...": "--bootstrap --seeds",
     "PORT": "--data-port --metrics-port --port",
     "NAME": "--client --cluster --datacenter --group --instance --keyspace --name --operator --profile --rack "
-    "--source-datacenter --storage-profile --user --writer --feature --agents",
+    "--source-datacenter --storage-profile --user --writer --feature --agents --by --role",
     "NODE": "--exclude --ignore --node",
-    "FILE": "--dump --export --from --kafka-config --producer --progress --sqlite --state --trust-config --output",
+    "FILE": "--dump --export --from --kafka-config --producer --progress --request-key --request-master --sqlite "
+    "--state --trust-config --output",
     "FILE.svg": "--chart",
     "FILE.md": "--page",
     "FOLDER": "--checkpoint --data --delays --histories --save",

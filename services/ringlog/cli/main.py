@@ -30,7 +30,7 @@ from ringlog.files import refused_by_files
 from ringlog.runtime.json_errors import print_exception, print_usage, wants_json
 from ringlog.runtime.kafka.config import VARIABLE, use
 from ringlog.runtime.process import delay_gc, skip_gc_at_exit
-from ringlog.runtime.trust import TRUST_VARIABLE, use_trust_file
+from ringlog.runtime.trust import REQUEST_KEY_VARIABLE, TRUST_VARIABLE, use_request_key, use_trust_file
 
 
 class Subcommand(NamedTuple):
@@ -55,6 +55,12 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
         "status": Subcommand("ringlog.cli.status", "status", "Show the health of the cluster, its nodes and agents."),
         "agents": Subcommand("ringlog.cli.agents", "app", "Run the agents of a cluster, and show their status."),
         "agent": Subcommand("ringlog.cli.agents", "one", "Run one agent until it is stopped."),
+        "principal": Subcommand(
+            "ringlog.cli.cluster.principals", "app", "Create, list and revoke principals, and write their keys."
+        ),
+        "whoami": Subcommand(
+            "ringlog.cli.cluster.principals", "whoami", "Show the principal that signs this user's requests."
+        ),
         "pause": Subcommand("ringlog.cli.metadata.pause", "pause", "Pause changes of these scopes."),
         "resume": Subcommand("ringlog.cli.metadata.pause", "resume", "Resume changes of these scopes."),
     },
@@ -106,7 +112,7 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
 COMMANDS = {name: subcommand for group in GROUPS.values() for name, subcommand in group.items()}
 
 
-CONNECTION_OPTIONS = ("bootstrap", "cluster", "kafka_config", "trust_config")
+CONNECTION_OPTIONS = ("bootstrap", "cluster", "kafka_config", "trust_config", "request_key")
 """Parameters that may also precede the subcommand."""
 
 
@@ -184,13 +190,13 @@ class LazyGroup(CommandGroup):
 
 
 def _add_configs(command: Any) -> None:
-    """Add ``--kafka-config`` and ``--trust-config`` to every command that has ``--bootstrap``."""
+    """Add ``--kafka-config``, ``--trust-config`` and ``--request-key`` to every command that has ``--bootstrap``."""
     for inner in getattr(command, "commands", {}).values():
         _add_configs(inner)
     names = {parameter.name for parameter in command.params}
     if "bootstrap" in names:
         options = typer.main.get_command(_single(_with_configs)).params
-        wanted = {"kafka_config", "trust_config"} - names
+        wanted = {"kafka_config", "trust_config", "request_key"} - names
         command.params += [option for option in options if option.name in wanted]
 
 
@@ -205,6 +211,11 @@ def _trust(context: typer.Context, value: Path | None) -> None:
         use_trust_file(
             value, TRUST_VARIABLE if source is not None and source.name == "ENVIRONMENT" else "--trust-config"
         )
+
+
+def _sign(value: Path | None) -> None:
+    if value is not None:
+        use_request_key(value)
 
 
 KafkaConfig = Annotated[
@@ -231,7 +242,21 @@ TrustConfig = Annotated[
 ]
 
 
-def _with_configs(kafka_config: KafkaConfig = None, trust_config: TrustConfig = None) -> None:
+RequestKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--request-key",
+        envvar=REQUEST_KEY_VARIABLE,
+        help="Key that signs requests: a file of `ringlog principal key`.",
+        callback=_sign,
+        expose_value=False,
+    ),
+]
+
+
+def _with_configs(
+    kafka_config: KafkaConfig = None, trust_config: TrustConfig = None, request_key: RequestKey = None
+) -> None:
     """Declare the options that ``_add_configs`` copies to commands."""
 
 
@@ -263,6 +288,9 @@ def _root(
     kafka_config: Annotated[str | None, _before("--kafka-config", "Kafka login: a client.properties file.")] = None,
     trust_config: Annotated[
         str | None, _before("--trust-config", "Certificates and token: a trust.properties file.")
+    ] = None,
+    request_key: Annotated[
+        str | None, _before("--request-key", "Key that signs requests: a file of `ringlog principal key`.")
     ] = None,
     _shown: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:

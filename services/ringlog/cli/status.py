@@ -78,6 +78,8 @@ def status(
     broker = used_broker()
     assert broker is not None, "the context has a broker"
     out.print(f"broker {broker.bootstrap}, set by {broker.origin}")
+    if not state.principals:
+        out.print(views.NOT_AUTHENTICATED)
     _print_status(state, whole["directory"])
     for pause in whole["pauses"]:
         out.print(printable(format_pause(pause)))

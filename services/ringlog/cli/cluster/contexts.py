@@ -15,7 +15,7 @@ from ringlog.cli.shared.connection import Bootstrap, Json, connect, fail, out, r
 from ringlog.cli.shared.tables import show_table
 from ringlog.runtime.context import ClusterContext, current_cluster, store_cluster, stored_clusters
 from ringlog.runtime.kafka.config import VARIABLE
-from ringlog.runtime.trust import TRUST_VARIABLE
+from ringlog.runtime.trust import REQUEST_KEY_VARIABLE, TRUST_VARIABLE
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +36,8 @@ def use(
     It is a cluster of `ringlog cluster list`, or with --bootstrap one at that broker.
     """
     chosen = known_cluster(name) if bootstrap is None else _asked_for(bootstrap, name)
-    for name_of_file, variable in (("kafka_config", VARIABLE), ("trust_config", TRUST_VARIABLE)):
+    variables = {"kafka_config": VARIABLE, "trust_config": TRUST_VARIABLE, "request_key": REQUEST_KEY_VARIABLE}
+    for name_of_file, variable in variables.items():
         source = context.get_parameter_source(name_of_file)
         if source is not None and source.name == "COMMANDLINE":
             chosen = replace(chosen, **{name_of_file: os.environ[variable]})
@@ -56,11 +57,12 @@ def list_clusters(as_json: Json = False) -> None:
     rows = [
         (
             "in use" if c == found.current else "",
-            *(c.cluster, c.cluster_id, c.bootstrap, without_password(c.redis), c.kafka_config, c.trust_config),
+            *(c.cluster, c.cluster_id, c.bootstrap, without_password(c.redis)),
+            *(c.kafka_config, c.trust_config, c.request_key),
         )
         for c in found.clusters
     ]
-    columns = ("", "cluster", "id", "broker", "redis", "log-in", "trust")
+    columns = ("", "cluster", "id", "broker", "redis", "log-in", "trust", "request key")
     show_table(columns, rows, "no cluster is known; create one: ringlog cluster create NAME")
 
 
@@ -114,4 +116,5 @@ def _as_json(context: ClusterContext) -> dict[str, str]:
         "redis": without_password(context.redis),
         "kafka_config": context.kafka_config,
         "trust_config": context.trust_config,
+        "request_key": context.request_key,
     }

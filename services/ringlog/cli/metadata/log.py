@@ -55,6 +55,9 @@ def show(
         int | None, typer.Option("--last", min=1, max=LAST_MAX, help="Show only the last N records.")
     ] = None,
     all_records: Annotated[bool, typer.Option("--all", help="Also show records without effect.")] = False,
+    by: Annotated[
+        str | None, typer.Option("--by", help="Only entries of this author: a principal, or a role of agents.")
+    ] = None,
     dump: Annotated[
         Path | None, typer.Option("--dump", help="Write the raw log to this file, for `rehearse --from`.")
     ] = None,
@@ -78,7 +81,7 @@ def show(
             else:
                 out.print(f"{count} records in {dump}")
             return
-        for line in chosen(past.lines(), since, last, all_records):
+        for line in chosen(past.lines(), since, last, all_records, by):
             if as_json:
                 typer.echo(json.dumps(line_json(line)))
             else:

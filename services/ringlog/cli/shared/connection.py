@@ -45,7 +45,7 @@ from ringlog.runtime.context import (
 )
 from ringlog.runtime.json_errors import print_error, wants_json
 from ringlog.runtime.kafka.config import VARIABLE, brokers_of_file
-from ringlog.runtime.trust import TRUST_VARIABLE
+from ringlog.runtime.trust import REQUEST_KEY_VARIABLE, TRUST_VARIABLE
 from ringlog.stack.commands import Stack, addresses, kafka_config_of_stack
 from ringlog.stack.probes import takes_connections
 
@@ -276,7 +276,8 @@ def resolve(bootstrap: str | None, cluster: str | None) -> ClusterContext:
         fail("no_cluster", "pass --cluster, or create a cluster: ringlog cluster create NAME")
     _clusters_used.append(name)
     use_stored_trust(broker.bootstrap, name)
-    files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
+    variables = {"kafka_config": VARIABLE, "trust_config": TRUST_VARIABLE, "request_key": REQUEST_KEY_VARIABLE}
+    files = {name: os.environ.get(variable, "") for name, variable in variables.items()}
     return ClusterContext(broker.bootstrap, name, broker.redis, **files)
 
 

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from ringlog.files import FileUnusable, read_lines, replaceable
 from ringlog.kernel.model.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand
+from ringlog.kernel.model.principals import AGENT_NAMES
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.folding import FoldedRecord
 from ringlog.log.port import LogRecord
@@ -21,13 +22,24 @@ from ringlog.operator.views.words import picked
 BAD_DUMP = "bad_dump"
 
 
-def chosen(lines: Iterable[FoldedRecord], since: int, last: int | None, all_records: bool) -> Iterable[FoldedRecord]:
+def chosen(
+    lines: Iterable[FoldedRecord], since: int, last: int | None, all_records: bool, by: str | None = None
+) -> Iterable[FoldedRecord]:
     """Select the records to show, from epoch ``since`` on. ``last`` keeps only the last records.
 
-    The result is lazy: a long log is not held in memory.
+    ``by`` keeps only the entries of one author. The name of an agent's role selects all of its instances. The result
+    is lazy: a long log is not held in memory.
     """
     fitting = (x for x in lines if x.outcome.epoch >= since and (all_records or x.outcome.kind is OutcomeKind.APPLIED))
+    if by is not None:
+        fitting = (x for x in fitting if isinstance(x.item, Entry) and by in _authors(x.item.submitter))
     return fitting if last is None else deque(fitting, maxlen=last)
+
+
+def _authors(submitter: str) -> tuple[str, ...]:
+    """Return the names that stand for an author: its own, and the role of an agent."""
+    role = submitter.partition("-")[0]
+    return (submitter, role) if role in AGENT_NAMES else (submitter,)
 
 
 def write_dump(path: Path, records: Iterable[LogRecord]) -> int:

@@ -6,7 +6,8 @@ equal lines give equal answers, byte for byte. If the first command is not Initi
 epoch 1.
 
 Two outcomes are refusals. ``invalid``: this release has no such command, show or do, or the line has an unknown field.
-``rejected``: the command is valid, but the state does not allow it.
+``rejected``: the command is valid, but the state does not allow it. ``as`` names the principal that sends a command;
+then its roles count.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+from ringlog.kernel.authorization import authorize
 from ringlog.kernel.balance.reports import Reports
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.commands.topology.operations import AdvanceOperation
@@ -99,9 +101,12 @@ class Rehearsal:
     def _command(self, value: Json) -> Json:
         if self.state.epoch == 0 and value.get("command") != "InitializeCluster":
             self._apply(InitializeCluster(CLUSTER))
-        command = from_json(self.state, value, self._draw)
+        sender = _text(value, "as") if "as" in value else None
+        command = from_json(self.state, {name: one for name, one in value.items() if name != "as"}, self._draw)
         if isinstance(command, InvalidCommand):
             raise Invalid(command.code, command.detail)
+        if sender is not None and (refused := authorize(self.state, sender, command)) is not None:
+            return self._rejected(refused.code, refused.detail)
         outcome = self._apply(command)
         if outcome.kind is not OutcomeKind.APPLIED:
             return self._rejected(outcome.code, outcome.detail)
@@ -133,6 +138,7 @@ class Rehearsal:
             "nodes": ((), lambda _: {"nodes": views.nodes(self.state)}),
             "features": ((), lambda _: {"features": views.features(self.state)}),
             "service": ((), lambda _: views.service(self.state)),
+            "principals": ((), lambda _: {"principals": views.principals(self.state)}),
             "recoveries": ((), lambda _: {"recoveries": views.recoveries(self.state)}),
             "operations": ((), lambda _: {"operations": views.operations(self.state)}),
             "schema": ((), lambda _: views.schema(self.state)),

@@ -12,6 +12,7 @@ from typing import Any, Final
 from ringlog.agents.status import AgentView
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.generations.requests import IN_PROGRESS
+from ringlog.kernel.model.principals import Principal
 from ringlog.kernel.model.settings import SETTINGS, setting
 from ringlog.kernel.model.state import NO_MEMBER, ClusterState, GlobalRequest, Operation, Replica, in_order
 from ringlog.kernel.operations.gates import stopped_by
@@ -349,7 +350,21 @@ def cluster(state: ClusterState) -> Json:
         "generation": state.generations[-1].id if state.generations else None,
         "roles": {role: picked(term, "instance", "term", "since") for role, term in in_order(state.terms)},
         "pauses": pauses(state),
+        "authenticated": bool(state.principals),
     } | recovery(state)
+
+
+NOT_AUTHENTICATED: Final = "requests are not authenticated: create an admin with `ringlog principal create`"
+
+
+def principals(state: ClusterState) -> list[Json]:
+    """Return the principals by name, including revoked ones."""
+    return [principal(one) for _, one in in_order(state.principals)]
+
+
+def principal(one: Principal) -> Json:
+    """Return a principal with its roles, key number and epochs."""
+    return picked(one, "name", "key", "created", "revoked") | {"roles": [asdict(grant) for grant in one.roles]}
 
 
 def pauses(state: ClusterState) -> list[Json]:

@@ -1,0 +1,205 @@
+"""``ringlog principal`` and ``ringlog whoami``: the senders of requests, their roles and their keys.
+
+A key follows from the master of the validator (``request.master``), so commands that write a key file read the master
+from a file. Only its holder can create the first admin: that request is signed with the key of the new admin.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.shared.options import newest, view_command
+from ringlog.cli.shared.submitting import change_command, show_answer, submitted
+from ringlog.cli.shared.tables import show_table
+from ringlog.files import write_private
+from ringlog.kernel.commands.control.principals import (
+    CreatePrincipal,
+    GrantRole,
+    RevokePrincipal,
+    RevokeRole,
+    RotatePrincipalKey,
+)
+from ringlog.kernel.model.principals import FIRST_KEY, PRINCIPAL_ROLES
+from ringlog.kernel.values import Command
+from ringlog.operator.intents.intents import Intent, named
+from ringlog.operator.views import views
+from ringlog.operator.views.words import printable
+from ringlog.protocol.submission.results import AppliedResult
+from ringlog.runtime.context import ClusterContext
+from ringlog.runtime.trust import BadTrustConfig, read_secrets, request_keys
+from ringlog.wire.requests import PrincipalKey, chosen_key, key_of_principal
+
+app = typer.Typer(no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the principal.")]
+OneRole = Annotated[str, typer.Option("--role", help=f"One of: {', '.join(PRINCIPAL_ROLES)}.")]
+Keyspaces = Annotated[
+    list[str] | None,
+    typer.Option("--keyspace", help="Limit the role to this keyspace. Repeatable. Default: all keyspaces."),
+]
+Master = Annotated[Path | None, typer.Option("--request-master", help="File of the validator's request.master.")]
+To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Key file to write. Needs --request-master.")]
+
+
+@app.command("create")
+def create(
+    name: Name,
+    role: OneRole,
+    keyspace: Keyspaces = None,
+    master: Master = None,
+    to: To = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Create a principal with a role.
+
+    The first principal of a cluster is an admin, and needs --request-master. From then on, each request needs a key.
+    """
+    command = CreatePrincipal(name, role, _sorted(keyspace))
+    _change(resolve(bootstrap, cluster), command, FIRST_KEY, _master_of(master, to), to, as_json)
+
+
+@app.command("list")
+@view_command
+def list_principals(context: ClusterContext) -> Iterator[Any]:
+    """List the principals of the cluster, with roles and key numbers.
+
+    Revoked principals stay in the list, because their names are never used again.
+    """
+    rows = views.principals(newest(context))
+    yield rows
+    none = "requests are not authenticated: the cluster has no principals"
+    shown = [
+        (row["name"], _roles(row), str(row["key"]), str(row["created"]), str(row["revoked"] or "")) for row in rows
+    ]
+    show_table(("principal", "roles", "key", "created", "revoked"), shown, none)
+
+
+@app.command("grant")
+@change_command
+def grant(name: Name, role: OneRole, keyspace: Keyspaces = None) -> Intent:
+    """Give a principal a role.
+
+    If it has the role already, its keyspaces are replaced.
+    """
+    return named(GrantRole(name, role, _sorted(keyspace)))
+
+
+@app.command("revoke")
+@change_command
+def revoke(
+    name: Name, role: Annotated[str, typer.Option("--role", help="Take only this role. Default: revoke the name.")] = ""
+) -> Intent:
+    """Revoke a principal, or one of its roles.
+
+    A revoked name can never be used again.
+    """
+    return named(RevokeRole(name, role) if role else RevokePrincipal(name))
+
+
+@app.command("key")
+def key(
+    name: Name,
+    master: Master = None,
+    to: To = None,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Replace the key. Ends the previous one.")] = False,
+    with_next: Annotated[bool, typer.Option("--next", help="Write the next key, too. For a later rotation.")] = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Write the key file of a principal, or rotate its key.
+
+    To rotate without interruption, give the holder a file with --next, then run this with --rotate.
+    """
+    context, held = resolve(bootstrap, cluster), _master_of(master, to)
+    state = newest(context)
+    known = state.principals.get(name)
+    if known is None or known.revoked is not None:
+        fail("unknown_principal", f"{name} is not an active principal. See: ringlog principal list")
+    if rotate:
+        _change(context, RotatePrincipalKey(name, known.key + 1), known.key + 1, held, to, as_json)
+        return
+    if to is None:
+        raise typer.BadParameter("pass --request-master and --to, or --rotate")
+    _write(to, *(key_of_principal(held, state.cluster_id, name, known.key + more) for more in range(1 + with_next)))
+    if as_json:
+        typer.echo(json.dumps({"principal": name, "key": known.key, "file": str(to)}))
+    else:
+        out.print(f"key {known.key} of {name} is in {to}")
+
+
+@view_command
+def whoami(context: ClusterContext) -> Iterator[Any]:
+    """Show the principal that signs this user's requests.
+
+    Shows its roles, and whether the cluster accepts its key.
+    """
+    state = newest(context)
+    own = chosen_key(state, request_keys())
+    known = None if own is None else state.principals.get(own.name)
+    is_valid = own is not None and known is not None and known.revoked is None and known.key == own.number
+    view = {
+        "principal": own and own.name,
+        "key": own and own.number,
+        "valid": is_valid,
+        "roles": views.principal(known)["roles"] if known is not None else [],
+        "authenticated": bool(state.principals),
+    }
+    yield view
+    if own is None:
+        out.print("this user has no key: get one from an admin (ringlog principal key), and pass --request-key")
+    else:
+        found = _roles(view) if is_valid else "not valid in this cluster"
+        out.print(printable(f"{own.name}, key {own.number}: {found}"))
+    if not state.principals:
+        out.print(views.NOT_AUTHENTICATED)
+
+
+def _change(
+    context: ClusterContext, command: Command, number: int, master: str, to: Path | None, as_json: bool
+) -> None:
+    """Submit a command that makes a key valid, and write that key. The first admin signs its own creation."""
+    name = str(getattr(command, "name", "") or getattr(command, "principal", ""))
+    with connect(context) as client:
+        state = client.read_barrier()
+        own = key_of_principal(master, state.cluster_id, name, number)
+        if master and not state.principals:
+            client.keys = lambda: (own,)
+        answer, _ = submitted(client, named(command))
+        if to is not None and isinstance(answer, AppliedResult):
+            _write(to, own)
+    show_answer(answer, None, as_json)
+
+
+def _master_of(path: Path | None, to: Path | None) -> str:
+    """Return the first master of the file; empty without a file."""
+    if path is None and to is not None:
+        raise typer.BadParameter("--to needs --request-master, the file of the validator's request.master")
+    try:
+        return next(iter(read_secrets(path)), "")
+    except BadTrustConfig as bad:
+        fail(bad.code, str(bad))
+
+
+def _write(path: Path, *keys: PrincipalKey) -> None:
+    write_private(path, "".join(f"{key}\n" for key in keys))
+
+
+def _sorted(keyspaces: list[str] | None) -> tuple[str, ...]:
+    return tuple(sorted(set(keyspaces or ())))
+
+
+def _roles(row: dict[str, Any]) -> str:
+    """Return the roles of a view in words: ``operator (orders, shop), application``."""
+    found = (
+        f"{one['role']} ({', '.join(one['keyspaces'])})" if one["keyspaces"] else one["role"] for one in row["roles"]
+    )
+    return ", ".join(found) or "no roles"
