@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from ringlog.kernel.model.principals import AGENT_NAMES, FIRST_KEY
 from ringlog.kernel.model.state import ClusterState
@@ -60,8 +60,9 @@ class SignedRequest(CommandRequest):
     unverified: str = "the code was not checked"
 
 
-_plain: Final = attrgetter(*(one.name for one in fields(CommandRequest)))
+_plain: Final[Callable[[CommandRequest], Sequence[Any]]] = attrgetter(*(one.name for one in fields(CommandRequest)))
 """The fields of a request without its code. ``dataclasses.replace`` would cost more than the MAC."""
+_new_signed: Final[Callable[..., SignedRequest]] = SignedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,9 @@ def verified(request: CommandRequest, cluster_id: str, masters: Sequence[str]) -
         is_instance = coded.principal in AGENT_NAMES and request.submitter.startswith(f"{coded.principal}-")
         request_id, since_epoch, submitter, *others = _plain(request)
         sender = submitter if is_instance else coded.principal
-        return SignedRequest(request_id, since_epoch, sender, *others, coded, "")
+        return _new_signed(request_id, since_epoch, sender, *others, coded, "")
     why = "it has no valid code of this cluster and key" if masters else "the validator has no request.master"
-    return SignedRequest(*_plain(request), coded, why)
+    return _new_signed(*_plain(request), coded, why)
 
 
 def decode_request(data: bytes) -> CommandRequest:
@@ -133,7 +134,7 @@ def decode_request(data: bytes) -> CommandRequest:
         return decode_plain_request(data)
     coded: CodedRequest = decode_coded_request(data)
     request = decode_plain_request(coded.request)
-    return SignedRequest(*_plain(request), coded)
+    return _new_signed(*_plain(request), coded)
 
 
 def encode_request_batch(requests: Sequence[bytes]) -> bytes:
