@@ -13,7 +13,7 @@ and requests with an earlier key are refused. A repeated request has the same id
 Invariants: a principal's key alone, without a master, cannot make a valid request of another principal, cluster or key
 number. A ``SignedRequest`` counts as not verified until ``verified`` returns it.
 
-Source: decision 185; RFC 2104.
+Source: decision 187; RFC 2104.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ the request would follow, in the order of the log.
 A cluster without principals accepts requests without a code. A cluster with principals never does, also if the
 validator has no master.
 
-Source: decision 185.
+Source: decision 187.
 """
 
 from __future__ import annotations
