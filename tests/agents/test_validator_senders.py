@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
+from ringlog.kernel.authorization import authorize
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.control.principals import (
     CreatePrincipal,
@@ -15,12 +18,13 @@ from ringlog.kernel.commands.control.principals import (
     RotatePrincipalKey,
 )
 from ringlog.kernel.commands.topology.operations import AdvanceOperation
+from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.principals import ADMIN, APPLICATION, OPERATOR
 from ringlog.kernel.values import Command
 from ringlog.protocol.validator.core import add_requests, begin_batch, settle_batch
 from ringlog.protocol.validator.values import CommitChain, NoteApplied, Publish, Validator
-from ringlog.wire.records import CommandRequest, Result, encode_request
+from ringlog.wire.records import REJECTED, CommandRequest, Result, encode_request
 from ringlog.wire.requests import decode_request, key_of_principal, verified, with_code
 from ringlog_sim.mutants.plant import Mutant, planted
 from tests.agents.world import BAD, GOOD, NOW, World
@@ -205,6 +209,58 @@ def test_a_copy_of_a_request_with_another_command_is_refused(cluster: Cluster) -
     stolen = cluster.request(CreatePrincipal("thief", ADMIN), request.request_id)
     assert cluster.code(stolen) == "not_authenticated"
     assert cluster.code(request) == "request_id_reused", "its sender learns that the id was used"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_request_is_applied_exactly_if_its_sender_was_authorized_then(seed: int) -> None:
+    """Random senders, keys and revocations, several in one batch. The states of the log decide afterwards."""
+    cluster, draw = cluster_of_three(), random.Random(seed)
+    states = {cluster.state.epoch: cluster.state}
+    names, roles = ("root", "ops", "shop", "a", "b"), (ADMIN, OPERATOR, APPLICATION)
+    seen: Counter[str] = Counter()
+    for _ in range(25):
+        asked, batch = {}, []
+        for _ in range(draw.randint(1, 6)):
+            name, role, sender = draw.choice(names), draw.choice(roles), draw.choice((*names, "root", "root"))
+            command: Command = draw.choice(
+                [
+                    CreatePrincipal(name, role),
+                    GrantRole(name, role),
+                    RevokeRole(name, role),
+                    RotatePrincipalKey(name, draw.randint(2, 3)),
+                    *([RevokePrincipal(name)] if draw.random() < 0.2 else []),
+                    *(GOOD, Noop(), AdvanceOperation("join-1", "finished", ())),
+                ]
+            )
+            key, is_forged = draw.choice((1, 1, 1, 2, 3)), draw.random() < 0.1
+            request = cluster.sign(command, sender, key, OTHER if is_forged else "")
+            asked[request.request_id] = sender, key, is_forged, command
+            batch.append(request)
+        first = len(cluster.applied)
+        results = cluster.answer(*batch)
+        state = states[max(states)]
+        for entry in cluster.applied[first:]:
+            sender, key, is_forged, command = asked[entry.request_id]
+            known = state.principals.get(sender)
+            assert known is not None
+            assert (is_forged, known.key, known.revoked, entry.submitter) == (False, key, None, sender)
+            assert authorize(state, sender, command) is None
+            state = fold(state, entry).state
+            states[state.epoch] = state
+        for result in results:
+            sender, key, is_forged, command = asked[result.request_id]
+            seen[result.code or result.outcome] += 1
+            if result.outcome == REJECTED:
+                then = states[result.epoch]
+                known = then.principals.get(sender)
+                refused = authorize(then, sender, command)
+                if is_forged or known is None or known.revoked is not None or known.key != key:
+                    assert result.code == "not_authenticated"
+                elif refused is not None:
+                    assert (result.code, result.detail) == (refused.code, refused.detail)
+                else:
+                    assert result.code not in ("not_authenticated", "not_authorized")
+    assert {"applied", "not_authenticated", "not_authorized"} <= seen.keys()
 
 
 PLANTED = [

@@ -299,6 +299,13 @@ def test_a_request_key_belongs_to_its_cluster(tmp_path: Path, monkeypatch: pytes
     assert (resolve("a:1", "till").request_key, trust.request_keys()) == ("", ())
     assert resolve("a:1", "shop").request_key == str(file)
     assert [key.name for key in trust.request_keys()] == ["ops"]
+    os.environ.pop(trust.REQUEST_KEY_VARIABLE)
+    (tmp_path / "n1.key").write_text(f"n1/1/{'0' * 64}\n")
+    (tmp_path / "n1.key").chmod(0o600)
+    (tmp_path / "n1.properties").write_text("request.key=n1.key\n")
+    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "n1.properties"))
+    assert resolve("a:1", "shop").request_key == "", "a node signs with the key of its own file"
+    assert [key.name for key in trust.request_keys()] == ["n1"]
 
 
 def test_the_cluster_in_use_sets_login_and_cache_of_a_shared_broker(tmp_path: Path) -> None:

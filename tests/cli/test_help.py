@@ -42,9 +42,9 @@ BEGINNINGS = frozenset(
     re.findall(
         r"\w+",
         """add append assassinate cancel change check choose create declare decommission delay delete describe draw drop
-        enable end explain fence forget hold import join let list lower maintain manage merge move pause plant print
-        publish read rebuild release remove repair replace report require reset resume retry revoke run send set show
-        simulate split start stop stream submit take truncate unregister update withdraw write""",
+        enable end explain fence forget grant hold import join let list lower maintain manage merge move pause plant
+        print publish read rebuild release remove repair replace report require reset resume retry revoke run send set
+        show simulate split start stop stream submit take truncate unregister update withdraw write""",
     )
 )
 """The verbs that a summary may begin with."""
@@ -134,7 +134,7 @@ def test_every_root_command_is_in_a_group() -> None:
 def test_old_spellings_are_accepted_and_hidden() -> None:
     shown = {name for path, option in options() for name in (path, *option.opts, *option.secondary_opts)}
     old = {name: path for path, option in options() for name in getattr(option, "old_names", ())}
-    assert {"--anew", "--by", "--i-made-sure", "--meet", "--most"} <= old.keys() - shown
+    assert {"--anew", "--i-made-sure", "--meet", "--most"} <= old.keys() - shown
     assert "--tokens" in options_of(TREE["node run"])
     assert TREE["cluster found"].hidden
     assert not TREE["cluster create"].hidden

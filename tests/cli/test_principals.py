@@ -47,7 +47,7 @@ def test_principals_are_created_changed_and_revoked(client: Client, master: str,
     assert made[0] == 0, made
     assert file.read_text() == key(client, "root", 1)
     assert file.stat().st_mode & 0o777 == 0o600
-    words = ("principal", "create", "shop", "--role", "operator", "--keyspace", "b", "--keyspace", "a")
+    words = ("principal", "create", "shop", "--role", "operator", "--scope", "b", "--scope", "a")
     assert json.loads(run(*words, "--json")[1])["outcome"] == "applied"
     assert run("principal", "grant", "shop", "--role", "application")[0] == 0
     (root, shop) = json.loads(run("principal", "list", "--json")[1])

@@ -25,7 +25,7 @@ BUDGETS = {
     "ringlog/agents": 2_600,
     "ringlog/cache": 670,
     "ringlog/cli": 5_450,
-    "ringlog/client": 5_270,
+    "ringlog/client": 5_321,
     "ringlog/kernel": 17_770,
     "ringlog/log": 4_660,
     "ringlog/node": 6_500,

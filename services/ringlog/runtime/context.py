@@ -22,7 +22,13 @@ from typing import Any
 
 from ringlog.files import FILE_MODE, OWNER_ONLY_MASK, FileUnusable, default_data_dir, private_folder, write_private
 from ringlog.runtime.kafka.config import VARIABLE, current, use
-from ringlog.runtime.trust import REQUEST_KEY_VARIABLE, TRUST_VARIABLE, use_request_key, use_trust_file
+from ringlog.runtime.trust import (
+    REQUEST_KEY_VARIABLE,
+    TRUST_VARIABLE,
+    request_keys,
+    use_request_key,
+    use_trust_file,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +136,16 @@ def trust_of(bootstrap: str, cluster: str) -> str:
 
 
 def use_stored_trust(bootstrap: str, cluster: str) -> None:
-    """Use the trust file and the request key of the cluster, if stored and none was given. Raises BadTrustConfig."""
-    key = next((one.request_key for one in _at(bootstrap) if one.cluster == cluster), "")
-    if key and REQUEST_KEY_VARIABLE not in os.environ:
-        use_request_key(Path(key))
+    """Use the trust file and the request key of the cluster, if stored and none was given. Raises BadTrustConfig.
+
+    A trust file with ``request.key``, as nodes have, takes precedence over the stored key.
+    """
     file = trust_of(bootstrap, cluster)
     if file and TRUST_VARIABLE not in os.environ:
         use_trust_file(Path(file), f"the stored context of the cluster {cluster} (see: ringlog cluster list)")
+    key = next((one.request_key for one in _at(bootstrap) if one.cluster == cluster), "")
+    if key and REQUEST_KEY_VARIABLE not in os.environ and not request_keys():
+        use_request_key(Path(key))
 
 
 def redis_of(bootstrap: str) -> str:

@@ -223,6 +223,8 @@ def use_request_key(path: Path) -> None:
 
 @lru_cache(maxsize=8)
 def _principal_keys(lines: tuple[str, ...]) -> tuple[PrincipalKey, ...]:
+    if not lines:
+        return ()
     from ringlog.wire.requests import principal_key
 
     found = tuple(principal_key(line) for line in lines)

@@ -41,7 +41,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the principal
 OneRole = Annotated[str, typer.Option("--role", help=f"One of: {', '.join(PRINCIPAL_ROLES)}.")]
 Keyspaces = Annotated[
     list[str] | None,
-    typer.Option("--keyspace", help="Limit the role to this keyspace. Repeatable. Default: all keyspaces."),
+    typer.Option("--scope", metavar="KEYSPACE", help="Limit the role to this keyspace. May be repeated. Default: all."),
 ]
 Master = Annotated[Path | None, typer.Option("--request-master", help="File of the validator's request.master.")]
 To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Key file to write. Needs --request-master.")]
@@ -51,7 +51,7 @@ To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Key file 
 def create(
     name: Name,
     role: OneRole,
-    keyspace: Keyspaces = None,
+    scope: Keyspaces = None,
     master: Master = None,
     to: To = None,
     bootstrap: Bootstrap = None,
@@ -62,14 +62,14 @@ def create(
 
     The first principal of a cluster is an admin, and needs --request-master. From then on, each request needs a key.
     """
-    command = CreatePrincipal(name, role, _sorted(keyspace))
+    command = CreatePrincipal(name, role, _sorted(scope))
     _change(resolve(bootstrap, cluster), command, FIRST_KEY, _master_of(master, to), to, as_json)
 
 
 @app.command("list")
 @view_command
 def list_principals(context: ClusterContext) -> Iterator[Any]:
-    """List the principals of the cluster, with roles and key numbers.
+    """List principals with their roles and key numbers.
 
     Revoked principals stay in the list, because their names are never used again.
     """
@@ -84,20 +84,18 @@ def list_principals(context: ClusterContext) -> Iterator[Any]:
 
 @app.command("grant")
 @change_command
-def grant(name: Name, role: OneRole, keyspace: Keyspaces = None) -> Intent:
-    """Give a principal a role.
+def grant(name: Name, role: OneRole, scope: Keyspaces = None) -> Intent:
+    """Grant a role to a principal.
 
     If it has the role already, its keyspaces are replaced.
     """
-    return named(GrantRole(name, role, _sorted(keyspace)))
+    return named(GrantRole(name, role, _sorted(scope)))
 
 
 @app.command("revoke")
 @change_command
-def revoke(
-    name: Name, role: Annotated[str, typer.Option("--role", help="Take only this role. Default: revoke the name.")] = ""
-) -> Intent:
-    """Revoke a principal, or one of its roles.
+def revoke(name: Name, role: OneRole = "") -> Intent:
+    """Revoke a principal; with --role, only that role.
 
     A revoked name can never be used again.
     """
