@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 from ringlog.cli.main import CONNECTION_OPTIONS, app
 
 OPTION = re.compile(r"--?[a-z][a-z-]*")
-OPENS_FILES = frozenset({"--kafka-config", "--trust-config"})
+OPENS_FILES = frozenset({"--kafka-config", "--request-key", "--trust-config"})
 """Options with files that the parser reads."""
 BEFORE = frozenset(f"--{name.replace('_', '-')}" for name in CONNECTION_OPTIONS)
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_]*")

@@ -40,97 +40,104 @@ def test_a_stolen_key_sends_the_commands_of_its_role_only(
 ) -> None:
     cluster = f"{PREFIX}{uuid.uuid4().hex[:8]}"
     agents, node = (_private(tmp_path / f"{name}.properties", "") for name in ("agents", "node"))
-    master = str(_private(tmp_path / "master", MASTER))
+    _begin(guarded, user, cluster, agents)
+    _create_principals(user, cluster, agents)
 
-    def by(kind: BrokerUser) -> list[str]:
-        return ["--bootstrap", guarded.users, "--cluster", cluster, "--kafka-config", str(guarded.logins[kind])]
-
-    user.run("cluster", "create", cluster, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
-    for kind in (BrokerUser.validator, BrokerUser.agent, BrokerUser.node, BrokerUser.client, BrokerUser.cdc_writer):
-        whose = ["--for", kind.value, "--user", kind.value, "--apply", "--cluster", cluster]
-        user.run("cluster", "acls", *whose, "--bootstrap", guarded.tls, "--kafka-config", str(guarded.admin))
-    user.run("cluster", "use", cluster, *by(BrokerUser.client)[:2], *by(BrokerUser.client)[4:])
-    user.begin("agent", "validator", *by(BrokerUser.validator), "--trust-config", str(agents))
-    for role in ("coordinator", "publisher"):
-        user.begin("agent", role, *by(BrokerUser.agent), "--trust-config", str(agents))
-
-    # Without principals every request counts, and the status says so. Nobody without the master creates an admin.
-    first = json.dumps({"command": "CreatePrincipal", "name": "root", "role": "admin"})
-    user.run("submit", first, status=1)
-    assert "not_authenticated" in user.told
-    assert "requests are not authenticated" in user.run("status")
-
-    # Agents read the master while they run.
-    _private(agents, "request.master=master\n")
-    create = ("principal", "create", "root", "--role", "admin", "--request-master", master)
-    until(lambda: _is_done(user, *create, "--to", str(tmp_path / "root.key")), "the validator to read the master")
-    user.run("submit", '{"command": "Noop"}', status=1)
-    user.run("cluster", "use", cluster, "--request-key", str(tmp_path / "root.key"))
-    assert json.loads(user.run("whoami", "--json"))["valid"]
-    for name, role in (("shop", "application"), ("n1", "node"), ("cdc", "node"), ("ops", "operator")):
-        to = ("--to", str(tmp_path / f"{name}.key"))
-        user.run("principal", "create", name, "--role", role, "--request-master", master, *to)
-    assert "requests are not authenticated" not in user.run("status")
-
-    # The node registers and joins with its key, and the coordinator carries out the join with its own.
+    # The node registers and joins with its key, and the coordinator performs the join with its own.
     _private(node, "request.key=n1.key\n")
-    user.join_node("--data", str(tmp_path / "n1"), *by(BrokerUser.node), "--trust-config", str(node))
+    at = by(guarded, cluster, BrokerUser.node)
+    user.join_node("--data", str(tmp_path / "n1"), *at, "--trust-config", str(node))
     (n1,) = json.loads(user.run("node", "list", "--json"))
-    authors = {line["submitter"].partition("-")[0] for line in _log(user)}
-    assert {"root", "n1", "coordinator"} <= authors
+    assert {"root", "n1", "coordinator"} <= {line["submitter"].partition("-")[0] for line in _log(user)}
 
-    # The thief of review H1: a forged barrier, another address, a deleted history, a superseded validator.
-    forged = (
-        AdvanceOperation("join-1", "finished", (Witness(n1["id"], 5, 5),)),
-        TakeOver("validator", "thief", 10),
-        RecordArchive(0, 0, ""),
-        TruncateLog(5),
-        EnterRecovery("theft", "thief"),
-        CreatePrincipal("thief", "admin"),
-    )
-    keys = {name: _key(tmp_path / f"{name}.key") for name in ("shop", "n1", "cdc")}
-    writes = {"shop": BrokerUser.client, "n1": BrokerUser.node, "cdc": BrokerUser.cdc_writer}
     before = json.loads(user.run("status", "--json"))["roles"]["validator"]
-    for name, kind in writes.items():
+    keys = {name: _key(tmp_path / f"{name}.key") for name in ("shop", "n1", "cdc")}
+    kinds = (BrokerUser.client, BrokerUser.node, BrokerUser.cdc_writer)
+    for key, kind in zip(keys.values(), kinds, strict=True):
         monkeypatch.setenv(VARIABLE, str(guarded.logins[kind]))
-        with Client(guarded.users, cluster, "cli", keys=lambda name=name: (keys[name],)) as thief:  # type: ignore[misc]
-            for command in (*forged, RegisterCdcWriter("other", str(uuid.uuid4()))):
-                assert _refusal(thief, command) == "not_authorized", (name, command)
-            moved = UpdateNode(n1["id"], address="127.0.0.1:1")
-            if name != "n1":
-                assert _refusal(thief, moved) == "not_authorized"
-            assert _refusal(thief, Noop()) == ""
-            for key in (
-                PrincipalKey("root", 1, keys[name].key),
-                key_of_principal(MASTER, str(uuid.uuid4()), "root", 1),
-                key_of_principal("a-master-of-somebody-else", thief.state.cluster_id, "root", 1),
-                key_of_principal(MASTER, thief.state.cluster_id, "root", 2),
-            ):
-                thief.keys = lambda key=key: (key,)
-                assert _refusal(thief, CreatePrincipal("thief", "admin")) == "not_authenticated"
-            thief.keys = lambda: ()
-            assert _refusal(thief, Noop()) == "not_authenticated"
+        with Client(guarded.users, cluster, "cli", keys=lambda: ()) as thief:
+            _steal(thief, key, n1["id"])
     assert json.loads(user.run("status", "--json"))["roles"]["validator"] == before
-    assert [one["name"] for one in json.loads(user.run("principal", "list", "--json"))] == [
-        *("cdc", "n1", "ops", "root", "shop"),
-    ]
+    names = [one["name"] for one in json.loads(user.run("principal", "list", "--json"))]
+    assert names == ["cdc", "n1", "ops", "root", "shop"]
 
     # A rotated and a revoked key end with their epoch.
     monkeypatch.setenv(VARIABLE, str(guarded.logins[BrokerUser.client]))
-    with Client(guarded.users, cluster, "cli", keys=lambda: (keys["shop"],)) as thief:
+    with Client(guarded.users, cluster, "cli", keys=lambda: ()) as thief:
         user.run("principal", "key", "shop", "--rotate")
-        assert _refusal(thief, Noop()) == "not_authenticated"
         user.run("principal", "revoke", "cdc")
-        thief.keys = lambda: (keys["cdc"],)
-        assert _refusal(thief, Noop()) == "not_authenticated"
+        assert _refusal(thief, Noop(), keys["shop"]) == "not_authenticated"
+        assert _refusal(thief, Noop(), keys["cdc"]) == "not_authenticated"
     user.run("cluster", "use", cluster, "--request-key", str(tmp_path / "ops.key"))
     user.run("pause", "schema")
     assert [line["entry"]["command"] for line in _log(user, "--by", "ops")] == ["PauseChanges"]
     assert MASTER not in user.logs() + user.told + user.command_lines()
 
 
-def _refusal(client: Client, command: Command) -> str:
-    """Return the code of the refusal of a command; empty if it was applied."""
+def by(guarded: Guarded, cluster: str, kind: BrokerUser) -> list[str]:
+    return ["--bootstrap", guarded.users, "--cluster", cluster, "--kafka-config", str(guarded.logins[kind])]
+
+
+def _begin(guarded: Guarded, user: User, cluster: str, agents: Path) -> None:
+    """Start a cluster, users with the ACLs of their kinds, and three agents."""
+    user.run("cluster", "create", cluster, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
+    for kind in (BrokerUser.validator, BrokerUser.agent, BrokerUser.node, BrokerUser.client, BrokerUser.cdc_writer):
+        whose = ["--for", kind.value, "--user", kind.value, "--apply", "--cluster", cluster]
+        user.run("cluster", "acls", *whose, "--bootstrap", guarded.tls, "--kafka-config", str(guarded.admin))
+    login = by(guarded, cluster, BrokerUser.client)
+    user.run("cluster", "use", cluster, *login[:2], *login[4:])
+    user.begin("agent", "validator", *by(guarded, cluster, BrokerUser.validator), "--trust-config", str(agents))
+    for role in ("coordinator", "publisher"):
+        user.begin("agent", role, *by(guarded, cluster, BrokerUser.agent), "--trust-config", str(agents))
+
+
+def _create_principals(user: User, cluster: str, agents: Path) -> None:
+    """Create an admin with the master, then the others. Before the admin, every other request counts."""
+    folder = agents.parent
+    master = ("--request-master", str(_private(folder / "master", MASTER)))
+    user.run("submit", json.dumps({"command": "CreatePrincipal", "name": "root", "role": "admin"}), status=1)
+    assert "not_authenticated" in user.told
+    assert "requests are not authenticated" in user.run("status")
+    _private(agents, "request.master=master\n")  # Agents read it while they run.
+    create = ("principal", "create", "root", "--role", "admin", *master, "--to", str(folder / "root.key"))
+    until(lambda: _is_done(user, *create), "the validator to read the master")
+    user.run("submit", '{"command": "Noop"}', status=1)
+    user.run("cluster", "use", cluster, "--request-key", str(folder / "root.key"))
+    assert json.loads(user.run("whoami", "--json"))["valid"]
+    for name, role in (("shop", "application"), ("n1", "node"), ("cdc", "node"), ("ops", "operator")):
+        user.run("principal", "create", name, "--role", role, *master, "--to", str(folder / f"{name}.key"))
+    assert "requests are not authenticated" not in user.run("status")
+
+
+def _steal(thief: Client, key: PrincipalKey, node: str) -> None:
+    """Try what review H1 did: forge a barrier, redirect a node, delete the history, supersede the validator."""
+    moved = UpdateNode(node, address="127.0.0.1:1")
+    for command in (
+        AdvanceOperation("join-1", "finished", (Witness(node, 5, 5),)),
+        TakeOver("validator", "thief", 10),
+        RecordArchive(0, 0, ""),
+        TruncateLog(5),
+        EnterRecovery("theft", "thief"),
+        CreatePrincipal("thief", "admin"),
+        RegisterCdcWriter("other", str(uuid.uuid4())),
+        *([moved] if key.name != "n1" else []),
+    ):
+        assert _refusal(thief, command, key) == "not_authorized", (key.name, command)
+    assert _refusal(thief, Noop(), key) == ""
+    cluster = thief.state.cluster_id
+    for forged in (
+        PrincipalKey("root", 1, key.key),
+        key_of_principal(MASTER, str(uuid.uuid4()), "root", 1),
+        key_of_principal("a-master-of-somebody-else", cluster, "root", 1),
+        key_of_principal(MASTER, cluster, "root", 2),
+        None,
+    ):
+        assert _refusal(thief, CreatePrincipal("thief", "admin"), forged) == "not_authenticated"
+
+
+def _refusal(client: Client, command: Command, key: PrincipalKey | None) -> str:
+    """Return the code of the refusal of a command that is signed with this key; empty if it was applied."""
+    client.keys = lambda: () if key is None else (key,)
     answer = client.submit(command, timeout_s=60)
     return answer.code if isinstance(answer, RejectedResult) else ""
 

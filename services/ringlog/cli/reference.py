@@ -61,6 +61,9 @@ READ_BY: Mapping[str, str] = {
 }
 """Readers of process variables that not all agents and nodes read."""
 
+COMMANDS_SHOWN_MAX = 20
+"""The most commands that are named as readers of a variable."""
+
 HEAD = "<!-- Made by `python -m ringlog.cli.reference docs/reference`; do not edit. -->"
 
 
@@ -367,7 +370,9 @@ def _command_variables() -> set[tuple[str, str, str]]:
             variable = getattr(parameter, "envvar", None)
             if variable and variable not in table:
                 readers.setdefault(variable, set()).add(" ".join(path))
-    return {(f"`{variable}`", "", ", ".join(f"`{user}`" for user in sorted(by))) for variable, by in readers.items()}
+    many = {variable for variable, by in readers.items() if len(by) > COMMANDS_SHOWN_MAX}
+    few = {variable: ", ".join(f"`{user}`" for user in sorted(by)) for variable, by in readers.items()}
+    return {(f"`{one}`", "", "every command with `--bootstrap`" if one in many else few[one]) for one in readers}
 
 
 # ------------------------------------------------------------------------------------------------------ topics

@@ -217,8 +217,9 @@ def request_keys() -> tuple[PrincipalKey, ...]:
 
 def use_request_key(path: Path) -> None:
     """Sign requests with the keys in the file, in this process and its child processes. Raises BadTrustConfig."""
-    os.environ[REQUEST_KEY_VARIABLE] = str(path.absolute())
-    request_keys()
+    absolute = str(path.absolute())
+    _principal_keys(_key_file(absolute).now().request_keys)
+    os.environ[REQUEST_KEY_VARIABLE] = absolute
 
 
 @lru_cache(maxsize=8)
