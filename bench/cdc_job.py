@@ -1,6 +1,6 @@
 """The CDC job compared with a bare copy by Structured Streaming from Kafka to Kafka, in one run.
 
-    python bench/cdc_job.py [WRITES [BATCH]]
+    python bench/cdc_job.py [WRITES [BATCH]] [--mixed] [--json]
 
 Starts a broker and one Spark session, and fills a mutations topic with WRITES (3,000,000) writes of 100-byte values.
 Each of these jobs then moves all of them in batches of BATCH (500,000):
@@ -20,11 +20,19 @@ total of driver, executor and their Python workers after a third of the rows and
 Kafka. A job splits batches if a part takes over 20 seconds, so a busy machine also raises the processor time per row.
 Compare two runs only if they have the same number of parts.
 
+``--mixed`` compares the CDC job with itself instead: uniform writes of one cell, writes to 50 tables, writes of 1 to 32
+cells, writes to a map, and all of these together. Each write has about 100 bytes of values. The shares compare writes
+per second with those of the uniform writes, which run first and last.
+
+``--json`` prints the shares as the last line.
+
 Run it from a checkout: it builds its clusters as the system tests do.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import shutil
 import sys
@@ -32,7 +40,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,16 +53,24 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.plain_stack import plain_stack
 from tests.system.cdc_world import PARTITIONS, SEED, World, founded, now_us, until, write
 
-from ringlog.kernel.commands.schema.tables import AlterTable
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.nodes import RegisterNode
+from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION
-from ringlog.kernel.values import CdcOptions
+from ringlog.kernel.values import CdcOptions, Column
 from ringlog.log.kafka.topics import admin_client, topic_name
 from ringlog.runtime.kafka.config import spark_options
 from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import spark_jars
-from ringlog.wire.records import Cell, encode_mutation, mutation_key, mutation_partition
+from ringlog.wire.records import (
+    Cell,
+    DeletedElements,
+    Mutation,
+    encode_mutation,
+    mutation_key,
+    mutation_partition,
+)
 from ringlog_cdc.driver.job import CONSUMER_OPTIONS, CdcJob
 from ringlog_cdc.driver.session import open_session
 from ringlog_cdc.plan.store import PlanStore
@@ -66,6 +82,21 @@ WRITES, BATCH = 3_000_000, 500_000
 KEYS = 100_000
 SHARDS = 100
 PLAIN, TUNED, AGAIN = "plain copy", "tuned copy", ", again"
+UNIFORM, WARM_UP = "uniform writes", "warm-up"
+TABLES, WIDTHS, COLLECTIONS = "tables", "widths", "collections"
+MIXES = {
+    WARM_UP: (TABLES, WIDTHS, COLLECTIONS),
+    UNIFORM: (),
+    "50 tables": (TABLES,),
+    "1 to 32 cells": (WIDTHS,),
+    "a map": (COLLECTIONS,),
+    "all of these": (TABLES, WIDTHS, COLLECTIONS),
+    UNIFORM + AGAIN: (),
+}
+"""Name of a mix to the properties of its writes. The first mix warms up the compilers."""
+TABLES_OF, CELLS_OF, MAP = 50, 32, "map<text, text>"
+VALUE_BYTES = 100
+"""Bytes of all values of a write."""
 WARMING = 2
 """Runs of a copy and of a CDC job that do not count."""
 LOOK_S = 0.1
@@ -100,10 +131,17 @@ class Measured:
 
 def main() -> None:
     """Measure and print."""
-    writes = int(sys.argv[1]) if len(sys.argv) > 1 else WRITES
-    batch = int(sys.argv[2]) if len(sys.argv) > 2 else BATCH
+    parser = argparse.ArgumentParser()
+    parser.add_argument("writes", type=int, nargs="?", default=WRITES)
+    parser.add_argument("batch", type=int, nargs="?", default=BATCH)
+    parser.add_argument("--mixed", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
     with started() as (info, session, folder):
-        _measure_all(info, session, folder, writes, batch)
+        measure = _measure_mixes if chosen.mixed else _measure_all
+        shares = measure(info, session, folder, chosen.writes, chosen.batch)
+    if chosen.json:
+        print(json.dumps({name: round(share, 3) for name, share in shares.items()}))
 
 
 @contextmanager
@@ -124,7 +162,8 @@ def started(*, lake: bool = False) -> Iterator[tuple[StackInfo, SparkSession, Pa
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: int, batch: int) -> None:
+def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: int, batch: int) -> dict[str, float]:
+    """Measure copies and jobs. Return the share of the tuned copy."""
     print(f"{writes:,} writes, batches of {batch:,}")
     with cluster(info, 10) as world:
         fill(world, writes)
@@ -156,7 +195,22 @@ def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: i
             rows = 2 * writes - min(writes, KEYS)
             _note(found, "CDC with preimages", _logged(world, session, folder, rows, batch))
         copies(AGAIN)
-    _show(found)
+    return _show(found)
+
+
+def _measure_mixes(info: StackInfo, session: SparkSession, folder: Path, writes: int, batch: int) -> dict[str, float]:
+    """Measure the mixes. Return the share of uniform writes."""
+    found: dict[str, Measured] = {}
+    for name, kinds in MIXES.items():
+        with cluster(info, 10) as world:
+            make = mixed(world, kinds)
+            fill(world, writes, make)
+            _note(found, name, _logged(world, session, folder, writes, batch))
+    same = (found[UNIFORM].rows_s + found[UNIFORM + AGAIN].rows_s) / 2
+    shares = {name: one.rows_s / same for name, one in found.items() if name != WARM_UP}
+    for name, share in shares.items():
+        print(f"{name:28} {share:9.2f} of uniform writes")
+    return shares
 
 
 def _note(found: dict[str, Measured], name: str, measured: Measured) -> None:
@@ -164,7 +218,7 @@ def _note(found: dict[str, Measured], name: str, measured: Measured) -> None:
     print(f"{name}: {measured.rows_s:,.0f} rows/s, {measured.broker_us + measured.job_us:.2f} us a row", flush=True)
 
 
-def _show(found: dict[str, Measured]) -> None:
+def _show(found: dict[str, Measured]) -> dict[str, float]:
     plain, tuned = ((found[name].rows_s + found[name + AGAIN].rows_s) / 2 for name in (PLAIN, TUNED))
     print(
         f"{'job':28} {'rows/s':>9} {'of plain':>9} {'of tuned':>9} {'us a row':>9} {'of broker':>9} "
@@ -176,6 +230,7 @@ def _show(found: dict[str, Measured]) -> None:
             f"{one.broker_us + one.job_us:9.2f} {one.broker_us:9.2f} {one.third:10,} {one.end:10,} "
             f"{one.parts:5}"
         )
+    return {name: one.rows_s / tuned for name, one in found.items()}
 
 
 # ------------------------------------------------------------------------------------------------------ input
@@ -209,13 +264,43 @@ def remove_topics(bootstrap: str, prefix: str) -> None:
         done.result(30)
 
 
-def fill(world: World, writes: int) -> None:
+def uniform(number: int) -> Mutation:
+    """A write of one cell to ``shop.orders``."""
+    note = Cell("note", os.urandom(VALUE_BYTES // 2).hex().encode())
+    return write(f"customer-{number}", number, now_us() - 30_000_000, cells=(note,), mutation_id=None)
+
+
+def mixed(world: World, kinds: Collection[str]) -> Callable[[int], Mutation]:
+    """Create the tables of a mix. Return the function that makes its writes."""
+    names = [f"t{number}" for number in range(TABLES_OF if TABLES in kinds else 1)]
+    types = {"customer": "text", "number": "bigint", **{f"c{n}": "text" for n in range(CELLS_OF)}}
+    if COLLECTIONS in kinds:
+        types["items"] = MAP
+    columns = tuple(Column(name, kind) for name, kind in types.items())
+    for name in names:
+        key = ("customer",), ("number",)
+        world.apply(CreateTable("shop", name, str(uuid.uuid4()), columns, *key, CdcOptions(True)))
+
+    def make(number: int) -> Mutation:
+        width = 1 + number % CELLS_OF if WIDTHS in kinds else 1
+        texts = [os.urandom(VALUE_BYTES // 2 // width).hex() for _ in range(width)]
+        cells = tuple(Cell(f"c{place}", text.encode()) for place, text in enumerate(texts))
+        one = replace(uniform(number), table=names[number % len(names)], cells=cells)
+        if COLLECTIONS not in kinds:
+            return one
+        pairs = tuple((f"k{place}", text) for place, text in enumerate(texts))
+        added = replace(one, operation="UPDATE", cells=(Cell("items", serialize(MAP, pairs)),))
+        removed = replace(one, operation="UPDATE", deleted_elements=(DeletedElements("items", (b"k0",)),))
+        return (one, added, removed, replace(added, replaced=("items",)))[number % 4]
+
+    return make
+
+
+def fill(world: World, writes: int, make: Callable[[int], Mutation] = uniform) -> None:
     """Writes to ``KEYS`` partition keys in turn: each is encoded once, and is another write each time it is sent."""
-    timestamp = now_us() - 30_000_000
     records = []
-    for number in range(KEYS):
-        note = Cell("note", os.urandom(50).hex().encode())
-        one = write(f"customer-{number}", number, timestamp, cells=(note,), mutation_id=None)
+    for number in range(min(KEYS, writes)):
+        one = make(number)
         key = mutation_key(one.keyspace, one.table, (one.partition_key[0] or b""))
         records.append((encode_mutation(one), key, mutation_partition(key, PARTITIONS)))
     producer = Producer(

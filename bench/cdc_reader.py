@@ -1,18 +1,20 @@
 """Readers of the CDC log compared with a bare count of its topic: rows per second, and shares, in one run.
 
-    python bench/cdc_reader.py [ROWS]
+    python bench/cdc_reader.py [ROWS] [--json]
 
 Starts a broker and one local Spark session, and fills the CDC topic of a cluster with ROWS (300,000) rows of 100-byte
 values under one generation. These readers read all of them: ``spark.read.format("kafka")`` that counts the records; the
 ``ringlog-cdc`` data source as a batch, with one task and with two, and as a stream (batches of 100,000); the plain
 client in one process. Rows of the data source go to Spark's ``noop`` sink: every column is decoded and crosses to the
-JVM.
+JVM. ``--json`` prints the shares as the last line.
 
 Run it from a checkout: it builds its clusters as the system tests do.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import shutil
 import sys
@@ -49,17 +51,25 @@ Where = tuple[str, str, str]
 
 def main() -> None:
     """Measure and print."""
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
+    parser = argparse.ArgumentParser()
+    parser.add_argument("rows", type=int, nargs="?", default=ROWS)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="ringlog-bench-"))
     stack = plain_stack(folder / "stack")
     try:
-        _measure_all(stack.up("quick"), folder, rows)
+        found = _measure_all(stack.up("quick"), folder, chosen.rows)
     finally:
         stack.down()
         shutil.rmtree(folder, ignore_errors=True)
+    bare = next(iter(found.values()))
+    if chosen.json:
+        print(json.dumps({name: round(rate / bare, 3) for name, rate in found.items()}))
 
 
-def _measure_all(info: StackInfo, folder: Path, rows: int) -> None:
+def _measure_all(info: StackInfo, folder: Path, rows: int) -> dict[str, float]:
+    """Return rows per second by reader. The bare count is the first one."""
+    found: dict[str, float] = {}
     name = f"b{uuid.uuid4().hex[:10]}"
     with founded(info.bootstrap_servers, name) as world:
         world.join("n1", STREAMS_OF, now_us() - 60_000_000)
@@ -70,32 +80,27 @@ def _measure_all(info: StackInfo, folder: Path, rows: int) -> None:
         where = (info.bootstrap_servers, name, TABLE)
         print(f"{rows:,} rows")
         print(f"{'reader':36} {'rows/s':>9} {'of a bare count':>15}")
-        bare = _by_spark(where, folder, rows, 2, 0.0)
-        _by_spark(where, folder, rows, 1, bare)
-        _show("plain client", _timed(rows, lambda: _iterated(where, rows)), bare)
+        _by_spark(found, where, folder, rows, 2)
+        _by_spark(found, where, folder, rows, 1)
+        _note(found, "plain client", _timed(rows, lambda: _iterated(where, rows)))
+    return found
 
 
-def _by_spark(where: Where, folder: Path, rows: int, cores: int, bare: float) -> float:
-    """Run all Spark readers with this number of tasks at a time. Return the rate of a bare count, ``bare`` if that is
-    known.
-    """
+def _by_spark(found: dict[str, float], where: Where, folder: Path, rows: int, cores: int) -> None:
+    """Run the Spark readers with this number of tasks at a time. Bare count and stream run once, with the first one."""
+    tasks = f"{cores} task{'s' if cores > 1 else ''}"
     session = open_session("ringlog-bench", spark_jars(), f"local[{cores}]")
     try:
         _written(read_cdc(session, *where).limit(1))  # the first Python worker is slow to start
-        if not bare:
+        if not found:
             _bare(session, where, rows)  # so is the first look of the connector
-            bare = _timed(rows, lambda: _bare(session, where, rows))
-            _show(f"bare count, {cores} tasks", bare, bare)
-            _show(
-                f"ringlog-cdc, stream, {cores} tasks",
-                _timed(rows, lambda: _followed(session, where, folder, rows)),
-                bare,
-            )
-        found = _timed(rows, lambda: _written(read_cdc(session, *where)))
-        _show(f"ringlog-cdc, batch, {cores} task{'s' if cores > 1 else ''}", found, bare)
+            _note(found, f"bare count, {tasks}", _timed(rows, lambda: _bare(session, where, rows)))
+            followed = _timed(rows, lambda: _followed(session, where, folder, rows))
+            _note(found, f"ringlog-cdc, stream, {tasks}", followed)
+        batch = _timed(rows, lambda: _written(read_cdc(session, *where)))
+        _note(found, f"ringlog-cdc, batch, {tasks}", batch)
     finally:
         session.stop()
-    return bare
 
 
 def _fill(log: CdcLog, rows: int) -> None:
@@ -153,8 +158,9 @@ def _timed(rows: int, work: Callable[[], None]) -> float:
     return rows / (time.perf_counter() - began)
 
 
-def _show(name: str, found: float, bare: float) -> None:
-    print(f"{name:36} {found:9,.0f} {found / bare:15.2f}", flush=True)
+def _note(found: dict[str, float], name: str, rate: float) -> None:
+    found[name] = rate
+    print(f"{name:36} {rate:9,.0f} {rate / next(iter(found.values())):15.2f}", flush=True)
 
 
 if __name__ == "__main__":

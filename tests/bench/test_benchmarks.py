@@ -67,3 +67,23 @@ def test_a_small_cluster_gets_a_node() -> None:
     # No node leaves a barrier without its acknowledgement: each node, old and new, at three barriers.
     assert found["acks"] >= 3 * 9
     assert found["processors"]["coordinator"] > 0
+
+
+# The mixes of the CDC job, and the readers of its log, on a broker and Spark of their own.
+
+
+@pytest.mark.soak("a benchmark that fails to run is noticed when it is run")
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (("cdc_job.py", "3000", "1000", "--mixed"), {"50 tables", "1 to 32 cells", "a map", "all of these"}),
+        (("cdc_reader.py", "3000"), {"bare count, 2 tasks", "ringlog-cdc, batch, 2 tasks", "plain client"}),
+    ],
+)
+def test_shares_are_printed(command: tuple[str, ...], names: set[str]) -> None:
+    words = [sys.executable, str(ROOT / "bench" / command[0]), *command[1:], "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shares = json.loads(done.stdout.splitlines()[-1])
+    assert shares.keys() >= names
+    assert all(share > 0 for share in shares.values())

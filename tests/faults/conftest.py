@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.conftest import spark as spark  # the fixture, for all files of this folder
+
 from .broker import Broker
 from .cost_tables import Figures
 from .world import World
