@@ -119,7 +119,8 @@ def _carry_on(settings: JobSettings, jars: tuple[Path, ...], master: str | None,
             master = LOCAL
         program.run(settings, jars, master or None, java_options)
     except (CdcError, LogError) as error:
-        typer.echo(f"ringlog cdc: {error}", err=True)
+        # The text of a CdcError begins with its code.
+        typer.echo(f"ringlog cdc: {error if isinstance(error, CdcError) else f'{error.code}: {error}'}", err=True)
         raise typer.Exit(1) from error
     except OSError as error:
         typer.echo(

@@ -69,8 +69,9 @@ def test_refusals_need_no_spark(shop: World, tmp_path: Path) -> None:
     assert not missing.checkpoint.exists()
 
 
-def started(shop: World, checkpoint: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ringlog_cdc", "run", "--bootstrap", shop.bootstrap, "--cluster", shop.cluster]
+def started(shop: World, checkpoint: Path, cluster: str = "") -> subprocess.Popen[str]:
+    where = ["--bootstrap", shop.bootstrap, "--cluster", cluster or shop.cluster]
+    command = [sys.executable, "-m", "ringlog_cdc", "run", *where]
     command += ["--checkpoint", str(checkpoint), "--java-options", "-XX:TieredStopAtLevel=1"]
     environment = driver_environment(Path(sys.executable))
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -84,3 +85,15 @@ def test_a_refused_command_never_starts_spark(shop: World, tmp_path: Path) -> No
     assert (process.returncode, waits) == (1, ["the brokers to list the topics", "the metadata log to be read"])
     assert "checkpoint_of_another" in err
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["claim.json"]
+
+
+def test_a_refusal_begins_with_its_code(shop: World, tmp_path: Path) -> None:
+    claim_checkpoint(tmp_path, shop.state.cluster_id, "spark", 8, registered=False)
+    claim = tmp_path / "claim.json"
+    claim.write_bytes(claim.read_bytes().replace(b'"version":1', b'"version":2'))
+    _, err = started(shop, tmp_path).communicate(timeout=120)
+    assert err.startswith(
+        f"ringlog cdc: checkpoint_version: {claim} has version 2, and this release reads version 1 ("
+    ), err
+    _, err = started(shop, tmp_path / "new", "no-such-cluster").communicate(timeout=120)
+    assert err.startswith("ringlog cdc: topic_missing: topic no-such-cluster."), err
