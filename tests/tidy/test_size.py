@@ -31,7 +31,7 @@ BUDGETS = {
     "ringlog/node": 6_500,
     "ringlog/operator": 4_450,
     "ringlog/protocol": 3_045,
-    "ringlog/runtime": 1_890,
+    "ringlog/runtime": 1_900,
     "ringlog/stack": 1_690,
     "ringlog/wire": 1_850,
     "ringlog_audit": 2_470,
@@ -42,7 +42,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_700,
     "ringlog_testing": 2_600,
-    "tests": 77_980,
+    "tests": 78_080,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
