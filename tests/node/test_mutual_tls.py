@@ -6,6 +6,7 @@ Real gRPC and real HTTP on ports of 127.0.0.1: a certificate names a node, not a
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 
@@ -22,17 +24,26 @@ from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.http_server import HttpServer, make_api
 from ringlog.runtime.clock import ManualClock
-from ringlog.runtime.trust import TRUST_VARIABLE, CertificateOfAnotherNode, Trust, use_trust_file
+from ringlog.runtime.revocation import serial_of
+from ringlog.runtime.trust import TRUST_VARIABLE, CertificateOfAnotherNode, Trust, TrustFile, use_trust_file
 from ringlog.wire.data import (
     FOREIGN_CERTIFICATE,
     NOT_READY,
     EntriesReply,
     EntriesRequest,
+    ReadReply,
+    ReadRequest,
+    ReadRowsReply,
+    ReadRowsRequest,
+    RegisterCell,
     RowsRequest,
     StatusReply,
     StatusRequest,
     StreamPage,
     StreamRequest,
+    WriteReply,
+    WriteRequest,
+    key_of,
     pack,
     unpack,
 )
@@ -157,6 +168,65 @@ def test_entries_go_to_nodes_that_have_not_left(world: DataWorld, known: dict[st
     assert answered("n2") == FOREIGN_CERTIFICATE
 
 
+def test_a_node_that_has_left_reads_and_writes_nothing(world: DataWorld, known: dict[str, Trust]) -> None:
+    world.begin(2)
+    source, state = world.nodes[1], world.state
+    key, cell = key_of("ks", b"k"), RegisterCell(1, b"v")
+    head = state.cluster_id, source.id, state.epoch, state.state_id
+    calls: dict[str, tuple[Any, Any]] = {
+        "Write": (WriteRequest(*head, key, cell), WriteReply),
+        "Read": (ReadRequest(*head, key, False), ReadReply),
+        "ReadRows": (ReadRowsRequest(*head, "ks.t", "", b"", (), False, False), ReadRowsReply),
+        "Status": (StatusRequest(*head[:2]), StatusReply),
+    }
+
+    def refusals(name: str) -> set[str]:
+        source.row_replica.adopt(world.state)
+        found = {method: call(world, source, known[name], method, request) for method, (request, _) in calls.items()}
+        return {unpack(calls[method][1], answer or b"").refused for method, answer in found.items()}
+
+    assert FOREIGN_CERTIFICATE not in refusals("n2") | refusals("ops")
+    world.submit(UnregisterNode(IDS["n2"]))
+    assert refusals("n2") == {FOREIGN_CERTIFICATE}
+    assert FOREIGN_CERTIFICATE not in refusals("ops")
+
+
+@pytest.mark.parametrize("by", ["serial", "name"])
+def test_a_revoked_certificate_is_refused_within_a_second(
+    tmp_path: Path, authority: Path, known: dict[str, Trust], monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.setenv(TRUST_VARIABLE, "")
+    revoked, config = tmp_path / "revoked", tmp_path / "n1.properties"
+    lines = (authority / "n1.properties").read_text().replace("=", f"={authority}/")
+    config.write_text(f"{lines}revoked.file={revoked}\n")
+    revoked.write_text("# none yet\n")
+    file = TrustFile(config, recheck_s=0)
+    world = DataWorld(tmp_path, 1, trust_of=lambda _: file.now)
+    try:
+        world.join(1, 0)
+        node, ops = world.nodes[1], known["ops"]
+        peers, page = Peers(world.find, lambda: ops), StatusRequest(world.state.cluster_id, node.id)
+
+        def answered() -> bytes | None:
+            answer = Future[bytes | None]()
+            peers.call(node.id, "Status", pack(page), CALL_S, answer.set_result)
+            return answer.result(CALL_S)
+
+        with closing(peers):
+            assert answered() is not None
+            serial = serial_of(ssl.PEM_cert_to_DER_cert((authority / "ops.pem").read_text()))
+            revoked.write_text(f"{serial:x}  # stolen" if by == "serial" else "OPS.clients.ringlog\n")
+            assert answered() is None, "the connection was open before"
+            assert status(world, node, known["n2"]) is not None
+            request = StreamRequest(world.state.cluster_id, node.id, 1, "", IDS["n2"], "join-9", "simple:1", (), None)
+            with pytest.raises(grpc.RpcError, match="revoked"):
+                stream(world, ops, "Stream", request)
+            revoked.write_text("")
+            assert answered() is not None
+    finally:
+        world.close()
+
+
 def test_certificates_are_renewed_while_the_node_runs(
     tmp_path: Path, known: dict[str, Trust], strange: Trust, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +249,17 @@ def test_certificates_are_renewed_while_the_node_runs(
 # ------------------------------------------------------------------------------------------------------------ HTTP
 
 
-def test_a_node_is_found_with_a_token_and_its_identity_is_checked(world: DataWorld, known: dict[str, Trust]) -> None:
+def refusing(authority: Path, certificate: str) -> Trust:
+    """Return the operator's trust with one revoked certificate."""
+    revoked, config = authority / "revoked", authority / "refusing.properties"
+    revoked.write_text(certificate)
+    config.write_text(f"{(authority / 'ops.properties').read_text()}revoked.file=revoked\n")
+    return TrustFile(config).now()
+
+
+def test_a_node_is_found_with_a_token_and_its_identity_is_checked(
+    world: DataWorld, authority: Path, known: dict[str, Trust]
+) -> None:
     ours, other = known["n1"], known["ops"]
     state = world.state
 
@@ -212,6 +292,9 @@ def test_a_node_is_found_with_a_token_and_its_identity_is_checked(world: DataWor
                 StatusPages(lambda: there, lambda: wrong)(IDS["n1"])
             with pytest.raises(Unreachable):
                 StatusPages(lambda: there, Trust)(IDS["n1"])
+            assert StatusPages(lambda: there, lambda: refusing(authority, "ab:cd"))(IDS["n1"])
+            with pytest.raises(Unreachable, match="revoked"):
+                StatusPages(lambda: there, lambda: refusing(authority, f"{IDS['n1']}.nodes.ringlog"))(IDS["n1"])
             with httpx.Client(verify=False, trust_env=False) as http:
                 answer = http.get(f"https://{address}/v1/status")
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")

@@ -117,6 +117,19 @@ def test_a_client_without_a_token_reads_only_readiness(row_replica: RowReplica) 
     assert asked(row_replica, "GET", "/health", host="evil.example", trust=guarded).status_code == 403
 
 
+def test_a_token_for_metrics_reads_no_status_and_no_rows(row_replica: RowReplica) -> None:
+    token = "a-token-of-a-monitor"
+    guarded = Trust(tokens=("a-token-of-many-letters",), metrics_tokens=(token,))
+    assert asked(row_replica, "GET", "/metrics", trust=guarded, token=token).status_code == 200
+    assert asked(row_replica, "GET", "/health", trust=guarded, token=token).json()["why"] == "reads"
+    for path in ("/v1/status", path_of(own_key(mine=True)), "/openapi.json", "/metrics/", "/health/x", "//metrics"):
+        answer = asked(row_replica, "GET", path, trust=guarded, token=token)
+        assert (answer.status_code, answer.json()) == (
+            403, {"detail": "this token is valid for /metrics and /health only"},
+        )  # fmt: skip
+    assert asked(row_replica, "GET", "/metrics", trust=guarded, token="a-token-of-a-stranger").status_code == 401
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "localhost:7301", "LocalHost.:7301", "[::1]:7301", "[::1]"])
 def test_a_node_answers_under_its_own_names(row_replica: RowReplica, host: str) -> None:
     assert asked(row_replica, "GET", "/v1/status", host=host).status_code == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import ssl
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from ringlog.operator.certificates import (
 )
 from ringlog.runtime import trust as trust_module
 from ringlog.runtime.monitoring.scrape import is_admitted
+from ringlog.runtime.revocation import serial_of
 from ringlog.runtime.trust import (
     PLAIN_TRUST,
     REQUEST_KEY_VARIABLE,
@@ -34,6 +36,7 @@ from ringlog.runtime.trust import (
     is_loopback,
     name_of_node,
     node_of_names,
+    read_trust,
     request_keys,
     use_trust_file,
 )
@@ -261,6 +264,53 @@ def test_replaced_files_apply_at_once(folder: Path) -> None:
     written(folder / "token", f"{TOKEN}\nanother-token-of-many\n")
     assert file.now().tokens == (TOKEN, "another-token-of-many")
     assert file.now() is file.now()
+
+
+@needs_openssl
+def test_a_serial_number_is_that_of_openssl(made: Path) -> None:
+    for name in ("ca", "n1", "ops"):
+        shown = subprocess.run(
+            ["openssl", "x509", "-noout", "-serial", "-in", made / f"{name}.pem"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        der = ssl.PEM_cert_to_DER_cert((made / f"{name}.pem").read_text())
+        assert f"{serial_of(der):x}" == shown.stdout.strip().lower().removeprefix("serial=").lstrip("0")
+
+
+def test_a_list_of_revoked_certificates(tmp_path: Path) -> None:
+    config = tmp_path / "t.properties"
+    written(config, "revoked.file=revoked\n")
+    written(tmp_path / "revoked", "# lost on Monday\n00:AB:cd\n0f12 # n2\n\n OPS.clients.ringlog\n")
+    _, found = read_trust(config)
+    assert found.revoked == {"abcd", "f12", "ops.clients.ringlog"}
+    assert found.refuses(0xABCD, ())
+    assert found.refuses(1, ("Ops.Clients.Ringlog",))
+    assert not found.refuses(0xABC, ("clients.ringlog", "n1.nodes.ringlog"))
+    assert not PLAIN_TRUST.refuses(0xABCD, ("ops.clients.ringlog",))
+    for bad in ("abc", "0x12", "12 34", "ops", "-.", "ops.clients.ringlog."):
+        written(tmp_path / "revoked", bad)
+        with pytest.raises(BadTrustConfig, match="serial number"):
+            read_trust(config)
+    written(tmp_path / "revoked", "abcd", 0o666)
+    with pytest.raises(BadTrustConfig, match="changed by other users"):
+        read_trust(config)
+
+
+def test_tokens_for_metrics_are_never_sent(tmp_path: Path) -> None:
+    monitor = "a-token-of-a-monitor"
+    written(tmp_path / "token", f"metrics {monitor}\n{TOKEN}\n")
+    written(tmp_path / "t.properties", "token.file=token\n")
+    _, found = read_trust(tmp_path / "t.properties")
+    assert (found.tokens, found.monitoring_tokens) == ((TOKEN,), (TOKEN, monitor))
+    assert found.headers() == {"Authorization": f"Bearer {TOKEN}"}
+    assert monitor not in repr(found)
+    for bad in (f"metrics {monitor}", f"rows {monitor}\n{TOKEN}", f"metrics\n{TOKEN}", f"metrics metrics {monitor}"):
+        written(tmp_path / "token", bad)
+        with pytest.raises(BadTrustConfig) as refused:
+            read_trust(tmp_path / "t.properties")
+        assert monitor not in str(refused.value)
 
 
 @needs_openssl

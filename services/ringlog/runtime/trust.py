@@ -9,6 +9,7 @@ interface.
     token.file=token
     ack.key=n1.acks
     request.key=n1.request-key
+    revoked.file=revoked
 
 ``tls.ca`` signs the certificates of all nodes and clients of one cluster. A node's certificate names the node as a
 dNSName, ``<node id>.nodes.ringlog``. A caller compares this name with the intended node, so a wrong address in the
@@ -16,11 +17,15 @@ directory does no harm. A node also compares it with the node that its caller cl
 no node.
 
 ``token.file`` contains one token per line. The first one is sent and each one is accepted, so tokens can be replaced
-without rejected requests. ``ack.key`` contains the node's MAC keys for its acknowledgements, ``ack.master`` the master
+without rejected requests. A token after the word ``metrics`` is accepted for metrics and health only, and never sent.
+``ack.key`` contains the node's MAC keys for its acknowledgements, ``ack.master`` the master
 keys of the roles that check them (``wire.acks``). In both, the first line makes MACs, and each line checks them.
 ``request.key`` contains the keys of the principal that signs this process's requests, ``request.master`` the master
 keys of the validator that checks them (``wire.requests``). The variable ``RINGLOG_REQUEST_KEY`` names another file of
 such keys, for a client without a trust file.
+
+``revoked.file`` contains one certificate per line: its serial number in hex digits, or a dNSName. Servers refuse the
+calls of such a certificate, and clients of HTTP refuse such a server before they send the token.
 
 Invariants:
 
@@ -45,7 +50,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -54,6 +59,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ringlog.files import exposure
 from ringlog.runtime.kafka.properties import BadPropertyLine, read_properties
+from ringlog.runtime.revocation import checking_classes, parse_revoked
 
 if TYPE_CHECKING:  # every command of the program loads this module
     from ringlog.kernel.values import NodeId
@@ -67,10 +73,13 @@ ANY_NODE: Final = "nodes.ringlog"
 """
 TLS: Final = ("tls.ca", "tls.certificate", "tls.key")
 TOKEN: Final = "token.file"
+METRICS_SCOPE: Final = "metrics "
+"""Before a token in ``token.file``."""
 ACK_KEY, ACK_MASTER = "ack.key", "ack.master"
 REQUEST_KEY, REQUEST_MASTER = "request.key", "request.master"
 REQUEST_KEY_VARIABLE: Final = "RINGLOG_REQUEST_KEY"
-OPTIONS: Final = (*TLS, TOKEN, ACK_KEY, ACK_MASTER, REQUEST_KEY, REQUEST_MASTER)
+REVOKED: Final = "revoked.file"
+OPTIONS: Final = (*TLS, TOKEN, ACK_KEY, ACK_MASTER, REQUEST_KEY, REQUEST_MASTER, REVOKED)
 _NEVER: Final = 2**53
 """The expiry, beyond every real date, if no authority limits it."""
 RECHECK_S: Final = 1.0
@@ -103,7 +112,10 @@ class Trust:
     """The contents of the files.
 
     Attributes:
+        tokens: Tokens for each request over HTTP.
+        metrics_tokens: Tokens for metrics and health only.
         node: The node named by the certificate; empty: none.
+        revoked: Refused certificates: serial numbers in hex digits, and dNSNames in lower case.
         expires: The first expiry of the certificate and its authorities, seconds since 1970.
         server: Context for Python's TLS servers, None without TLS. It does not request client certificates; clients
             show a token.
@@ -114,8 +126,10 @@ class Trust:
     certificate: bytes = b""
     key: bytes = field(default=b"", repr=False)
     tokens: tuple[str, ...] = field(default=(), repr=False)
+    metrics_tokens: tuple[str, ...] = field(default=(), repr=False)
     node: NodeId = ""
     expires: int = 0
+    revoked: frozenset[str] = frozenset()
     ack_keys: tuple[str, ...] = field(default=(), repr=False)
     ack_masters: tuple[str, ...] = field(default=(), repr=False)
     request_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -127,6 +141,15 @@ class Trust:
     def encrypts(self) -> bool:
         """True if TLS is configured."""
         return bool(self.ca)
+
+    @property
+    def monitoring_tokens(self) -> tuple[str, ...]:
+        """The tokens that are accepted for metrics and health."""
+        return self.tokens + self.metrics_tokens
+
+    def refuses(self, serial: int, names: Iterable[str]) -> bool:
+        """Return True if the certificate with this serial number and these dNSNames is revoked."""
+        return not self.revoked.isdisjoint({f"{serial:x}", *map(str.lower, names)})
 
     def url(self, address: str) -> str:
         """Return the URL of a node's HTTP server at ``host:port``."""
@@ -347,15 +370,21 @@ def read_trust(path: Path) -> tuple[tuple[Path, ...], Trust]:
     tls = given.keys() & set(TLS)
     if tls and len(tls) < len(TLS):
         raise BadTrustConfig(f"{path}: set {', '.join(TLS)} together")
-    tokens, *keys = (
-        read_secrets(given.get(name)) for name in (TOKEN, ACK_KEY, ACK_MASTER, REQUEST_KEY, REQUEST_MASTER)
-    )
+    keys = (read_secrets(given.get(name)) for name in (ACK_KEY, ACK_MASTER, REQUEST_KEY, REQUEST_MASTER))
     ack_keys, ack_masters, own_keys, request_masters = keys
     _principal_keys(own_keys)
+    revoked = _revoked(given.get(REVOKED))
+    tokens = read_secrets(given.get(TOKEN), METRICS_SCOPE)
+    scoped = tuple(one.removeprefix(METRICS_SCOPE) for one in tokens if one.startswith(METRICS_SCOPE))
+    tokens = tuple(one for one in tokens if not one.startswith(METRICS_SCOPE))
+    if scoped and not tokens:
+        raise BadTrustConfig(f"{given[TOKEN]}: one line must be a token without a scope")
     found = _tls_trust(tokens, *(given[name] for name in TLS)) if tls else Trust(tokens=tokens)
-    return (path, *given.values()), replace(
-        found, ack_keys=ack_keys, ack_masters=ack_masters, request_keys=own_keys, request_masters=request_masters
-    )
+    found = replace(found, ack_keys=ack_keys, ack_masters=ack_masters, request_keys=own_keys)
+    found = replace(found, request_masters=request_masters, metrics_tokens=scoped, revoked=revoked)
+    if found.client is not None and revoked:
+        found.client.sslsocket_class, found.client.sslobject_class = checking_classes(found.refuses)
+    return (path, *given.values()), found
 
 
 def _bytes(path: Path, secret: bool = False) -> bytes:
@@ -372,14 +401,24 @@ def _bytes(path: Path, secret: bool = False) -> bytes:
     return data
 
 
-def read_secrets(path: Path | None) -> tuple[str, ...]:
-    """Return the tokens or keys in a file; empty without a file. Raises BadTrustConfig."""
+def read_secrets(path: Path | None, scope: str = "") -> tuple[str, ...]:
+    """Return the tokens or keys in a file; empty without a file. A line may begin with the scope.
+
+    Raises BadTrustConfig.
+    """
     if path is None:
         return ()
     found = tuple(filter(None, map(str.strip, _bytes(path, secret=True).decode("latin-1").splitlines())))
-    if not found or not all(map(_TOKEN.fullmatch, found)):
+    if not found or not all(_TOKEN.fullmatch(one.removeprefix(scope)) for one in found):
         raise BadTrustConfig(f"{path}: each line must be a token of 16 to 512 letters, digits, or - . _ ~ + /")
     return found
+
+
+def _revoked(path: Path | None) -> frozenset[str]:
+    try:
+        return frozenset() if path is None else parse_revoked(_bytes(path).decode("latin-1"))
+    except ValueError as error:
+        raise BadTrustConfig(f"{path}: {error}") from error
 
 
 def _tls_trust(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path) -> Trust:
@@ -415,7 +454,7 @@ def _tls_trust(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path) 
         raise BadTrustConfig(f"{ca}, {certificate}, {key}: not usable for TLS: {why}") from error
     if read != (_bytes(ca), _bytes(certificate), _bytes(key, secret=True)):
         raise BadTrustConfig(f"{certificate}, {key}: the files changed during the read")
-    return Trust(*read, tokens, node, expires, server=server, client=client)
+    return Trust(*read, tokens, node=node, expires=expires, server=server, client=client)
 
 
 def _refuse(why: str) -> NoReturn:

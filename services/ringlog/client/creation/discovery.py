@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import grpc
 
-from ringlog.client.data.peers import OPTIONS, channel_to, listening, shown_node
+from ringlog.client.data.peers import OPTIONS, channel_to, is_revoked, listening, shown_node
 from ringlog.client.errors import DiscoveryImpossible
 from ringlog.files import private_folder, replace_durably
 from ringlog.protocol.discovery import (
@@ -163,8 +163,8 @@ class Discovery:
                 self._merge(unpack(DiscoveryView, answer.result()), address)
 
     def _exchange_views(self, data: bytes, context: Any) -> bytes:
-        if shown_node(context) == "":
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate does not name a node")
+        if shown_node(context) == "" or is_revoked(context, self._trust()):
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate does not name a node, or is revoked")
         try:
             answered = self._merge(unpack(DiscoveryView, data))
         except WireError as error:

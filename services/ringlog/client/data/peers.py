@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 import grpc
 
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import NodeId
+from ringlog.runtime.revocation import serial_of
 from ringlog.runtime.trust import CertificateOfAnotherNode, Trust, current, name_of_node, node_of_names
 from ringlog.wire.data import MESSAGE_BYTES_MAX, SERVICE
 
@@ -61,6 +64,21 @@ def shown_node(context: grpc.ServicerContext) -> NodeId | None:
         return node_of_names(tuple(name.decode("latin-1") for name in shown.get("peer_dns", ())))
     except CertificateOfAnotherNode:
         return ""
+
+
+def is_revoked(context: grpc.ServicerContext, trust: Trust) -> bool:
+    """Return True if the client's certificate is revoked."""
+    if not trust.revoked:
+        return False
+    shown = context.auth_context()
+    names = [name.decode("latin-1") for name in shown.get("peer_dns", ())]
+    return any(trust.refuses(_serial(pem), names) for pem in shown.get("x509_pem_cert", ()))
+
+
+@lru_cache(maxsize=1_024)
+def _serial(pem: bytes) -> int:
+    """Return the serial number of a certificate, which a connection repeats in each call."""
+    return serial_of(ssl.PEM_cert_to_DER_cert(pem.decode("ascii")))
 
 
 LOOKUP_S = 1.0

@@ -5,7 +5,8 @@ streams. A refusal is an answer with a code. A status other than OK means that t
 (INVALID_ARGUMENT), or that the outcome of a write is unknown (ABORTED).
 
 If the process has certificates (``ringlog.runtime.trust``), only clients with a certificate of the cluster are served.
-Log entries are sent to nodes only, and a stream only to the node that its certificate names.
+Log entries are sent to nodes only, and a stream only to the node that its certificate names. A node that has left is
+refused, and so is a revoked certificate, also in a running stream.
 
 A streaming call is cancelled if its client reads no message for a while, or if the call lasts too long. Each call
 occupies a thread and one of the few stream slots. A client without a deadline that stops reading would occupy both for
@@ -23,9 +24,9 @@ from typing import TypeVar
 
 import grpc
 
-from ringlog.client.data.peers import MESSAGE_BOUNDS, listening, shown_node
+from ringlog.client.data.peers import MESSAGE_BOUNDS, is_revoked, listening, shown_node
 from ringlog.kernel.history import contradicts
-from ringlog.kernel.values import Epoch, NodeId
+from ringlog.kernel.values import Epoch
 from ringlog.node import checks
 from ringlog.node.errors import NodeFailed
 from ringlog.node.hosts.register_host import RegisterHost, run_request_steps
@@ -125,6 +126,7 @@ class SlowConsumerGuard:
 
 
 T = TypeVar("T")
+Addressed = WriteRequest | ReadRequest | ReadRowsRequest | StreamRequest | RowsRequest | EntriesRequest | StatusRequest
 WORKERS = 48
 CALLS_MAX = 1_024
 """The limit of running and queued calls. Further calls are rejected."""
@@ -208,14 +210,14 @@ class DataServer:
 
     def _write(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(WriteRequest, data, context)
-        refused = self._recipient_refusal(request.cluster_id, request.node) or checks.write_refusal(request)
+        refused = self._refusal(request, context) or checks.write_refusal(request)
         if refused:
             return pack(WriteReply(self._host.node, self._epoch(), refused))
         return pack(write_reply(self._host.value, self._answered(request, context)))
 
     def _read(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(ReadRequest, data, context)
-        refused = self._recipient_refusal(request.cluster_id, request.node) or checks.read_refusal(request)
+        refused = self._refusal(request, context) or checks.read_refusal(request)
         if refused:
             return pack(ReadReply(self._host.node, self._epoch(), refused))
         return pack(read_reply(self._host.value, self._answered(request, context), request.digest))
@@ -234,7 +236,7 @@ class DataServer:
 
     def _read_rows(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(ReadRowsRequest, data, context)
-        refused = self._recipient_refusal(request.cluster_id, request.node) or checks.rows_refusal(request)
+        refused = self._refusal(request, context) or checks.rows_refusal(request)
         if refused:
             return pack(ReadRowsReply(self._host.node, self._epoch(), refused))
         is_behind = self._epoch() < request.epoch or row_reads.is_behind(self._row_replica, request)
@@ -248,16 +250,14 @@ class DataServer:
 
     def _entries(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(EntriesRequest, data, context)
-        refused = self._recipient_refusal(request.cluster_id, request.node) or self._certificate_refusal(
-            shown_node(context)
-        )
+        refused = self._refusal(request, context) or FOREIGN_CERTIFICATE * (shown_node(context) == "")
         if refused or self._entries_for is None:
             return pack(EntriesReply(self._host.node, self._epoch(), refused or NOT_READY))
         return pack(self._entries_for(request))
 
     def _status(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(StatusRequest, data, context)
-        refused = self._recipient_refusal(request.cluster_id, request.node)
+        refused = self._refusal(request, context)
         if refused:
             return pack(StatusReply(self._host.node, self._epoch(), refused))
         return pack(self._host.status())
@@ -282,37 +282,32 @@ class DataServer:
             finally:
                 self._waiting.release()
 
-    def _recipient_refusal(self, cluster_id: str, node: str) -> str:
-        """Return the code that rejects a message for another node or cluster, or an empty string."""
-        own_cluster = self._cluster_id()
-        if own_cluster and cluster_id != own_cluster:
-            return FOREIGN_CLUSTER
-        return "" if node == self._host.node else WRONG_NODE
-
-    def _certificate_refusal(self, shown: NodeId | None, asks: NodeId | None = None) -> str:
-        """Return the code that rejects a client, or an empty string.
-
-        Args:
-            shown: The node that the client's certificate names.
-            asks: The node that the request names as its sender, or None for any.
+    def _refusal(self, request: Addressed, context: grpc.ServicerContext) -> str:
+        """Return the code that rejects a message for another node or cluster, or of a node that has left; else an
+        empty string. Aborts the call of a client with a revoked certificate.
         """
-        if shown is None:
-            return ""
-        node_shown = self._row_replica.state.nodes.get(shown)
-        is_trusted = shown != "" and asks in (None, shown) and (node_shown is None or node_shown.state != "left")
-        return "" if is_trusted else FOREIGN_CERTIFICATE
+        self._check_revocation(context)
+        own_cluster = self._cluster_id()
+        if own_cluster and request.cluster_id != own_cluster:
+            return FOREIGN_CLUSTER
+        if request.node != self._host.node:
+            return WRONG_NODE
+        sender = self._row_replica.state.nodes.get(shown_node(context) or "")
+        return FOREIGN_CERTIFICATE if sender is not None and sender.state == "left" else ""
+
+    def _check_revocation(self, context: grpc.ServicerContext) -> None:
+        if is_revoked(context, self._trust()):
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate is revoked")
 
     # -------------------------------------------------------------------------------------------- streaming
 
     def _stream(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = _unpacked(StreamRequest, data, context)
-        yield from self._guarded_call(
-            context, self._guarded(request, shown_node(context), lambda: self._cells(request))
-        )
+        yield from self._guarded_call(context, self._guarded(request, context, lambda: self._cells(request)))
 
     def _stream_rows(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         request = _unpacked(RowsRequest, data, context)
-        yield from self._guarded_call(context, self._guarded(request, shown_node(context), lambda: self._rows(request)))
+        yield from self._guarded_call(context, self._guarded(request, context, lambda: self._rows(request)))
 
     def _guarded_call(self, context: grpc.ServicerContext, messages: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the messages of a stream while the client reads them."""
@@ -323,12 +318,15 @@ class DataServer:
             guard.close()
 
     def _guarded(
-        self, request: StreamRequest | RowsRequest, shown: NodeId | None, pages: Callable[[], Iterator[StreamPage]]
+        self,
+        request: StreamRequest | RowsRequest,
+        context: grpc.ServicerContext,
+        pages: Callable[[], Iterator[StreamPage]],
     ) -> Iterator[bytes]:
         """Yield the messages of a stream, or one refusal. Limits the number of concurrent streams."""
         refused = (
-            self._recipient_refusal(request.cluster_id, request.node)
-            or self._certificate_refusal(shown, request.target)
+            self._refusal(request, context)
+            or FOREIGN_CERTIFICATE * (shown_node(context) not in (None, request.target))
             or checks.stream_refusal(request)
         )
         state = self._host.value.state
@@ -342,6 +340,7 @@ class DataServer:
             return
         try:
             for page in pages():
+                self._check_revocation(context)
                 yield pack(page)
         finally:
             self._streams.release()

@@ -25,13 +25,15 @@ from ringlog.runtime.clock import Clock
 from ringlog.runtime.monitoring.health import WatchedProcess
 from ringlog.runtime.monitoring.open_connections import BoundedListener, OpenConnections
 from ringlog.runtime.monitoring.scrape import CHALLENGE, HEALTH, METRICS, NO_TOKEN, REFUSAL, answer, is_admitted, is_own
-from ringlog.runtime.trust import Trust, current, server_context
+from ringlog.runtime.trust import PLAIN_TRUST, Trust, current, server_context
 from ringlog.wire.records import decode_mutation
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
+WATCHED: Final = (METRICS, HEALTH)
+METRICS_ONLY: Final = json.dumps({"detail": "this token is valid for /metrics and /health only"}).encode()
 ADMITTED = "ringlog.admitted"
 """The key in a request's scope that says whether it has a valid token."""
 
@@ -39,26 +41,29 @@ ADMITTED = "ringlog.admitted"
 class AuthMiddleware:
     """Forwards admitted requests to ``app``. A wrong host name gives status 403, a missing or invalid token 401.
 
-    ``/health`` needs no token.
+    ``/health`` needs no token. A token for metrics gives status 403 for other paths.
 
     Args:
         hosts: The names that the node answers to, besides those of the loopback interface.
-        tokens: Returns the tokens that are valid now.
+        trust: Returns the tokens that are valid now.
     """
 
-    def __init__(self, app: Asgi, hosts: Sequence[str], tokens: Callable[[], Sequence[str]] = tuple) -> None:
+    def __init__(self, app: Asgi, hosts: Sequence[str], trust: Callable[[], Trust] = lambda: PLAIN_TRUST) -> None:
         self._app = app
         self._hosts = hosts
-        self._tokens = tokens
+        self._trust = trust
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Reject or forward a request."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        scope[ADMITTED] = is_admitted(_header_value(scope, b"authorization"), self._tokens())
+        trust, shown, is_watching = self._trust(), _header_value(scope, b"authorization"), scope["path"] in WATCHED
+        scope[ADMITTED] = is_admitted(shown, trust.monitoring_tokens if is_watching else trust.tokens)
         if not is_own(_header_value(scope, b"host"), *self._hosts):
             await _refuse(scope, send, 403, REFUSAL)
+        elif not scope[ADMITTED] and is_admitted(shown, trust.monitoring_tokens):
+            await _refuse(scope, send, 403, METRICS_ONLY)
         elif not scope[ADMITTED] and scope["path"] != HEALTH:
             await _refuse(scope, send, 401, NO_TOKEN, (b"www-authenticate", CHALLENGE.encode()))
         else:
@@ -108,7 +113,7 @@ def make_api(
     ``clock`` decides which cells have expired; ``watched`` provides metrics and health.
     """
     api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
-    api.add_middleware(AuthMiddleware, hosts=hosts, tokens=lambda: trust().tokens)
+    api.add_middleware(AuthMiddleware, hosts=hosts, trust=trust)
 
     @api.exception_handler(RequestValidationError)
     def malformed(_request: Request, broken: RequestValidationError) -> Response:
@@ -150,7 +155,7 @@ def make_api(
             found = answer(request.url.path, watched, is_admitted=request.scope[ADMITTED])
             return Response(found.body, found.status, media_type=found.media_type)
 
-        for path in (METRICS, HEALTH):
+        for path in WATCHED:
             api.add_api_route(path, seen, response_model=None)
     return api
 

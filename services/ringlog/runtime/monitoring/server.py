@@ -160,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Respond if the request uses one of the server's names and a valid token."""
         if is_own(self.headers.get_all("Host", []), self.server.host):
-            admitted = is_admitted(self.headers.get_all("Authorization", []), self.server.trust().tokens)
+            admitted = is_admitted(self.headers.get_all("Authorization", []), self.server.trust().monitoring_tokens)
             found = self._answered(self.path.partition("?")[0], admitted)
         else:
             found = HttpAnswer(403, JSON, REFUSAL)
