@@ -5,7 +5,7 @@ SHELL := /bin/sh
 UV ?= uv
 SPARK ?= 4.0
 
-.PHONY: help setup demo quick archives test others spark soak fuzz explore faults lint docs site lock wheels clean
+.PHONY: help setup demo quick archives test others spark soak fuzz explore faults lint docs site lock wheels sbom clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -88,6 +88,10 @@ lock: ## Renew requirements.lock from pyproject.toml (needs uv)
 
 wheels: setup ## Say what of requirements.lock has no wheel, by system and Python (needs uv; minutes)
 	@.venv/bin/python -m tests.stack.wheels $(UV)
+
+sbom: setup ## Write the list of components of this release to build/sbom.json (CycloneDX)
+	@mkdir -p build
+	@.venv/bin/python -m tests.stack.sbom > build/sbom.json
 
 clean: ## Stop the default stack; delete .venv and what tools left (data and jars stay where they are)
 	@if [ -x .venv/bin/ringlog ]; then .venv/bin/ringlog stack down; fi

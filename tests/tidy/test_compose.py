@@ -61,6 +61,24 @@ def test_the_broker_has_the_tested_settings(services: dict[str, Any]) -> None:
             assert environment[f"KAFKA_{name.upper().replace('.', '_')}"] == value, name
 
 
+def test_each_container_is_confined(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service.get("user") != "root", name
+        assert not service.get("privileged"), name
+    assert {name for name, service in services.items() if not service.get("read_only")} == {"broker", "grafana"}
+    for name in ours(services):
+        assert any(place.endswith(":/var/lib/ringlog") for place in services[name]["volumes"]), "the rest is read-only"
+
+
+def test_our_image_runs_as_an_ordinary_user() -> None:
+    lines = (ROOT / "compose" / "Dockerfile").read_text().splitlines()
+    (user,) = (line for line in lines if line.startswith("USER"))
+    assert user == "USER ringlog"
+    assert lines.index(user) > lines.index("RUN make setup")
+
+
 def test_every_dependency_exists(services: dict[str, Any]) -> None:
     for name, service in services.items():
         for other in service.get("depends_on", {}):

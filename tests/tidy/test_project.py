@@ -109,6 +109,8 @@ def test_small_text_files_end_with_a_newline() -> None:
 UNITS = sorted((ROOT / "compose" / "systemd").glob("*.service"))
 INSTANCES = {"ringlog-agent@": tuple(ROLES), "ringlog-node@": ("n1",), "ringlog-cdc@": ("orders",)}
 FILES_MIN = 65_536
+EXPOSURE_MAX = 20
+"""The limit of the exposure that systemd computes for a unit, in tenths."""
 
 
 def service(path: Path) -> dict[str, str]:
@@ -136,6 +138,17 @@ def test_a_unit_restarts_a_known_command(path: Path, monkeypatch: pytest.MonkeyP
         program, *command = shlex.split(options["ExecStart"].replace("%i", instance))
         assert Path(program).name == "ringlog"
         parse(command)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_a_unit_is_sandboxed(path: Path) -> None:
+    """The exposure is 0.0 to 10.0. Without a sandbox it is 9.2."""
+    ended = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={EXPOSURE_MAX}", str(path)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
