@@ -103,18 +103,24 @@ def private_folder(path: Path, *marks: str, ours: bool = False) -> Path:
     return path
 
 
-def exposure(path: Path, mode: int, *, is_secret: bool) -> str:
-    """Return why a file with this mode must not be used, or "" if it may. A device or a pipe is never used.
+def exposure(path: Path, found: os.stat_result, *, is_secret: bool) -> str:
+    """Return why a file must not be used, or "" if it may. A device or a pipe is never used.
 
-    Only the owner may write a file that decides which peers the process trusts. A secret is closed to other users; its
-    group may read it, as where a service's user is in the group of a mounted secret.
+    Only this user and root may own or write a file that decides which peers the process trusts. A secret is closed to
+    its group and to other users. The group may read a secret of root: a service's user is in the group of a mounted
+    secret.
     """
+    mode, own = found.st_mode, os.geteuid()
     if not stat.S_ISREG(mode):
         return f"{path} is not a regular file"
+    if found.st_uid not in (own, 0):
+        return f"{path} belongs to another user: chown {own} {path}"
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"{path} can be changed by other users: chmod {'600' if is_secret else 'go-w'} {path}"
     if is_secret and mode & stat.S_IRWXO:
         return f"{path} is open to all users of this machine: chmod 600 {path}"
+    if is_secret and mode & stat.S_IRWXG and found.st_uid == own:
+        return f"{path} is open to its group: chmod 600 {path}"
     return ""
 
 

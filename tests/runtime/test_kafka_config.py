@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import stat
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from faust import SASLCredentials, SSLCredentials
 
 from ringlog.agents.app import credentials
+from ringlog.files import exposure
 from ringlog.runtime.kafka.config import QUIET, TIMEOUTS, VARIABLE, connection, current, spark_options, use, use_none
 from ringlog.runtime.kafka.options import read_kafka_config
 from ringlog.runtime.kafka.security import MODULES, PLAIN, BadKafkaConfig, Security
@@ -110,6 +112,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([keytool, "-genkeypair", *place, "-keyalg", "RSA", "-dname", "CN=a"], check=True)
     told = subprocess.run([keytool, "-exportcert", "-rfc", *place], check=True, capture_output=True)
     (folder / "ca.pem").write_bytes(told.stdout)
+    (folder / "ca.pem").chmod(0o600)
     return folder / "ca.pem"
 
 
@@ -154,6 +157,7 @@ def test_a_certificate_and_its_key(tmp_path: Path, pem: Path) -> None:
     assert one.java()["ssl.keystore.location"] == str(pem)
     other = tmp_path / "key.pem"
     other.write_text("no key")
+    other.chmod(0o600)
     two = read(tmp_path, *lines, f"ssl.certificate.location={pem}", "ssl.key.location=key.pem")
     assert two.librdkafka()["ssl.key.location"] == str(other)
     with pytest.raises(BadKafkaConfig, match="one PEM"):
@@ -326,15 +330,58 @@ def test_a_wrong_variable_is_refused_by_name_and_not_shown(variables: dict[str, 
 
 @pytest.mark.parametrize(
     ("mode", "why"),
-    [(0o604, "is open to all users"), (0o644, "is open to all users"), (0o660, "can be changed by other users")],
+    [
+        (0o604, "is open to all users"),
+        (0o644, "is open to all users"),
+        (0o660, "can be changed by other users"),
+        (0o640, "is open to its group"),
+        (0o610, "is open to its group"),
+    ],
 )
-def test_a_file_with_a_password_is_closed_to_others(mode: int, why: str, tmp_path: Path) -> None:
+def test_a_file_with_a_password_is_closed_to_others(
+    mode: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path, "security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=a", "sasl.password=b")
     path.chmod(mode)
     with pytest.raises(BadKafkaConfig, match=why):
         read_kafka_config(path)
-    path.chmod(0o640)
-    assert read_kafka_config(path).security.password == "b", "a service may be in the group of a mounted secret"
+    path.chmod(0o600)
+    assert read_kafka_config(path).security.password == "b"
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    if path.stat().st_uid:
+        with pytest.raises(BadKafkaConfig, match="belongs to another user"):
+            read_kafka_config(path)
+    else:
+        path.chmod(0o640)
+        assert read_kafka_config(path).security.password == "b", "a service may be in the group of a mounted secret"
+
+
+def test_files_that_others_own_or_open_are_refused(tmp_path: Path) -> None:
+    """A secret of root may be open to a group, since a service is in the group of a mounted secret."""
+
+    def found(mode: int, owner: int) -> os.stat_result:
+        return os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, 0, 0, 0, 0, 0))
+
+    own, path = os.geteuid(), tmp_path / "key"
+    assert exposure(path, found(0o600, own), is_secret=True) == ""
+    assert exposure(path, found(0o644, own), is_secret=False) == ""
+    assert "its group" in exposure(path, found(0o640, own), is_secret=True)
+    for is_secret in (True, False):
+        assert "belongs to another user" in exposure(path, found(0o600, own + 1), is_secret=is_secret)
+        assert "changed by other users" in exposure(path, found(0o620, 0), is_secret=is_secret)
+    assert "all users" in exposure(path, found(0o604, 0), is_secret=True)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_private_key_for_kafka_is_closed_to_others(mode: int, tmp_path: Path) -> None:
+    pem = tmp_path / "key.pem"
+    pem.write_text("a key")
+    pem.chmod(mode)
+    lines = "security.protocol=SSL", "ssl.keystore.type=PEM", "ssl.keystore.location=key.pem"
+    with pytest.raises(BadKafkaConfig, match=r"ssl\.keystore\.location: .*key.pem"):
+        read(tmp_path, *lines)
+    pem.chmod(0o600)
+    read(tmp_path, *lines)
 
 
 def test_a_file_without_a_password_may_be_read_but_not_changed_by_others(tmp_path: Path) -> None:

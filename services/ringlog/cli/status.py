@@ -20,6 +20,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.log.kafka.lag import writer_lags
 from ringlog.operator.balancing import last_heard, read_acks
+from ringlog.operator.protection import missing_protection
 from ringlog.operator.views import views
 from ringlog.operator.views.clocks import clock_lines, seen_until
 from ringlog.operator.views.service import recovery_lines
@@ -39,6 +40,8 @@ from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.protocol.rebalancer.zone_groups import session_reports
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
+from ringlog.runtime.kafka.config import current as kafka_config
+from ringlog.runtime.trust import current as current_trust
 from ringlog.wire.acks import ACK_REJECTED
 from ringlog.wire.records import NodeAck
 
@@ -50,8 +53,8 @@ def status(
 ) -> Iterator[Any]:
     """Show the health of the cluster, its nodes and agents.
 
-    The first line is OK or WARN, followed by the reasons. Then come nodes, operations in flight, stuck partitions and
-    agents.
+    The first line is OK or WARN, and what protection the connections lack. The reasons follow. Then come nodes,
+    operations in flight, stuck partitions and agents.
     """
     if cached:
         _cached_status(context)
@@ -73,8 +76,9 @@ def status(
     whole |= {"clocks": clocks, "writers_behind": writers_behind(state, writer_lags(context.bootstrap, state))}
     whole |= {"zone_timers": timers, "truncation": truncation, "bootstrap": context.bootstrap}
     whole["summary"] = summary(whole, agents, now)
+    whole["insecure"] = missing_protection(context.bootstrap, kafka_config().security, current_trust())
     yield whole
-    _print_summary(whole["summary"])
+    _print_summary(whole["summary"], whole["insecure"])
     broker = used_broker()
     assert broker is not None, "the context has a broker"
     out.print(f"broker {broker.bootstrap}, set by {broker.origin}")
@@ -119,9 +123,10 @@ def _view_of(
     }
 
 
-def _print_summary(found: dict[str, Any]) -> None:
-    """Print the level and a line for each reason."""
-    out.print(Text(found["level"], "green" if found["level"] == OK else "yellow"))
+def _print_summary(found: dict[str, Any], insecure: Sequence[str]) -> None:
+    """Print the level and the missing protection in a line, and a line for each reason."""
+    level = Text(found["level"], "green" if found["level"] == OK else "yellow")
+    out.print(level.append(f", insecure: {', '.join(insecure)}", "red") if insecure else level)
     for reason in found["reasons"]:
         out.print(printable(f"  {reason}"), markup=False)
 

@@ -391,7 +391,7 @@ def _bytes(path: Path, secret: bool = False) -> bytes:
     try:
         # Without O_NONBLOCK, a FIFO without a writer would block here.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if why := exposure(path, os.fstat(file.fileno()).st_mode, is_secret=secret):
+            if why := exposure(path, os.fstat(file.fileno()), is_secret=secret):
                 raise BadTrustConfig(why)
             data = file.read(FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:

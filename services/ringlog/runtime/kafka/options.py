@@ -42,9 +42,10 @@ def read_kafka_config(path: Path | None, variables: Iterable[tuple[str, str]] = 
 
 def _lines(path: Path) -> tuple[Property, ...]:
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
         lines = read_properties(read_text(path.absolute(), PROPERTIES_BYTES_MAX))
-        if stat.S_ISREG(mode) and (why := exposure(path, mode, is_secret=any(line.name in _SECRETS for line in lines))):
+        has_secret = any(line.name in _SECRETS for line in lines)
+        if stat.S_ISREG(found.st_mode) and (why := exposure(path, found, is_secret=has_secret)):
             raise BadKafkaConfig(why)
         return lines
     except BadPropertyLine as bad:
@@ -208,10 +209,13 @@ class _Reader:
         path = Path("/" if self._path is None else self._path.absolute().parent, given)
         try:
             readable = path.is_file() and os.access(path, os.R_OK)
+            why = exposure(path, path.stat(), is_secret=name in _PRIVATE_KEYS) if readable else ""
         except OSError:  # for example, a name that is too long
             readable = False
         if not readable:
             self._refuse(name, f"{path} is not a readable file")
+        if why:
+            self._refuse(name, why)
         return str(path)
 
     def _only(self, name: str, value: str) -> None:
@@ -234,6 +238,7 @@ class _Reader:
 
 
 _SECRETS = frozenset({"sasl.jaas.config", "sasl.oauthbearer.client.secret", "sasl.password", "ssl.key.password"})
+_PRIVATE_KEYS = frozenset({"ssl.key.location", "ssl.keystore.location"})
 _ALLOWED = frozenset(
     {
         "bootstrap.servers",

@@ -1,0 +1,26 @@
+"""The protection of a cluster's connections: what the present login and certificates leave open to the network.
+
+A cluster on this machine needs none: its brokers listen on the loopback interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ringlog.runtime.kafka.security import Security
+from ringlog.runtime.trust import Trust, is_loopback
+
+
+def missing_protection(bootstrap: str, security: Security, trust: Trust) -> tuple[str, ...]:
+    """Return what protects neither brokers nor nodes that other machines can reach; empty if nothing is missing."""
+    hosts = (place.strip().rpartition(":")[0] or place.strip() for place in bootstrap.split(","))
+    return () if all(map(is_loopback, hosts)) else tuple(_missing(security, trust))
+
+
+def _missing(security: Security, trust: Trust) -> Iterator[str]:
+    if not security.encrypted:
+        yield "no TLS to the brokers"
+    if not (security.logs_in or security.certificate):
+        yield "no login at the brokers"
+    if not trust.encrypts:
+        yield "no certificates for nodes"
