@@ -25,7 +25,7 @@ from ringlog.client.client import Client
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Table
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX, compose
-from ringlog.log.kafka.topics import DEAD_LETTERS, MUTATIONS, topic_name
+from ringlog.log.kafka.topics import DEAD_LETTERS, MUTATIONS, topic_name, transactional_id
 from ringlog.runtime.kafka.config import connection
 from ringlog.wire.records import (
     KEY_KEPT,
@@ -111,7 +111,7 @@ class Import:
         )
         # A killed process leaves a transaction open. Its successor with the same transactional id aborts it. A process
         # that lost its partitions is fenced by the group generation, which the transaction carries.
-        name = f"{settings.cluster}-{settings.group}-{settings.instance}"
+        name = transactional_id(settings.cluster, "import", settings.group, settings.instance)
         self._producer = Producer(common | LIMITS | {"transactional.id": name, "linger.ms": 5})
         metadata = self._consumer.list_topics(topic_name(settings.cluster, MUTATIONS.suffix), timeout=TRANSACTION_S)
         self._partitions = len(metadata.topics[topic_name(settings.cluster, MUTATIONS.suffix)].partitions)

@@ -172,7 +172,7 @@ class OneThread:
 
 
 def test_a_monitor_asks_the_reader_and_not_its_client() -> None:
-    tail = MutationsTail("127.0.0.1:1", "c", "n1")
+    tail = MutationsTail("127.0.0.1:1", "c")
     tail.close()
     tail._consumer = OneThread({0: 10, 1: 5, 2: -1001})  # type: ignore[assignment]
     tail.ends = {0: 1, 1: 1, 2: 1}

@@ -23,8 +23,8 @@ from ringlog.kernel.commands.topology.nodes import UnregisterNode
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.http_server import HttpServer, make_api
+from ringlog.runtime.certificates import serial_of
 from ringlog.runtime.clock import ManualClock
-from ringlog.runtime.revocation import serial_of
 from ringlog.runtime.trust import TRUST_VARIABLE, CertificateOfAnotherNode, Trust, TrustFile, use_trust_file
 from ringlog.wire.data import (
     FOREIGN_CERTIFICATE,

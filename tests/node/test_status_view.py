@@ -44,7 +44,7 @@ def test_the_status_shows_the_values_of_the_parts(tmp_path: Path) -> None:
         row_replica = RowReplica(folder.node, rows)
         data = DataService(folder, options, row_replica, ManualClock(NOW), replica, lambda: None, stopping)
         open_.callback(data.stop)
-        tail = MutationsTail("127.0.0.1:1", "c", "n1")
+        tail = MutationsTail("127.0.0.1:1", "c")
         open_.callback(tail.close)
         watch = NodeWatch(
             options, folder, row_replica, data, replica, tail, Counter(kept=2), ManualClock(NOW),

@@ -20,8 +20,8 @@ from ringlog.operator.certificates import (
     retire_authorities,
 )
 from ringlog.runtime import trust as trust_module
+from ringlog.runtime.certificates import serial_of
 from ringlog.runtime.monitoring.scrape import is_admitted
-from ringlog.runtime.revocation import serial_of
 from ringlog.runtime.trust import (
     PLAIN_TRUST,
     REQUEST_KEY_VARIABLE,

@@ -33,8 +33,10 @@ from tests.ending import taking_down
 
 from ringlog.log.kafka.acls import BrokerUser
 from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.kafka.options import read_kafka_config
 from ringlog.runtime.kafka.security import Security
 from ringlog.stack import Stack, StackInfo
+from ringlog.stack.artifacts import jars
 from ringlog.stack.broker import new_cluster_id
 from ringlog.stack.java import find_java
 from ringlog.stack.layout import StackLayout, StackSettings, write_settings
@@ -71,7 +73,8 @@ class Guarded:
     """The broker. ``login`` and ``tls_login``: option files for its two listeners; ``secrets``: texts that no output
     may contain.
 
-    ``admin``: options of the super user, over TLS; ``logins``: options of the users per kind, by SCRAM.
+    ``admin``: options of the super user, over TLS; ``logins``: options of the users per kind, by SCRAM. ``log``: the
+    broker's log.
     """
 
     stack: StackInfo
@@ -83,6 +86,27 @@ class Guarded:
     secrets: tuple[str, ...]
     admin: Path
     logins: dict[BrokerUser, Path]
+    log: Path
+
+    def super_client(self) -> AdminClient:
+        """Return a client of the super user."""
+        return AdminClient(connection(self.tls, read_kafka_config(self.admin).security))
+
+    def login_of(self, kind: BrokerUser) -> dict[str, str]:
+        """Return the options of a client of a kind."""
+        return connection(self.users, read_kafka_config(self.logins[kind]).security)
+
+    def run_tool(self, program: str, *words: str) -> str:
+        """Run a tool of Kafka as the super user, and return its output."""
+        java, properties = find_java(), self.admin.with_name("tool.properties")
+        assert java is not None
+        options = read_kafka_config(self.admin).security.java()
+        properties.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+        command = [java.path, "-cp", ":".join(map(str, jars("kafka"))), program]
+        command += ["--bootstrap-server", self.tls, "--command-config", str(properties), *words]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
 
 
 @contextmanager
@@ -118,7 +142,15 @@ def guarded_kafka(folder: Path) -> Iterator[Guarded]:
             _give_rights(f"{HOST}:{inner}", words)
             info = starting.result()
         addresses = f"{HOST}:{users}", f"{HOST}:{tls}", f"{HOST}:{tokens}"
-        yield Guarded(info, *addresses, login, tls_login, tuple(words.values()), admin, logins)
+        yield Guarded(info, *addresses, login, tls_login, tuple(words.values()), admin, logins, layout.log("broker"))
+
+
+def allow(guarded: Guarded, user: str, prefix: str, operation: AclOperation) -> None:
+    """Permit an operation on all topics with a prefix."""
+    rule = _binding(ResourceType.TOPIC, prefix, f"User:{user}", operation)
+    client = guarded.super_client()
+    for future in client.create_acls([rule]).values():
+        future.result(WAIT_S)
 
 
 def _write_login(path: Path, user: str, words: dict[str, str]) -> None:

@@ -173,7 +173,7 @@ def test_a_running_node_reads_new_partitions_of_the_mutations(
     monkeypatch.setattr(tail, "COUNT_S", 0.0)
     topic = topic_name(cluster_name, "mutations")
     create_topics(admin, cluster_name, specs=[MUTATIONS])
-    reading = tail.MutationsTail(stack.bootstrap_servers, cluster_name, "n1")
+    reading = tail.MutationsTail(stack.bootstrap_servers, cluster_name)
     found: list[tuple[int, bytes]] = []
 
     def taken(value: bytes) -> bool:

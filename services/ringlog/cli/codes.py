@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 COMMAND_CODES: Final = {
+    "acl_missing": "The broker does not permit an operation that the kind of process needs.",
+    "acl_surplus": "The broker permits an operation that the kind of process does not need.",
     "ambiguous_cluster": "Several known clusters match this name or this beginning of an id.",
     "ambiguous_operation": "Several operations match this beginning of an id, or the number in the id is incomplete.",
     "another_cluster": "The broker has a cluster with this name and another id.",
@@ -55,6 +57,7 @@ COMMAND_CODES: Final = {
     "unknown_mutant": "No planted bug has this name.",
     "unknown_partition": "The zone does not have a partition with this number.",
     "unknown_profile": "No profile has this name.",
+    "unprotected_cluster": "Other machines can reach the brokers, and TLS, login or certificates are missing.",
     "unknown_role": "No agent has this role.",
     "writes_appended": "Writes may have used the time, or the generation, that the command would revoke.",
 }

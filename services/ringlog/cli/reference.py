@@ -35,6 +35,7 @@ from ringlog.kernel.values import Command
 from ringlog.log import errors as log_errors
 from ringlog.log.errors import LogError
 from ringlog.log.kafka import permissions as rights
+from ringlog.log.kafka.acls import ALL_SUFFIXES, NEEDS, BrokerNeeds
 from ringlog.log.kafka.topics import TOPICS, TopicSpec
 from ringlog.node import errors as node_errors
 from ringlog.node.errors import NodeFailed
@@ -142,6 +143,12 @@ minutes: agents lower values above **at most**. On three brokers every topic get
 `min.insync.replicas 2`, on one broker a single copy. On other numbers pass `--kafka-replication`. With three or more
 copies, more than half of them must acknowledge. Values are Avro single objects (see [schemas](schemas.md)). A record
 without a value deletes its key.
+"""
+
+_ABOUT_PERMISSIONS = """\
+`ringlog cluster acls --for KIND` prints these permissions as ACLs ([permissions](../deploy/permissions.md)). READ,
+WRITE and DELETE imply DESCRIBE. DESCRIBE_CONFIGS comes with DESCRIBE. Groups and transactional ids follow the
+cluster's name.
 """
 
 _ABOUT_METRICS = """\
@@ -388,6 +395,25 @@ def _topics() -> Iterator[str]:
         (f"`{spec.suffix}`", _pairs(spec.required), _pairs(spec.initial), _pairs(spec.at_most)) for spec in TOPICS
     ]
     yield from _table(("topic", "required", "initial", "at most"), settings)
+    yield from ("## Permissions", "", _ABOUT_PERMISSIONS)
+    rights_rows = [
+        (f"`{kind.value}`", needs.purpose, operation, ", ".join(f"`{suffix}`" for suffix in dict.fromkeys(suffixes)))
+        for kind, needs in NEEDS.items()
+        for operation, suffixes in _allowed(needs)
+    ]
+    yield from _table(("`--for`", "processes", "operation", "on"), rights_rows)
+
+
+def _allowed(needs: BrokerNeeds) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield (operation, resources) of a kind of process."""
+    for operation, suffixes in needs.topics.items():
+        yield operation, ("every topic",) if {*suffixes} >= {*ALL_SUFFIXES} else suffixes
+    if needs.given:
+        yield ", ".join(needs.given), ("--topic",)
+    if groups := (*needs.groups, *(["--group"] if needs.joins else ())):
+        yield "read (group)", groups
+    if needs.transactions:
+        yield "write (transactional id)", needs.transactions
 
 
 def _kept(spec: TopicSpec) -> str:

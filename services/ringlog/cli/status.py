@@ -76,7 +76,8 @@ def status(
     whole |= {"clocks": clocks, "writers_behind": writers_behind(state, writer_lags(context.bootstrap, state))}
     whole |= {"zone_timers": timers, "truncation": truncation, "bootstrap": context.bootstrap}
     whole["summary"] = summary(whole, agents, now)
-    whole["insecure"] = missing_protection(context.bootstrap, kafka_config().security, current_trust())
+    connection = context.bootstrap, kafka_config().security, current_trust()
+    whole["insecure"] = missing_protection(*connection, has_principals=bool(state.principals))
     yield whole
     _print_summary(whole["summary"], whole["insecure"])
     broker = used_broker()

@@ -61,6 +61,12 @@ class LogUnavailable(LogError):
     code = "log_unavailable"
 
 
+class TopicDenied(LogUnavailable):
+    """The login of this process has no permission for a topic. A retry helps only after the ACLs have changed."""
+
+    code = "topic_denied"
+
+
 class LoginRefused(LogError):
     """The broker refuses the login of this process. Waiting does not help."""
 

@@ -120,7 +120,7 @@ class NodeProcess:
         self._rows = DiskRows(options.folder / ROWS, self._folder.node, cluster_id)
         self._row_replica = RowReplica(self._folder.node, self._rows)
         self._replicas = RowGroupReplicas(self._row_replica)
-        self._tail = MutationsTail(bootstrap, cluster, options.name)
+        self._tail = MutationsTail(bootstrap, cluster)
         self._watch: TopicWatch | None = None
         self._data = DataService(
             self._folder, options, self._row_replica, clock, client.replica, lambda: self._copy.entries, stopping

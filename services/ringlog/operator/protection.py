@@ -11,16 +11,24 @@ from ringlog.runtime.kafka.security import Security
 from ringlog.runtime.trust import Trust, is_loopback
 
 
-def missing_protection(bootstrap: str, security: Security, trust: Trust) -> tuple[str, ...]:
-    """Return what protects neither brokers nor nodes that other machines can reach; empty if nothing is missing."""
+def missing_protection(
+    bootstrap: str, security: Security, trust: Trust, *, has_principals: bool = True
+) -> tuple[str, ...]:
+    """Return the missing protection of brokers and nodes that other machines can reach.
+
+    Args:
+        has_principals: The cluster authenticates requests. Only an existing cluster can have principals.
+    """
     hosts = (place.strip().rpartition(":")[0] or place.strip() for place in bootstrap.split(","))
-    return () if all(map(is_loopback, hosts)) else tuple(_missing(security, trust))
+    return () if all(map(is_loopback, hosts)) else tuple(_missing(security, trust, has_principals))
 
 
-def _missing(security: Security, trust: Trust) -> Iterator[str]:
+def _missing(security: Security, trust: Trust, has_principals: bool) -> Iterator[str]:
     if not security.encrypted:
         yield "no TLS to the brokers"
     if not (security.logs_in or security.certificate):
         yield "no login at the brokers"
     if not trust.encrypts:
         yield "no certificates for nodes"
+    if not has_principals:
+        yield "no principals"

@@ -18,11 +18,12 @@ no node.
 
 ``token.file`` contains one token per line. The first one is sent and each one is accepted, so tokens can be replaced
 without rejected requests. A token after the word ``metrics`` is accepted for metrics and health only, and never sent.
-``ack.key`` contains the node's MAC keys for its acknowledgements, ``ack.master`` the master
-keys of the roles that check them (``wire.acks``). In both, the first line makes MACs, and each line checks them.
-``request.key`` contains the keys of the principal that signs this process's requests, ``request.master`` the master
-keys of the validator that checks them (``wire.requests``). The variable ``RINGLOG_REQUEST_KEY`` names another file of
-such keys, for a client without a trust file.
+
+``ack.key`` contains the node's MAC keys for its acknowledgements, ``ack.master`` the master keys of the roles that
+check them (``wire.acks``). In both, the first line makes MACs, and each line checks them. ``request.key`` contains the
+keys of the principal that signs this process's requests, ``request.master`` the master keys of the validator that
+checks them (``wire.requests``). The variable ``RINGLOG_REQUEST_KEY`` names another file of such keys, for a client
+without a trust file.
 
 ``revoked.file`` contains one certificate per line: its serial number in hex digits, or a dNSName. Servers refuse the
 calls of such a certificate, and clients of HTTP refuse such a server before they send the token.
@@ -32,13 +33,13 @@ Invariants:
 - A process listens on an address that other machines can reach only with certificate and token, or if the operator
   allows it explicitly (``check_listen_address``).
 
-- Files that other users can change are rejected, and so are secrets that all users of the machine can read.
+- Files that other users own or can change are rejected, and so are secrets that the group or other users can open.
 
 - No error, log or ``repr`` contains a secret.
 
 - Replaced files apply to the next connection. If the new files are invalid, the old contents stay in use.
 
-Source: decisions 83, 101 and 185.
+Source: decisions 83, 101, 187 and 191.
 """
 
 from __future__ import annotations
@@ -51,15 +52,21 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ringlog.files import exposure
+from ringlog.runtime.certificates import (
+    authorities_end,
+    certificate_end,
+    checking_classes,
+    handshake,
+    parse_revoked,
+    shown_certificate,
+)
 from ringlog.runtime.kafka.properties import BadPropertyLine, read_properties
-from ringlog.runtime.revocation import checking_classes, parse_revoked
 
 if TYPE_CHECKING:  # every command of the program loads this module
     from ringlog.kernel.values import NodeId
@@ -80,8 +87,6 @@ REQUEST_KEY, REQUEST_MASTER = "request.key", "request.master"
 REQUEST_KEY_VARIABLE: Final = "RINGLOG_REQUEST_KEY"
 REVOKED: Final = "revoked.file"
 OPTIONS: Final = (*TLS, TOKEN, ACK_KEY, ACK_MASTER, REQUEST_KEY, REQUEST_MASTER, REVOKED)
-_NEVER: Final = 2**53
-"""The expiry, beyond every real date, if no authority limits it."""
 RECHECK_S: Final = 1.0
 """Maximum age of the known contents of the files."""
 FILE_BYTES_MAX: Final = 1024 * 1024
@@ -442,11 +447,11 @@ def _tls_trust(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path) 
     try:
         server = context(ssl.PROTOCOL_TLS_SERVER)
         client = context(ssl.PROTOCOL_TLS_CLIENT)
-        shown = _shown_certificate(context)
+        shown = shown_certificate(context)
         node = node_of_names(tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS"))
-        expires = min(_end(shown), _authorities_end(ca, certificate, key))
+        expires = min(certificate_end(shown), authorities_end(ca, certificate, key))
         if node:
-            _handshake(context(ssl.PROTOCOL_TLS_CLIENT, showing=False), server, name_of_node(node))
+            handshake(context(ssl.PROTOCOL_TLS_CLIENT, showing=False), server, name_of_node(node))
     except CertificateOfAnotherNode as error:
         raise CertificateOfAnotherNode(f"{certificate}: {error}") from error
     except (OSError, ValueError) as error:  # SSLError is an OSError
@@ -459,59 +464,3 @@ def _tls_trust(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path) 
 
 def _refuse(why: str) -> NoReturn:
     raise BadTrustConfig(why)
-
-
-def _end(certificate: Any) -> int:
-    """Return the expiry of a certificate as described by ``ssl``, in seconds since 1970."""
-    return int(ssl.cert_time_to_seconds(certificate["notAfter"]))
-
-
-def _authorities_end(ca: Path, certificate: Path, key: Path) -> int:
-    """Return the expiry of the authorities that sign the certificate, in seconds since 1970.
-
-    This is the latest expiry of a signing root, or the earliest of an intermediate, whichever comes first. During the
-    replacement of an authority ``ca`` contains several roots, perhaps two with the same name. So each root is tried
-    alone.
-    """
-    sending = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    sending.check_hostname, sending.verify_mode = False, ssl.CERT_NONE
-    sending.load_cert_chain(certificate, key)
-    roots, chain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    roots.load_verify_locations(ca)
-    chain.load_verify_locations(certificate)
-    ends = []
-    for root, shown in zip(roots.get_ca_certs(binary_form=True), roots.get_ca_certs(), strict=True):
-        server_only = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        server_only.load_cert_chain(certificate, key)
-        server_only.load_verify_locations(cadata=root)
-        server_only.verify_mode = ssl.CERT_REQUIRED
-        with suppress(ssl.SSLError):
-            _handshake(sending, server_only)
-            ends.append(_end(shown))
-    return min(max(ends, default=_NEVER), *map(_end, chain.get_ca_certs()), _NEVER)
-
-
-def _shown_certificate(context: Callable[..., ssl.SSLContext]) -> Any:
-    """Return the own certificate as a server sees it. Raises ssl.SSLError if the server rejects it."""
-    server, client = context(ssl.PROTOCOL_TLS_SERVER), context(ssl.PROTOCOL_TLS_CLIENT, trusting=False)
-    server.verify_mode = ssl.CERT_REQUIRED
-    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
-    return _handshake(client, server)
-
-
-def _handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str | None = None) -> Any:
-    """Perform a TLS handshake in memory and return the certificate that the server sees. Raises ssl.SSLError."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [
-        client.wrap_bio(to_client, to_server, server_hostname=name),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    ]
-    shaking = list(ends)
-    while shaking:
-        for end in tuple(shaking):
-            try:
-                end.do_handshake()
-                shaking.remove(end)
-            except ssl.SSLWantReadError:
-                continue
-    return ends[1].getpeercert()

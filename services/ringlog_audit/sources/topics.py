@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import fastavro
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.kafka.config import READER_GROUP, connection
 from ringlog.wire.avro.codec import decode
 from ringlog.wire.errors import WireError
 
@@ -78,7 +78,7 @@ def records(bootstrap: str, topic: str, since: Mapping[int, int] | None = None) 
     consumer = Consumer(
         {
             **connection(bootstrap),
-            "group.id": "ringlog-audit",
+            "group.id": READER_GROUP,
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",

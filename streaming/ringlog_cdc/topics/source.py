@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka.adapter import STALE_METADATA_ERRORS
-from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.kafka.config import READER_GROUP, connection
 from ringlog.runtime.logs import get_logger
 from ringlog_cdc.errors import CdcError, StopRequested
 
@@ -48,7 +48,7 @@ class Offsets:
         return Consumer(
             {
                 **connection(self._bootstrap),
-                "group.id": "ringlog-cdc-offsets",
+                "group.id": READER_GROUP,
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",  # offsets then end before open transactions
             }

@@ -22,7 +22,7 @@ from ringlog.kernel.values import Command, NodeId
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.kafka.topics import topic_name
 from ringlog.protocol.coordinator.pruning import Positions, TopicBeginning, next_pruning, validated_positions
-from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.kafka.config import READER_GROUP, connection
 from ringlog.runtime.logs import get_logger
 
 LOOK_S: Final = 600.0
@@ -100,7 +100,7 @@ def evidence(bootstrap_servers: str, cluster: str) -> tuple[TopicBeginning, dict
 def topic_beginning(bootstrap_servers: str, cluster: str) -> TopicBeginning:
     """Return where the mutations topic begins, and the earliest append time there. Raises LogUnavailable."""
     topic = topic_name(cluster, "mutations")
-    options = {"group.id": f"{cluster}.pruning", "enable.auto.commit": False, "enable.partition.eof": True}
+    options = {"group.id": READER_GROUP, "enable.auto.commit": False, "enable.partition.eof": True}
     consumer = Consumer({**connection(bootstrap_servers), **options})
     try:
         described = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]

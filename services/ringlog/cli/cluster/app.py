@@ -24,34 +24,66 @@ from ringlog.cli.shared.tables import show_table
 from ringlog.client.creation.creation import ClusterCreation, create_cluster, repaired
 from ringlog.kernel.commands.cluster.features import EnableFeature, RequireFeature
 from ringlog.kernel.model.settings import SETTINGS
-from ringlog.log.kafka.acls import BrokerUser, apply_rules, rules_for
+from ringlog.log.kafka.acl_check import AclDifference, compare, found_acls
+from ringlog.log.kafka.acls import BrokerUser, GivenNames, NameMissing, apply_rules, rules_for
 from ringlog.log.kafka.topics import admin_client
 from ringlog.operator.answers import setting_hint
 from ringlog.operator.intents.intents import Intent, named
+from ringlog.operator.protection import missing_protection
 from ringlog.operator.views import views
 from ringlog.runtime.context import ClusterContext, current_cluster, store_cluster, stored_id
 from ringlog.runtime.kafka.config import VARIABLE
+from ringlog.runtime.kafka.config import current as kafka_config
 from ringlog.runtime.trust import TRUST_VARIABLE
+from ringlog.runtime.trust import current as current_trust
 
 
 @view_command
 def acls(
     context: ClusterContext,
-    kind: Annotated[BrokerUser, typer.Option("--for", help="Kind of process.")],
+    kinds: Annotated[list[BrokerUser], typer.Option("--for", help="Kind of process. May be repeated.")],
     user: Annotated[str, typer.Option("--user", help="Broker user of the process, without `User:`.")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="Topic that the exporter writes or the importer reads. May be repeated."),
+    ] = None,
+    group: Annotated[str, typer.Option("--group", help="Consumer group of a reader or of the importer.")] = "",
+    name: Annotated[str, typer.Option("--name", help="Name of the export, or instance of the import.")] = "",
     apply: Annotated[bool, typer.Option("--apply", help="Create the ACLs. Needs ALTER on the Kafka cluster.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with the broker. Needs DESCRIBE on the Kafka cluster.")
+    ] = False,
 ) -> Iterator[Any]:
-    """Print the ACLs that a kind of process needs.
+    """Print the ACLs that kinds of processes need.
 
-    The output is a list of `kafka-acls.sh` commands. `--apply` creates the ACLs.
+    The output is a list of `kafka-acls.sh` commands. `--apply` creates the ACLs. `--check` reports missing and surplus
+    ACLs of the user and fails.
     """
-    rules = rules_for(kind, context.cluster)
+    try:
+        given = GivenNames(tuple(topic or ()), group, name)
+        rules = tuple(dict.fromkeys(rule for kind in kinds for rule in rules_for(kind, context.cluster, given)))
+    except NameMissing as error:
+        fail("bad_usage", str(error), 2)
+    admin = admin_client(context.bootstrap)
     if apply:
-        apply_rules(admin_client(context.bootstrap), user, rules)
-    facts = {"user": user, "for": kind.value, "cluster": context.cluster, "applied": apply}
+        apply_rules(admin, user, rules)
+    if check:
+        _check_acls(compare(rules, found_acls(admin, user), context.cluster), user, context.bootstrap)
+    facts = {"user": user, "for": [*kinds], "cluster": context.cluster, "applied": apply, "checked": check}
     yield facts | {"rules": [asdict(rule) for rule in rules]}
     for rule in rules:
         out.print(rule.command(user), markup=False)
+
+
+def _check_acls(found: AclDifference, user: str, bootstrap: str) -> None:
+    """End the command with status 1 if the user has not exactly the permissions of the kind."""
+    tool = f"kafka-acls.sh --bootstrap-server {bootstrap} "
+    remove = [tool + acl.rule.command(acl.user, "remove") for acl in found.surplus]
+    if found.missing:
+        text = f"{user} lacks {len(found.missing)} ACLs, or an ACL denies them; {len(remove)} ACLs are surplus"
+        fail("acl_missing", text, ways_out=[*(tool + rule.command(user) for rule in found.missing), *remove])
+    if remove:
+        fail("acl_surplus", f"{user} has {len(remove)} ACLs that it does not need", ways_out=remove)
 
 
 app = typer.Typer(no_args_is_help=True)
@@ -95,6 +127,14 @@ def create_command(
             help="Create it even if a cluster of this name lost its log. That cluster cannot be recovered.",
         ),
     ] = False,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            envvar="RINGLOG_INSECURE",
+            help="Allow brokers that other machines reach without TLS, login and certificates.",
+        ),
+    ] = False,
     bootstrap: Bootstrap = None,
     as_json: Json = False,
 ) -> None:
@@ -108,6 +148,8 @@ def create_command(
     brokers = broker.bootstrap
     if broker.redis:
         redis_address(broker.redis)
+    if not insecure:
+        _check_protection(brokers)
     given = dict(parse_settings(settings))
     stored = stored_id(brokers, name)
     creation = create_cluster(
@@ -130,6 +172,13 @@ def create_command(
     if creation.ignored:
         change = json.dumps({"command": "ChangeSettings", "settings": {key: given[key] for key in creation.ignored}})
         fail("settings_ignored", f"the cluster exists with other settings. To change them: ringlog submit '{change}'")
+
+
+def _check_protection(brokers: str) -> None:
+    """End the command if other machines can reach the brokers without TLS, login or certificates."""
+    if missing := missing_protection(brokers, kafka_config().security, current_trust()):
+        ways = ["Pass --kafka-config and --trust-config (ringlog cluster certificates makes the files), or --insecure."]
+        fail("unprotected_cluster", f"other machines can reach {brokers}: {', '.join(missing)}", ways_out=ways)
 
 
 def _print_created(creation: ClusterCreation, brokers: str, as_json: bool, is_in_use: bool) -> None:

@@ -29,7 +29,7 @@ from ringlog.client.cdc.topics import bounds_of, messages_between
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka.adapter import reader_config
-from ringlog.log.kafka.topics import DEAD_LETTERS, MUTATIONS, admin_client, describe, topic_name
+from ringlog.log.kafka.topics import DEAD_LETTERS, MUTATIONS, admin_client, describe, topic_name, transactional_id
 from ringlog.runtime.kafka.config import connection
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
@@ -293,7 +293,7 @@ class DeadLetterReader:
             {
                 **connection(self._bootstrap),
                 # One name for all processes: a new one fences the others, so each sees all marks.
-                "transactional.id": f"{self._cluster}-dead-letters",
+                "transactional.id": transactional_id(self._cluster, "dead-letters", "resend"),
                 "message.max.bytes": 2 * BATCH_BYTES,
                 "compression.type": "lz4",
             }

@@ -46,6 +46,7 @@ from ringlog.log.kafka.topics import (
     min_insync_of,
     settings_of,
     topic_name,
+    transactional_id,
 )
 from ringlog.log.replicas.replay import ProgressCallback, log_progress
 from ringlog.runtime.clock import Clock, SystemClock
@@ -152,7 +153,7 @@ class CdcExport:
         self._producer = Producer(
             {
                 **connection(settings.bootstrap_servers),
-                "transactional.id": f"{settings.cluster}-export-{settings.name}",
+                "transactional.id": transactional_id(settings.cluster, "export", settings.name),
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "queue.buffering.max.kbytes": 4 * BATCH_BYTES // 1024,
                 "compression.type": "lz4",

@@ -24,7 +24,7 @@ import grpc
 
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import NodeId
-from ringlog.runtime.revocation import serial_of
+from ringlog.runtime.certificates import serial_of
 from ringlog.runtime.trust import CertificateOfAnotherNode, Trust, current, name_of_node, node_of_names
 from ringlog.wire.data import MESSAGE_BYTES_MAX, SERVICE
 

@@ -38,7 +38,7 @@ from ringlog.log.kafka.topics import (
     verify_topics,
 )
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
-from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.kafka.config import READER_GROUP, connection
 
 _new_record = maker_of(LogRecord)
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -57,7 +57,7 @@ def reader_config(bootstrap_servers: str, isolation: Isolation) -> dict[str, Any
     """Return the settings of a consumer with assigned partitions that never skips records or stores offsets."""
     return {
         **connection(bootstrap_servers),
-        "group.id": "ringlog-assigns-and-never-joins",
+        "group.id": READER_GROUP,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",

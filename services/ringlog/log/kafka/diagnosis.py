@@ -11,7 +11,7 @@ import os
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from ringlog.log.errors import LoginRefused
-from ringlog.runtime.kafka.config import VARIABLE, connection, current
+from ringlog.runtime.kafka.config import READER_GROUP, VARIABLE, connection, current
 
 ASK_S = 3.0
 TELL_S = 0.2
@@ -50,7 +50,7 @@ def diagnose(bootstrap_servers: str) -> tuple[str, bool]:
         if error.name() not in _ASIDE:
             told[error.name()] = error.str()
 
-    options = connection(bootstrap_servers) | {"group.id": "ringlog-diagnosis", "log_level": 0, "error_cb": tell}
+    options = connection(bootstrap_servers) | {"group.id": READER_GROUP, "log_level": 0, "error_cb": tell}
     try:
         consumer = Consumer(options)
     except KafkaException as error:  # for example, an invalid TLS file

@@ -39,7 +39,7 @@ from confluent_kafka.admin import (
 )
 
 from ringlog.kernel.changes import CHANGE_TOPICS
-from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicMisconfigured, TopicMissing
+from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicDenied, TopicMisconfigured, TopicMissing
 from ringlog.runtime.kafka.config import connection
 from ringlog.runtime.logs import get_logger
 
@@ -168,6 +168,11 @@ TOPICS: tuple[TopicSpec, ...] = (
 def topic_name(cluster: str, suffix: str) -> str:
     """Return the name of a cluster's topic, e.g. ``orders.metadata``."""
     return f"{cluster}.{suffix}"
+
+
+def transactional_id(cluster: str, *parts: str) -> str:
+    """Return the transactional id of a process outside the agents. Names of clusters contain no slash."""
+    return "/".join((cluster, *parts))
 
 
 def admin_client(bootstrap_servers: str) -> AdminClient:
@@ -476,6 +481,9 @@ def _result(future: Future[Any], name: str, timeout_s: float = REQUEST_TIMEOUT_S
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TopicMissing(name) from error
+        if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            way = "compare its permissions: ringlog cluster acls --check"
+            raise TopicDenied(f"this login may not look up topic {name}", way) from error
         raise LogUnavailable(
             f"cannot look up topic {name}: {error.args[0].str()}", "check that the broker is up"
         ) from error

@@ -23,7 +23,7 @@ from ringlog.log.kafka.topics import admin_client, describe, topic_name
 from ringlog.node.errors import NodeFailed, RowsForeign
 from ringlog.node.protocol.mutation_loop import TailItem
 from ringlog.node.rows.store import RowsMark, reads_from
-from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.kafka.config import READER_GROUP, connection
 from ringlog.runtime.logs import get_logger
 
 RECORDS_PER_POLL = 2_000
@@ -46,12 +46,12 @@ class MutationsTail:
         ends: End offsets by partition when reading began.
     """
 
-    def __init__(self, bootstrap: str, cluster: str, node: str) -> None:
+    def __init__(self, bootstrap: str, cluster: str) -> None:
         self._topic = topic_name(cluster, "mutations")
         self._consumer = Consumer(
             {
                 **connection(bootstrap),
-                "group.id": f"{cluster}.node.{node}",
+                "group.id": READER_GROUP,
                 "enable.auto.commit": False,
                 # Deleted records must end the node. Resetting the offset would skip them silently.
                 "auto.offset.reset": "error",

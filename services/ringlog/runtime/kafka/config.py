@@ -32,6 +32,8 @@ from ringlog.runtime.kafka.options import PREFIX, KafkaConfig, read_kafka_config
 from ringlog.runtime.kafka.security import Security
 
 VARIABLE = "RINGLOG_KAFKA_CONFIG"
+READER_GROUP = "ringlog-assigns-and-never-joins"
+"""The consumer group that readers with assigned partitions name. The client library looks up its coordinator."""
 SILENCE_MS = 6_000
 """Maximum time for a broker to answer a request or a new connection, in milliseconds.
 
