@@ -47,7 +47,7 @@ def test_each_topic_has_its_own_writers() -> None:
 
 
 def test_rows_have_few_readers() -> None:
-    assert readers("mutations") == {K.agent, K.node, K.cdc_writer, K.auditor}
+    assert readers("mutations") == {K.agent, K.node, K.operator, K.cdc_writer, K.auditor}
     assert readers("cdc") == {K.cdc_writer, K.cdc_reader, K.exporter, K.auditor}
     assert readers("requests") == {K.validator}
 
