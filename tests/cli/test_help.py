@@ -26,6 +26,8 @@ SHARED: dict[str, str] = {
     "--datacenter": "a datacenter by its name",
     "--format": "the format of what a command reads or prints",
     "--from": "a file of `ringlog log --dump`",
+    "--group": "a consumer group by its name",
+    "--insecure": "connections without certificates",
     "--limit": "the greatest number of things to show or send",
     "--name": "a name that the command gives to its subject",
     "--node": "a node by its name",

@@ -30,6 +30,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from tests.cdc.debezium.samples import postgres
+from tests.system.agents_world import until
 from tests.system.cdc_world import PARTITIONS, write
 from tests.system.guarded_kafka import PREFIX, Guarded, allow
 from tests.system.test_kafka_login import TABLE
@@ -165,12 +166,16 @@ def test_each_kind_works_with_exactly_its_permissions(guarded: Guarded, user: Us
 
 
 def _grant(cluster: Cluster) -> None:
-    """Give each kind its ACLs."""
+    """Give each kind its ACLs, and wait until the broker has them: the controller confirms them earlier."""
     client = cluster.guarded.super_client()
     for kind in K:
         rules = cluster.rules(kind)
         apply_rules(client, kind, rules)
-        assert compare(rules, found_acls(client, kind), cluster.name) == AclDifference((), ()), kind
+
+        def is_equal(kind: BrokerUser = kind, rules: tuple[BrokerRule, ...] = rules) -> bool:
+            return compare(rules, found_acls(client, kind), cluster.name) == AclDifference((), ())
+
+        until(is_equal, f"the ACLs of {kind}")
 
 
 def _log_decisions(guarded: Guarded) -> None:

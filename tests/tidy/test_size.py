@@ -42,7 +42,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_700,
     "ringlog_testing": 2_600,
-    "tests": 78_496,
+    "tests": 78_499,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

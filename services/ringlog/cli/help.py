@@ -73,7 +73,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "strong|high_availability": "--mode",
     "default|quick": "--broker-profile",
     "ONE|TWO|THREE|QUORUM|LOCAL_QUORUM|EACH_QUORUM|ALL": "--level",
-    "validator|agent|node|client|cdc-writer": "--for",
+    "KIND": "--for",
     "ours|porcupine|both": "--checker",
     "ms|us|ns": "--unit",
 }

@@ -38,10 +38,20 @@ from ringlog.runtime.trust import TRUST_VARIABLE
 from ringlog.runtime.trust import current as current_trust
 
 
+def _kind_of(text: str) -> BrokerUser:
+    try:
+        return BrokerUser(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text[:40]!r} is not one of {', '.join(BrokerUser)}") from None
+
+
 @view_command
 def acls(
     context: ClusterContext,
-    kinds: Annotated[list[BrokerUser], typer.Option("--for", help="Kind of process. May be repeated.")],
+    kinds: Annotated[
+        list[str],
+        typer.Option("--for", help=f"Kind of process: {', '.join(BrokerUser)}. May be repeated."),
+    ],
     user: Annotated[str, typer.Option("--user", help="Broker user of the process, without `User:`.")],
     topic: Annotated[
         list[str] | None,
@@ -61,7 +71,9 @@ def acls(
     """
     try:
         given = GivenNames(tuple(topic or ()), group, name)
-        rules = tuple(dict.fromkeys(rule for kind in kinds for rule in rules_for(kind, context.cluster, given)))
+        rules = tuple(
+            dict.fromkeys(rule for kind in map(_kind_of, kinds) for rule in rules_for(kind, context.cluster, given))
+        )
     except NameMissing as error:
         fail("bad_usage", str(error), 2)
     admin = admin_client(context.bootstrap)
@@ -148,9 +160,9 @@ def create_command(
     brokers = broker.bootstrap
     if broker.redis:
         redis_address(broker.redis)
+    given = dict(parse_settings(settings))
     if not insecure:
         _check_protection(brokers)
-    given = dict(parse_settings(settings))
     stored = stored_id(brokers, name)
     creation = create_cluster(
         brokers,
