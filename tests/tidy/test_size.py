@@ -24,14 +24,14 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_600,
     "ringlog/cache": 670,
-    "ringlog/cli": 5_520,
+    "ringlog/cli": 5_540,
     "ringlog/client": 5_321,
     "ringlog/kernel": 17_770,
     "ringlog/log": 4_899,
     "ringlog/node": 6_505,
     "ringlog/operator": 4_468,
     "ringlog/protocol": 3_045,
-    "ringlog/runtime": 1_966,
+    "ringlog/runtime": 1_980,
     "ringlog/stack": 1_690,
     "ringlog/wire": 1_850,
     "ringlog_audit": 2_470,
@@ -42,7 +42,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_700,
     "ringlog_testing": 2_600,
-    "tests": 78_499,
+    "tests": 78_800,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
