@@ -76,8 +76,14 @@ NOT_USED = {
     K.node: {"snapshots read"},
     # The group of the reader of rows: the command joins none.
     K.cdc_reader: {"-group read"},
-    # The rows of nodes.
-    K.auditor: {"nodes read"},
+    # The rows of nodes; the schema of a log that lost its beginning.
+    K.auditor: {"nodes read", "schema read"},
+    # A second run of the export.
+    K.exporter: {"cdc-exports read"},
+    # Refused events.
+    K.importer: {"dead-letters write"},
+    # `show`, which decodes a write by the schema.
+    K.resender: {"metadata describe_configs", "metadata read", "snapshots read"},
     # A start after the loss of the checkpoint.
     K.cdc_writer: {"cdc read", "dead-letters read"},
 }
