@@ -96,14 +96,14 @@ def test_a_stolen_credential_acknowledges_for_no_other_node(guarded: Guarded, us
 def _begin(guarded: Guarded, user: User, cluster: str, agents: Path, node: Path) -> None:
     """Start a cluster, users with the ACLs of their kinds, three agents, and n1 as a process."""
     user.run("cluster", "create", cluster, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
-    for kind in (BrokerUser.validator, BrokerUser.agent, BrokerUser.node, BrokerUser.client):
+    for kind in (BrokerUser.validator, BrokerUser.agent, BrokerUser.node, BrokerUser.operator):
         whose = ["--for", kind.value, "--user", kind.value, "--apply", "--cluster", cluster]
         user.run("cluster", "acls", *whose, "--bootstrap", guarded.tls, "--kafka-config", str(guarded.admin))
 
     def by(kind: BrokerUser) -> list[str]:
         return ["--bootstrap", guarded.users, "--cluster", cluster, "--kafka-config", str(guarded.logins[kind])]
 
-    user.run("cluster", "use", cluster, "--bootstrap", guarded.users, *by(BrokerUser.client)[4:])
+    user.run("cluster", "use", cluster, "--bootstrap", guarded.users, *by(BrokerUser.operator)[4:])
     user.begin("agent", "validator", *by(BrokerUser.validator))
     for role in ("coordinator", "publisher"):
         user.begin("agent", role, *by(BrokerUser.agent), "--trust-config", str(agents))

@@ -81,10 +81,11 @@ def by(guarded: Guarded, cluster: str, kind: BrokerUser) -> list[str]:
 def _begin(guarded: Guarded, user: User, cluster: str, agents: Path) -> None:
     """Start a cluster, users with the ACLs of their kinds, and three agents."""
     user.run("cluster", "create", cluster, "--bootstrap", guarded.users, "--kafka-config", str(guarded.login))
-    for kind in (BrokerUser.validator, BrokerUser.agent, BrokerUser.node, BrokerUser.client, BrokerUser.cdc_writer):
+    thieves = BrokerUser.node, BrokerUser.client, BrokerUser.cdc_writer
+    for kind in (BrokerUser.validator, BrokerUser.agent, BrokerUser.operator, *thieves):
         whose = ["--for", kind.value, "--user", kind.value, "--apply", "--cluster", cluster]
         user.run("cluster", "acls", *whose, "--bootstrap", guarded.tls, "--kafka-config", str(guarded.admin))
-    login = by(guarded, cluster, BrokerUser.client)
+    login = by(guarded, cluster, BrokerUser.operator)
     user.run("cluster", "use", cluster, *login[:2], *login[4:])
     user.begin("agent", "validator", *by(guarded, cluster, BrokerUser.validator), "--trust-config", str(agents))
     for role in ("coordinator", "publisher"):
