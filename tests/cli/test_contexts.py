@@ -458,7 +458,7 @@ def accept_all(server: socket.socket, closes: bool) -> None:
 
 def founded(monkeypatch: pytest.MonkeyPatch, founding: ClusterCreation, *more: str) -> Result:
     monkeypatch.setattr("ringlog.cli.cluster.app.create_cluster", lambda *_, **__: founding)
-    return CliRunner().invoke(app, ["cluster", "create", founding.name, "--bootstrap", "b:1", *more])
+    return CliRunner().invoke(app, ["cluster", "create", founding.name, "--bootstrap", "b:1", "--insecure", *more])
 
 
 def test_creating_an_existing_cluster_keeps_the_one_in_use(monkeypatch: pytest.MonkeyPatch) -> None:

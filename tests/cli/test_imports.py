@@ -43,6 +43,7 @@ def test_the_help_imports_no_sub_command() -> None:
         "ringlog.cli.main",
         "ringlog.files",
         "ringlog.runtime",
+        "ringlog.runtime.certificates",
         "ringlog.runtime.process",
         "ringlog.runtime.json_errors",
         "ringlog.runtime.kafka",

@@ -101,7 +101,7 @@ def test_a_cluster_is_not_stored(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     founding = ClusterCreation("an-id", "c", "", 0, here=True, copies=1)
     monkeypatch.setattr("ringlog.cli.cluster.app.create_cluster", lambda *_, **__: founding)
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/ringlog")
-    assert ended(["cluster", "create", "c", "--bootstrap", "b:1"], monkeypatch) == 1
+    assert ended(["cluster", "create", "c", "--bootstrap", "b:1", "--insecure"], monkeypatch) == 1
     said = capsys.readouterr()
     assert said.out.startswith("cluster c created on b:1, id an-id\n")
     assert said.err.startswith("folder_unusable: /proc/ringlog/ringlog: ")

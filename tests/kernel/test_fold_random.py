@@ -90,7 +90,7 @@ def test_folding_again_or_only_applied_entries_gives_the_same_digest(draw: rando
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.randoms(use_true_random=False), st.integers(1, 150), st.integers(0, 3))
+@given(st.randoms(use_true_random=False), st.integers(1, 120), st.integers(0, 3))
 def test_each_reachable_state_satisfies_the_invariants(draw: random.Random, length: int, normal_nodes: int) -> None:
     state = with_normal_nodes(founded(), normal_nodes)
     for _ in range(length):

@@ -19,7 +19,7 @@ from typing import Any, Final
 from ringlog.stack.artifacts import LIST, parse
 
 ROOT: Final = Path(__file__).parents[2]
-LOCKS: Final = ("requirements.lock", "requirements-spark-4.2.lock")
+LOCKS: Final = (ROOT / "requirements.lock", *sorted(ROOT.glob("requirements-spark-*.lock")))
 _PACKAGE: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://cyclonedx.org/ringlog")
@@ -57,7 +57,7 @@ def _hashes(found: list[str]) -> list[dict[str, str]]:
 
 def bill_of_materials() -> dict[str, Any]:
     """Return the SBOM of this release."""
-    locks = "".join((ROOT / name).read_text(encoding="utf-8") for name in LOCKS)
+    locks = "".join(path.read_text(encoding="utf-8") for path in LOCKS)
     components = [*python_components(locks), *jar_components(LIST.read_text(encoding="utf-8"))]
     components.sort(key=lambda one: str(one["purl"]))
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ringlog.stack.artifacts import LIST, parse
-from tests.stack.sbom import LOCKS, ROOT, bill_of_materials
+from tests.stack.sbom import LOCKS, bill_of_materials
 
 
 def test_each_package_and_jar_is_listed_once_with_its_hashes() -> None:
@@ -13,7 +13,7 @@ def test_each_package_and_jar_is_listed_once_with_its_hashes() -> None:
     assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
     refs = [one["bom-ref"] for one in found["components"]]
     assert len(set(refs)) == len(refs)
-    locks = "".join((ROOT / name).read_text() for name in LOCKS)
+    locks = "".join(path.read_text() for path in LOCKS)
     pinned = set(re.findall(r"^(\S+)==([^\s;]+)", locks, re.MULTILINE))
     jars = {(jar.name, jar.version) for jar in parse(LIST.read_text())}
     assert {(one["name"], one["version"]) for one in found["components"]} == pinned | jars
