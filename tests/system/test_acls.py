@@ -1,5 +1,5 @@
-"""Each kind of process works with exactly its permissions at a real broker, and a thief of its credential can do what
-the table says, and no more.
+"""Each kind of process works with exactly its permissions at a real broker, and a thief of its credential has the same
+permissions and no others.
 
 The broker logs each decision of its authorizer. So the test also finds permissions that a process lacks, even if the
 process tolerates the refusal.
@@ -127,7 +127,7 @@ class Cluster:
         return rules_for(kind, self.name, self.names(kind))
 
     def decisions(self, kind: BrokerUser) -> tuple[set[str], set[str]]:
-        """Return what the broker permitted to a kind, and what it denied."""
+        """Return the permitted and the denied operations of a kind."""
         found: dict[str, set[str]] = {"Allowed": set(), "Denied": set()}
         for user, word, operation, _, name in DECISION.findall(self.guarded.log.read_text(errors="replace")):
             if user == kind:

@@ -1,4 +1,4 @@
-"""The protection of a cluster's connections: what the present login and certificates leave open to the network.
+"""The protection that a cluster's connections lack, by the present login and certificates.
 
 A cluster on this machine needs none: its brokers listen on the loopback interface.
 """
