@@ -86,7 +86,7 @@ def test_the_job_logs_in(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
 def test_options_unknown_to_java_are_refused_before_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "client.properties"
     for name in ("certificate", "key"):
-        (tmp_path / f"{name}.pem").touch()
+        (tmp_path / f"{name}.pem").touch(0o600)
     path.write_text("security.protocol=SSL\nssl.certificate.location=certificate.pem\nssl.key.location=key.pem\n")
     with pytest.raises(typer.Exit):
         log_in("b:1", path)

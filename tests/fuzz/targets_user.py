@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.cache.redis_url import BadRedisUrl, redis_address, without_password
+from ringlog.runtime import certificates
 from ringlog.runtime.context import ClusterContext, stored_clusters
 from ringlog.runtime.kafka.oauth import NoToken, token_in
 from ringlog.runtime.kafka.options import read_kafka_config
@@ -135,4 +136,11 @@ TARGETS = (
         of_json,
     ),
     Target("trusts", (), trusts, (BadTrustConfig,), lambda: (_TRUST,)),
+    Target(
+        "revoked_certificates",
+        ("runtime.certificates.parse_revoked",),
+        lambda data: certificates.parse_revoked(data.decode("latin-1")),
+        (ValueError,),
+        lambda: (b"5F3C90A1  # stolen\nn1.nodes.ringlog\n",),
+    ),
 )

@@ -97,9 +97,11 @@ def _entries() -> tuple[bytes, ...]:
 def request(data: bytes) -> None:
     """Validate requests, apply their entries and encode their results."""
     found = tuple(one for one in requests.decode_requests(data) if one is not None)
-    for one in found:
+    unsigned = tuple(one for one in found if not isinstance(one, requests.SignedRequest))
+    for one in unsigned:
         assert requests.decode_request(records.encode_request(one)) == one
-    assert requests.decode_requests(requests.encode_request_batch(list(map(records.encode_request, found)))) == found
+    encoded = list(map(records.encode_request, unsigned))
+    assert requests.decode_requests(requests.encode_request_batch(encoded)) == unsigned
     validator = add_requests(Validator("fuzz", 9), [(0, (*found, *found)), (1, found)]).validator
     step = begin_batch(validator, story().state, NOW, SeededDraw(b"request"))
     while True:
@@ -125,7 +127,9 @@ def _requests() -> tuple[bytes, ...]:
         return records.encode_request(records.CommandRequest(fresh, epoch, "fuzz", kind, version, payload))
 
     alone = tuple(made(step.encoded.entry) for step in story().steps)
-    return (*alone, requests.encode_request_batch(alone[:3]))
+    key = requests.key_of_principal("master", story().state.cluster_id, "root", 1)
+    signed = requests.with_code(alone[0], key, story().state.cluster_id)
+    return (*alone, requests.encode_request_batch(alone[:3]), signed, requests.encode_request_batch((signed, alone[1])))
 
 
 def mutation(data: bytes) -> None:
@@ -312,7 +316,14 @@ TARGETS = (
     Target("commands", ("wire.commands.decode_command",), command, (), _commands),
     Target(
         "requests",
-        ("wire.requests.decode_request", "wire.records.decode_requests", "wire.avro.mapping.Mapper.decode"),
+        (
+            "wire.requests.decode_request",
+            "wire.requests.decode_requests",
+            "wire.records.decode_batch",
+            "wire.records.decode_coded_request",
+            "wire.records.decode_plain_request",
+            "wire.avro.mapping.Mapper.decode",
+        ),
         request,
         (WireError,),
         _requests,

@@ -19,6 +19,13 @@ from ringlog.kernel.commands.cluster.service import AddServiceMember, Reconfigur
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, RecordArchive, TruncateLog
 from ringlog.kernel.commands.control.pauses import PauseChanges, ResumeChanges
+from ringlog.kernel.commands.control.principals import (
+    CreatePrincipal,
+    GrantRole,
+    RevokePrincipal,
+    RevokeRole,
+    RotatePrincipalKey,
+)
 from ringlog.kernel.commands.control.recovery import EnterRecovery, ForcedPart, ForceState, LeaveRecovery
 from ringlog.kernel.commands.placement.rebalances import (
     CancelRebalance,
@@ -273,6 +280,8 @@ def _serve_and_recover(told: Story) -> None:
     told.coordinate()
     told.apply(RemoveServiceMember(first))
     told.coordinate()
+    told.apply(CreatePrincipal("root", "admin"), CreatePrincipal("ops", "operator", ("ks",)), GrantRole("ops", "admin"))
+    told.apply(RevokeRole("ops", "operator"), RotatePrincipalKey("ops", 2), RevokePrincipal("ops"))
     told.apply(PauseChanges(("splits",), "", "a test"), EnterRecovery("a test", "ops"))
     told.apply(ForceState("a test", "ops", (ForcedPart("pauses", b""),)), LeaveRecovery("mended", "ops"))
 

@@ -99,7 +99,7 @@ def fold_on(state: ClusterState, data: bytes) -> Folded:
 @pytest.fixture
 def cluster() -> Cluster:
     made = Cluster()
-    made.live(random.Random(3), 40)
+    made.live(random.Random(3), 80)
     return made
 
 
