@@ -199,7 +199,14 @@ def test_a_revoked_certificate_is_refused_within_a_second(
     revoked, config = tmp_path / "revoked", tmp_path / "n1.properties"
     lines = (authority / "n1.properties").read_text().replace("=", f"={authority}/")
     config.write_text(f"{lines}revoked.file={revoked}\n")
-    revoked.write_text("# none yet\n")
+
+    def revoke(text: str) -> None:
+        """Replace the file at once: a reader of an unfinished file would keep its contents for a while."""
+        new = tmp_path / "new"
+        new.write_text(text)
+        new.replace(revoked)
+
+    revoke("# none yet\n")
     file = TrustFile(config, recheck_s=0)
     world = DataWorld(tmp_path, 1, trust_of=lambda _: file.now)
     try:
@@ -215,13 +222,13 @@ def test_a_revoked_certificate_is_refused_within_a_second(
         with closing(peers):
             assert answered() is not None
             serial = serial_of(ssl.PEM_cert_to_DER_cert((authority / "ops.pem").read_text()))
-            revoked.write_text(f"{serial:x}  # stolen" if by == "serial" else "OPS.clients.ringlog\n")
+            revoke(f"{serial:x}  # stolen" if by == "serial" else "OPS.clients.ringlog\n")
             assert answered() is None, "the connection was open before"
             assert status(world, node, known["n2"]) is not None
             request = StreamRequest(world.state.cluster_id, node.id, 1, "", IDS["n2"], "join-9", "simple:1", (), None)
             with pytest.raises(grpc.RpcError, match="revoked"):
                 stream(world, ops, "Stream", request)
-            revoked.write_text("")
+            revoke("")
             assert answered() is not None
     finally:
         world.close()
