@@ -153,8 +153,12 @@ class CdcBatchReader(DataSourceReader):
             scan.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Run a task. Spark passes None if ``partitions`` returned nothing: the log has no rows."""
-        if partition is None:
+        """Run a task.
+
+        If ``partitions`` returned nothing, because the log has no rows, Spark 4.0 passes None and Spark 4.2 a partition
+        without a value.
+        """
+        if partition is None or (type(partition) is InputPartition and partition.value is None):
             return iter(())
         assert isinstance(partition, WholeRange)
         return batches(self._settings, self._columns, partition)

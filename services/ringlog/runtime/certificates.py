@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-_SERIAL: Final = re.compile(r"[0-9a-f]{2}(:?[0-9a-f]{2})*")
+_SERIAL: Final = re.compile(r"[0-9a-f]{1,2}(:?[0-9a-f]{2})*")
 _NAME: Final = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+")
 _LONG_FORM, _VERSION_TAG = 0x80, 0xA0
 """Of DER: the first length byte that contains the number of length bytes; the tag of the version."""
