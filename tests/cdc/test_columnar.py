@@ -28,7 +28,7 @@ from ringlog.wire.records import (
     encode_mutation,
 )
 from ringlog_cdc.bulk.arrow import NEVER, facts_function, going_out, read, records_of, rows_function
-from ringlog_cdc.bulk.choice import Path
+from ringlog_cdc.bulk.choice import RecordPath
 from ringlog_cdc.bulk.outgoing_columns import LETTER, OutgoingColumns
 from ringlog_cdc.bulk.routing import BulkTable, bulk_table
 from ringlog_cdc.bulk.tally import Tally, TallyParam
@@ -369,7 +369,7 @@ def test_tallies_of_arrow_batches_add_up() -> None:
     assert total.records == 7
     assert total.reasons == {ROUTED: 6, NUMBERS["unreadable"]: 1}
     assert total.generations == {NOW: 6}
-    assert total.paths == {Path.BULK: 6, Path.NOT_PLAIN: 1}
+    assert total.paths == {RecordPath.BULK: 6, RecordPath.NOT_PLAIN: 1}
 
 
 def test_empty_fields_after_the_cells_are_zero_bytes() -> None:

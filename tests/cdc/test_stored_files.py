@@ -35,7 +35,7 @@ def checkpoint(tmp_path: Path) -> Path:
     store.mark_done(store.head)
     files = ImageFiles(tmp_path / "images")
     files.begin()
-    files.mark('{"0": 0}')
+    files.mark({0: 0})
     with closing(files.open(0)) as states:
         states.rewind(0, 0, owner=1)
     identity = identify(tmp_path, "c", "w", "/lake")

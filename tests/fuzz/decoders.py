@@ -47,8 +47,6 @@ EXEMPT = {
     "ringlog_cdc.plan.recovered_rows.may_revive": "turns its own values into JSON and back, to compare both in a form",
     "ringlog_cdc.images.store.ImageStore._load": "what the same class wrote into its own database",
     "ringlog_cdc.images.store.ImageStore._take_back": "what the same class wrote into its own database",
-    "ringlog_cdc.images.files.ImageFiles.mark": "what the job just encoded",
-    "ringlog_cdc.bulk.image_work.ImageFolder._born": "what the job wrote itself; anything unreadable counts as lost",
     "operator.views.row_text._meanings": "what an operator typed; what is no JSON is text",
     "ringlog_cdc.report.listener.Listener.onQueryProgress": "what Spark tells about the job's own query",
     "ringlog_schemas.catalogue._schema_in": "the package's own files",

@@ -3,8 +3,8 @@
 The production coordinator decides each next step. Every node acknowledges at once and streams nothing. Only broker,
 clock and nodes are replaced. Each applied entry gives a state, and each state is checked:
 
-- Readers are also writers. Their number follows from the replication. It counts the members before the operation while
-  reads use them, and the members after it from then on.
+- Readers are also writers. Their number follows from the replication: of the old members as long as reads use these,
+  later of the new ones.
 - With nothing in flight, the live placement is the canonical one.
 - A cancel before the point of no return restores placements, tokens, nodes and keyspaces of before the request. After
   that point, a cancel is rejected.

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from ringlog_cdc.bulk.arrow_batching import before_mark
-from ringlog_cdc.bulk.choice import Path, choose
+from ringlog_cdc.bulk.choice import RecordPath, choose
 from ringlog_cdc.bulk.columns import check_columns, columns_of, has_images, named, operations_of
 from ringlog_cdc.bulk.encode import Destinations, cdc_rows
 from ringlog_cdc.bulk.image_work import ImageWork, carried
@@ -263,7 +263,7 @@ def records_of(
     """
     rows, quiet, path = _plain(table, found, part)
     made = [rows, quiet]
-    one_by_one = np.flatnonzero(path != Path.BULK)
+    one_by_one = np.flatnonzero(path != RecordPath.BULK)
     if states is not None:
         imaged, done = _with_images(table, found, rows, path, part, states)
         made = [rows.only(np.flatnonzero(~has_images(named(found.mutations, rows.numbers), table))), quiet, imaged]
@@ -281,7 +281,7 @@ def _plain(table: BulkTable, found: ArrowRecords, part: PartContext) -> tuple[Ou
     Returns:
         The rows, the mutations whose table has no CDC log, and the path of every record of the batch.
     """
-    path = np.full(len(found.offsets), Path.NOT_PLAIN, dtype=np.uint8)
+    path = np.full(len(found.offsets), RecordPath.NOT_PLAIN, dtype=np.uint8)
     chosen = found.plain
     tables = named(found.mutations, chosen)
     appended, partitions, offsets = (column[chosen] for column in (found.appended, found.partitions, found.offsets))
@@ -290,9 +290,9 @@ def _plain(table: BulkTable, found: ArrowRecords, part: PartContext) -> tuple[Ou
     record_keys = found.keys if len(chosen) == len(found.keys) else found.keys.take(pa.array(chosen))
     where = record_keys, table.cluster_id, appended, partitions, offsets
     routed = route(table, columns_of(found.mutations, chosen, tables, checks, table, *where))
-    own[(own == Path.BULK) & ~routed.routed & ~routed.silent] = Path.REJECTED
-    quiet = chosen[(own == Path.BULK) & routed.silent]
-    rows = np.flatnonzero((own == Path.BULK) & routed.routed)
+    own[(own == RecordPath.BULK) & ~routed.routed & ~routed.silent] = RecordPath.REJECTED
+    quiet = chosen[(own == RecordPath.BULK) & routed.silent]
+    rows = np.flatnonzero((own == RecordPath.BULK) & routed.routed)
     keys_only = np.array([shape.delta == "keys" for shape in tables.shapes(table)])[tables.codes[rows]]
     streams = routed.streams[rows]
     values = cdc_rows(
@@ -313,7 +313,7 @@ def _plain(table: BulkTable, found: ArrowRecords, part: PartContext) -> tuple[Ou
     # The size is known only after encoding.
     small = fits(values, part.row_bytes_max)
     if not small.all():
-        own[rows[~small]] = Path.OVERSIZED
+        own[rows[~small]] = RecordPath.OVERSIZED
         values, rows, streams = values.filter(pa.array(small)), rows[small], streams[small]
     path[chosen] = own
     made = in_bulk(chosen[rows], routed.generations[rows], routed.partitions[rows], fixed_width(streams), values)
@@ -339,7 +339,7 @@ def _with_images(
     images = table.definition.images.keys() | table.definition.earlier_images.names
     mine = rows.only(np.flatnonzero(has_images(named(found.mutations, rows.numbers), table)))
     flat = flat_writes(found.mutations, mine, (found.partitions, found.offsets, found.appended), part.source_topic)
-    left = np.flatnonzero(path != Path.BULK)
+    left = np.flatnonzero(path != RecordPath.BULK)
     others = {
         number: (int(path[number]), item)
         for number, item in zip(left.tolist(), found.inputs(left), strict=True)

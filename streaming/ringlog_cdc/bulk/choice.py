@@ -20,7 +20,7 @@ from ringlog_cdc.columnar.words import I64, U8, Flags
 from ringlog_cdc.definition.row import OPERATION_CODES
 
 
-class Path(IntEnum):
+class RecordPath(IntEnum):
     """How a record is processed. The names of the reasons are the labels of a metric."""
 
     BULK = 0
@@ -54,13 +54,13 @@ def choose(
         appended: Their append times, microseconds.
         table: The table of the workers.
     """
-    path = np.full(len(rows), Path.BULK, dtype=np.uint8)
+    path = np.full(len(rows), RecordPath.BULK, dtype=np.uint8)
     # From the last reason to the first: a later assignment wins.
     if table.definition.images:
-        path[has_images(tables, table) & ~is_flat_write(mutations, rows, tables, table)] = Path.IMAGES
-    path[is_compound(mutations, rows, tables, table)] = Path.COMPOUND
-    path[appended < table.newest_since] = Path.EARLIER_VERSION
-    path[checks.doubtful | (tables.codes < 0)] = Path.NAMES
+        path[has_images(tables, table) & ~is_flat_write(mutations, rows, tables, table)] = RecordPath.IMAGES
+    path[is_compound(mutations, rows, tables, table)] = RecordPath.COMPOUND
+    path[appended < table.newest_since] = RecordPath.EARLIER_VERSION
+    path[checks.doubtful | (tables.codes < 0)] = RecordPath.NAMES
     return path
 
 

@@ -18,7 +18,6 @@ Invariants:
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -253,11 +252,11 @@ class ImageFolder:
             if kept_before is False:
                 self._begin()
             else:
-                known = {int(partition): int(offset) for partition, offset in json.loads(self._files.begun()).items()}
+                known = self._files.begun()
         except FileNotFoundError:
             self._lost_mark(ranges, "missing", kept_before is None)
-        except (ValueError, TypeError, AttributeError) as error:
-            self._lost_mark(ranges, f"unreadable: {error}", False)
+        except ChainBroken as error:
+            self._lost_mark(ranges, f"unreadable: {error.message}", False)
         found = {item.partition: item.start for item in ranges} | known
         if found != known:
             self._check_owner()  # a newer writer may have restarted images without reaching these partitions
@@ -300,4 +299,4 @@ class ImageFolder:
 
     def _mark(self, born: Mapping[int, int]) -> None:
         """Store where images began."""
-        self._files.mark(json.dumps({str(partition): offset for partition, offset in sorted(born.items())}))
+        self._files.mark(born)

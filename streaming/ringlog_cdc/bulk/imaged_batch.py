@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from ringlog.kernel.rows.log_rows import POSTIMAGE, PREIMAGE, ROW_DELETE
 from ringlog.kernel.rows.writes import expiry
 from ringlog.wire.avro.writing import number as item_number
-from ringlog_cdc.bulk.choice import Path
+from ringlog_cdc.bulk.choice import RecordPath
 from ringlog_cdc.bulk.columns import NamedTables, named, operations_of
 from ringlog_cdc.bulk.encode import composed_keys
 from ringlog_cdc.bulk.flat_image import changed, live, tail
@@ -266,7 +266,7 @@ class _Sequence:
                 row = None
             # Collections or tombstones of the partition are for the definition.
             if (row is not None and row[COLLECTIONS] is not None) or (self._common[code] and _is_common(states, key)):
-                self._fall_back(place, Path.IMAGES)
+                self._fall_back(place, RecordPath.IMAGES)
                 continue
             before = after = None
             if row is not None and image.preimage != "false" and (values := live(row, now)) is not None:
@@ -276,7 +276,7 @@ class _Sequence:
                 after = tail(image, POSTIMAGE, values, None)
             # Nothing was changed yet, so the definition can still process the write.
             if len(before or b"") > limit or len(after or b"") > limit:
-                self._fall_back(place, Path.OVERSIZED)
+                self._fall_back(place, RecordPath.OVERSIZED)
                 continue
             states.put(key, row)
             self._before[place], self._after[place] = self._ended(before), self._ended(after)
@@ -285,7 +285,7 @@ class _Sequence:
         """Append the epoch to a tail."""
         return None if tail is None else tail + self._end
 
-    def _fall_back(self, place: int, path: Path) -> None:
+    def _fall_back(self, place: int, path: RecordPath) -> None:
         """Pass a write to the definition. Its state is unchanged."""
         self._kept[place] = False
         number = int(self._flat.rows.numbers[place])

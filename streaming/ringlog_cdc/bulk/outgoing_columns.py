@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ringlog_cdc.bulk.choice import Path
+from ringlog_cdc.bulk.choice import RecordPath
 from ringlog_cdc.bulk.tally import Tally, counted
 from ringlog_cdc.columnar.record_keys import buffers
 from ringlog_cdc.columnar.words import I32, I64, U8, Flags
@@ -29,7 +29,7 @@ class OutgoingColumns:
 
     Attributes:
         numbers: Number of the source record in its Arrow batch. A record with several rows repeats.
-        paths: How the source record was processed (``Path``).
+        paths: How the source record was processed (``RecordPath``).
         reasons: ``ROUTED`` for a row, ``SKIPPED`` for no output, else the number of the dead letter's reason.
         generations: Start of the row's generation, microseconds.
         partitions: Partition of the CDC topic.
@@ -80,7 +80,7 @@ class OutgoingColumns:
 def in_bulk(numbers: I64, generations: I64, partitions: I32, keys: pa.Array, values: pa.Array) -> OutgoingColumns:
     """Return rows of the fast path."""
     count = len(numbers)
-    paths, reasons = np.full(count, Path.BULK, dtype=np.uint8), np.full(count, ROUTED, dtype=np.int32)
+    paths, reasons = np.full(count, RecordPath.BULK, dtype=np.uint8), np.full(count, ROUTED, dtype=np.int32)
     return OutgoingColumns(numbers, paths, reasons, generations, partitions, keys, values)
 
 

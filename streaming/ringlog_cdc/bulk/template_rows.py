@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ringlog.kernel.generations.statements import TableShape, value_types
 from ringlog.wire.avro.codec import HEADER_BYTES
-from ringlog_cdc.bulk.choice import Path, choose
+from ringlog_cdc.bulk.choice import RecordPath, choose
 from ringlog_cdc.bulk.columns import PARTITION_DELETE, NamedTables, check_columns, operations_of
 from ringlog_cdc.bulk.encode import Destinations, cdc_rows
 from ringlog_cdc.bulk.layouts import ByteLayout, ByteTable, LayoutGroup
@@ -126,9 +126,8 @@ def _takes_template(layout: ByteLayout, table: BulkTable) -> bool:
         return False
     tables = NamedTables(ONE.astype(np.int32), (layout.name,))
     appended = np.array([table.newest_since])
-    return _has_valid_key(layout, shape) and bool(
-        choose(mutation, ONE, tables, check_columns(mutation, ONE, tables, table), appended, table)[0] == Path.BULK
-    )
+    path = choose(mutation, ONE, tables, check_columns(mutation, ONE, tables, table), appended, table)[0]
+    return _has_valid_key(layout, shape) and bool(path == RecordPath.BULK)
 
 
 def _has_valid_key(layout: ByteLayout, shape: TableShape) -> bool:

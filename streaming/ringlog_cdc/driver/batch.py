@@ -19,7 +19,7 @@ from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.role import CheckSuperseded
 from ringlog_cdc.bulk.arrow import ADDRESSED_TYPE, FACTS_TYPE, NEVER, addressed, facts_function, rows_function
 from ringlog_cdc.bulk.arrow_batching import RecordColumns, left_of
-from ringlog_cdc.bulk.choice import Path
+from ringlog_cdc.bulk.choice import RecordPath
 from ringlog_cdc.bulk.image_work import ImageFolder
 from ringlog_cdc.bulk.routing import bulk_table
 from ringlog_cdc.bulk.tally import Tally, TallyParam
@@ -385,10 +385,10 @@ def _add(figures: BatchFigures, tally: Tally) -> None:
     figures.skipped += reasons.pop(SKIPPED, 0)
     figures.repeated += reasons.pop(KNOWN, 0)
     figures.written += reasons.pop(ROUTED, 0)
-    paths.pop(Path.BULK, None)
+    paths.pop(RecordPath.BULK, None)
     _add_counts(figures.rejected, {CODES[number]: count for number, count in reasons.items()})
     _add_counts(figures.generations, {str(timestamp): count for timestamp, count in tally.generations.items()})
-    _add_counts(figures.one_by_one, {Path(number).name.lower(): count for number, count in paths.items()})
+    _add_counts(figures.one_by_one, {RecordPath(number).name.lower(): count for number, count in paths.items()})
 
 
 def _add_counts(counts: dict[str, int], more: Mapping[str, int]) -> None:

@@ -7,15 +7,14 @@ Invariant: the mark and an emptied folder appear atomically. A crash leaves the 
 
 from __future__ import annotations
 
-import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ringlog.files import replace_durably
-from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.images.store import ImageStore
-from ringlog_cdc.stored_files import encode_file, read_file
+from ringlog_cdc.stored_files import encode_file, read_file, typed
 
 FOLDER, BEGUN = "images", "begun.json"
 
@@ -29,23 +28,25 @@ class ImageFiles:
     def __str__(self) -> str:
         return str(self.folder)
 
-    def begun(self) -> bytes:
-        """Return the JSON stored by ``mark``.
+    def begun(self) -> dict[int, int]:
+        """Return source partition to the offset where images began, as stored by ``mark``.
 
         Raises:
             FileNotFoundError: There is none.
-            ValueError: The file is unreadable.
+            ChainBroken: The file is unreadable.
             CdcError: ``checkpoint_version``.
         """
-        try:
-            return read_file("image_starts", self.folder / BEGUN, json.dumps).encode()
-        except ChainBroken as error:
-            raise ValueError(error.message) from error
+        return read_file(
+            "image_starts",
+            self.folder / BEGUN,
+            lambda starts: {int(partition): typed(offset, int) for partition, offset in starts.items()},
+        )
 
-    def mark(self, text: str) -> None:
-        """Store durably where images begin: a JSON value."""
+    def mark(self, starts: Mapping[int, int]) -> None:
+        """Store durably where images begin."""
         path = self.folder / BEGUN
-        replace_durably(path, encode_file("image_starts", json.loads(text)), path.with_suffix(".draft"))
+        named = {str(partition): offset for partition, offset in starts.items()}
+        replace_durably(path, encode_file("image_starts", named), path.with_suffix(".draft"))
 
     def begin(self) -> None:
         """Create the folder, empty."""

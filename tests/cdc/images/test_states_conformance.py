@@ -187,17 +187,17 @@ def test_a_folder_has_its_mark_and_a_store_per_partition(make: Callable[[Path], 
     with pytest.raises(FileNotFoundError):
         folder.begun()
     assert content() == ([], [False] * 3)
-    folder.mark("[7]")
-    folder.mark("[8]")
+    folder.mark({0: 7})
+    folder.mark({0: 8, 10: 1})
     for partition in (2, 0):
         folder.open(partition).close()
-    assert (folder.begun(), content()) == (b"[8]", ([0, 2], [True, False, True]))
+    assert (folder.begun(), content()) == ({0: 8, 10: 1}, ([0, 2], [True, False, True]))
     folder.drop(2)
     folder.drop(1)
-    assert (folder.begun(), content()) == (b"[8]", ([0], [True, False, False]))
+    assert (folder.begun(), content()) == ({0: 8, 10: 1}, ([0], [True, False, False]))
     folder.begin()
     assert content() == ([], [False] * 3)
-    folder.mark("[9]")
+    folder.mark({0: 9})
     folder.forget()
     with pytest.raises(FileNotFoundError):
         folder.begun()

@@ -8,7 +8,7 @@ process calls ``free`` to wait for it before opening one, because opening takes 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -38,7 +38,7 @@ def _memory() -> Base:
 class ImageDisk:
     """The folder of images: its mark, the database of each source partition, and the open stores."""
 
-    mark: str | None = None
+    mark: dict[int, int] | None = None
     bases: dict[int, sqlite3.Connection] = field(default_factory=dict)
     open_stores: dict[int, SimStore] = field(default_factory=dict)
     freed: Signal = field(default_factory=Signal)
@@ -83,17 +83,17 @@ class SimFiles(ImageFiles):
     owner: SimHost
     host: SimHost
 
-    def begun(self) -> bytes:
+    def begun(self) -> dict[int, int]:
         """Return the mark. Raise FileNotFoundError if there is none."""
         disk = self.kept.images
         if disk is None or disk.mark is None:
             raise FileNotFoundError
-        return disk.mark.encode()
+        return dict(disk.mark)
 
-    def mark(self, text: str) -> None:
+    def mark(self, starts: Mapping[int, int]) -> None:
         """Store the mark. Raise PowerCut if the host goes down before the write."""
         self._may_fail()
-        self._there().mark = text
+        self._there().mark = dict(starts)
 
     def begin(self) -> None:
         """Create an empty folder."""

@@ -95,8 +95,10 @@ class GrantRole(Command):
 def decide_grant_role(state: ClusterState, command: GrantRole, context: EntryContext) -> Decision:
     """Set the grant of this role."""
     known = _active(state, command.principal)
-    if (broken := _broken_grant(command.role, command.keyspaces)) is not None or isinstance(known, Rejected):
-        return broken or known  # type: ignore[return-value]
+    if (broken := _broken_grant(command.role, command.keyspaces)) is not None:
+        return broken
+    if isinstance(known, Rejected):
+        return known
     others = tuple(grant for grant in known.roles if grant.role != command.role)
     roles = tuple(sorted((*others, Grant(command.role, command.keyspaces)), key=lambda grant: grant.role))
     return _with(state, replace(known, roles=roles), context)
