@@ -113,7 +113,7 @@ def test_a_rehearsed_command_has_a_sender() -> None:
         *("applied", "applied", "not_authorized"),
         *("not_authenticated", "applied"),
     ]
-    assert answers[2]["detail"] == "DropKeyspace: shop needs the role admin in the keyspace ks"
+    assert answers[2]["detail"] == "DropKeyspace: shop needs the role admin"
     shown = rehearsal.line('{"show": "principals"}', 1)["principals"]
     assert [one["name"] for one in shown] == ["root", "shop"]
     assert rehearsal.line('{"command": "Noop", "as": 7}', 1)["code"] == "bad_field"

@@ -26,7 +26,7 @@ from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Rejected
-from ringlog.kernel.model.principals import ANY_ROLE, IMPLIED_BY, NODE, Grant, principal_of
+from ringlog.kernel.model.principals import ANY_ROLE, IMPLIED_BY, NODE, SCOPED_ROLES, Grant, principal_of
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
 
@@ -58,7 +58,8 @@ def authorize(state: ClusterState, principal: str, command: Command) -> Rejected
         return Rejected("not_authenticated", f"{type(command).__name__}: {principal or 'its sender'} {was}")
     for each in _commands_of(command):
         if not any(_covers(state, principal, grant, each) for grant in known.roles):
-            needed, place = " or ".join(each.NEEDS), keyspace_of(each)
+            needed, is_scoped = " or ".join(each.NEEDS), any(role in SCOPED_ROLES for role in each.NEEDS)
+            place = keyspace_of(each) if is_scoped else ""
             where = f" in the keyspace {place}" if place else ""
             detail = f"{type(each).__name__}: {principal} needs the role {needed}{where}"
             if NODE in each.NEEDS and any(grant.role == NODE for grant in known.roles):
