@@ -14,6 +14,7 @@ A folder belongs to one node of one cluster id. The same names in another cluste
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -21,7 +22,6 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,12 @@ from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.node.errors import NodeFailed
 from ringlog.runtime.monitoring.scrape import with_port
 from ringlog.runtime.trust import CertificateOfAnotherNode, certificate_source
+from ringlog.stack.processes import draw
 from ringlog.wire.acks import incarnation
 
 IDENTITY, ACKNOWLEDGED, LOCK = "identity.json", "acknowledged.json", "lock"
 EPOCH_MAX = 2**63 - 1
+_DRAWS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ def known_epochs_in(folder: Path) -> tuple[KnownEpoch, ...]:
     return (KnownEpoch(_integer(kept, "epoch", EPOCH_MAX), state_id, str(folder / ACKNOWLEDGED)),) if state_id else ()
 
 
-@contextmanager
+@contextlib.contextmanager
 def exclusive_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, so that no node runs from it. Raises CopyInUse."""
     try:
@@ -265,16 +267,30 @@ def _wrong(name: str, value: object) -> NodeFailed:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; ``port`` 0 selects a free port."""
+    """Return a listening socket. ``port`` 0: draw a port, which the node keeps for its lifetime.
+
+    The kernel would choose one from its range for outgoing connections. An outgoing connection of another process could
+    then use it while the node is down.
+    """
+    for _ in range(0 if port else _DRAWS_MAX):
+        with contextlib.suppress(OSError):
+            return _bound(host, draw())
+    try:
+        return _bound(host, port)
+    except OSError as error:
+        raise NodeFailed(
+            f"cannot listen on {host}:{port} ({error.strerror}): stop the process that uses the port, which is the "
+            "registered port of this node"
+        ) from error
+
+
+def _bound(host: str, port: int) -> socket.socket:
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host.strip("[]"), port))
         found.listen(128)
-    except OSError as error:
+    except OSError:
         found.close()
-        raise NodeFailed(
-            f"cannot listen on {host}:{port} ({error.strerror}): stop the process that uses the port, which is the "
-            "registered port of this node"
-        ) from error
+        raise
     return found

@@ -5,8 +5,8 @@ A process is identified by its pid and the kernel tick of its start, because pid
 A child process dies with its parent: the kernel sends SIGKILL when the thread that started the child ends
 (PR_SET_PDEATHSIG). The child exits before the program starts if the parent has already ended.
 
-Ports of 127.0.0.1 are drawn below the kernel's range for outgoing connections and then kept. A port inside that range
-could be in use by an outgoing connection at the next start.
+Ports that a process keeps are drawn below the kernel's range for outgoing connections. A port inside that range could be
+in use by an outgoing connection at the next start.
 """
 
 from __future__ import annotations
@@ -160,15 +160,27 @@ def listens(pid: int, port: int) -> bool:
         rows = [line.split() for path in tables for line in path.read_text(encoding="ascii").splitlines()]
         # Columns: 1 is the local address, 3 the state (0A: listening), 9 the inode of the socket.
         sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")}
-        return any(os.readlink(path) in sockets for path in Path(f"/proc/{pid}/fd").iterdir())
-    # The process ended or closed a file meanwhile. The caller checks again.
-    except OSError:
+        return any(_target(path) in sockets for path in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:  # The process has ended.
         return False
+
+
+def _target(path: Path) -> str:
+    """Return what a descriptor refers to; empty if the process has closed it meanwhile."""
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return ""
 
 
 def becomes_free(port: int) -> bool:
     """Return whether the port is free, after a short wait for a server that is shutting down."""
     return wait_until(lambda: is_free(port), _TIMEOUT_S)
+
+
+def draw() -> int:
+    """Return a random port below the range for outgoing connections. It may be in use."""
+    return random.randint(FIRST, LAST)
 
 
 def choose(count: int, *, avoid: frozenset[int] = frozenset()) -> tuple[int, ...]:
@@ -177,7 +189,7 @@ def choose(count: int, *, avoid: frozenset[int] = frozenset()) -> tuple[int, ...
     for _ in range(_DRAWS_MAX):
         if len(chosen) == count:
             break
-        port = random.randint(FIRST, LAST)
+        port = draw()
         if port not in avoid and port not in chosen and is_free(port):
             chosen.append(port)
     if len(chosen) < count:
