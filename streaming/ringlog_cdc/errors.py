@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from ringlog.errors import RinglogError
 
-class CdcError(Exception):
+
+class CdcError(RinglogError):
     """The job stopped.
 
     Attributes:

@@ -27,6 +27,7 @@ from enum import Enum
 from typing import Protocol
 
 from ringlog.cache.projection import CacheDelta, Fields, FullProjection, Stamp
+from ringlog.errors import RinglogError
 from ringlog.kernel.values import Micros
 
 FOREIGN_ACTIVE_US: Micros = 10_000_000
@@ -52,11 +53,14 @@ class WriteOutcome(Enum):
     FOREIGN = "foreign"
 
 
-class CacheUnavailable(Exception):
+class CacheUnavailable(RinglogError):
     """The cache does not respond, or returns invalid data.
 
     A write may have been applied, and a retry is safe.
     """
+
+    code = "cache_unavailable"
+    retriable = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,21 @@ from typing import Any
 from ringlog.cache.port import CacheStore, CacheUnavailable, Confirmation
 from ringlog.cache.projection import Stamp, join_parts
 from ringlog.cache.redis_cache import TIMEOUT_S, RedisCache
+from ringlog.errors import RinglogError
 from ringlog.kernel.values import Micros
 
 Records = dict[str, Any]
 """Record key to decoded JSON."""
 
 
-class CacheNotReady(Exception):
+class CacheNotReady(RinglogError):
     """The cache cannot answer now. Read again later, or read the log.
 
     ``reason`` is unavailable, empty, older or another_cluster.
     """
+
+    code = "try_again"
+    retriable = True
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"try again: {detail}")

@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from ringlog.errors import RinglogError
+
 SENTINEL_PORT = 26_379
 PORT = 6_379
 _SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 
 
-class BadRedisUrl(Exception):
+class BadRedisUrl(RinglogError):
     """The URL of a Redis is not valid. The message names the part and its rule, and no secret."""
 
     code = "bad_redis_url"

@@ -11,21 +11,27 @@ is reported only after the request was withdrawn, because the validator may stil
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
+from ringlog.client.changes import Changes, Snapshots, start_before, state_at
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.engine import RESEND_S, Engine, RefusedHere
+from ringlog.client.engine import RESEND_S, Engine, Submission
 from ringlog.client.errors import ClientError, ClusterNotCreated, InvalidSubmission, SubmissionTimedOut
+from ringlog.client.fields import Intent, command_of, unfit
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch
 from ringlog.log.author import Author
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.folding import Start
 from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.diagnosis import reject_refused_login
 from ringlog.log.kafka.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
-from ringlog.log.opening import open_metadata, start_point_finder
+from ringlog.log.opening import open_metadata, open_snapshots, start_point_finder
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import SILENCE_S
 from ringlog.log.replicas.identity import IdentityStore, KnownEpoch
@@ -42,6 +48,7 @@ from ringlog.runtime.trust import request_keys
 from ringlog.wire.errors import WireError
 from ringlog.wire.requests import PrincipalKey, chosen_key, with_code
 
+T = TypeVar("T")
 TIMEOUT_S = 30.0
 ENVELOPE_BYTES_MAX = 4 * 1024
 """Space reserved for the envelope. A request is refused before it is sent if its entry would be too large."""
@@ -77,6 +84,25 @@ class Logs:
     def close(self) -> None:
         for each in (self.requests, self.results, self.metadata):
             each.close()
+
+
+def connect(
+    bootstrap_servers: str, cluster: str, submitter: str = "client", *, timeout_s: float = 5.0, **options: Any
+) -> Client:
+    """Return a started client.
+
+    Args:
+        bootstrap_servers: Kafka brokers, ``HOST:PORT,...``.
+        cluster: Name of the cluster.
+        submitter: Name of the program, which appears in the log.
+        timeout_s: Seconds after which a broker that does not answer is reported.
+        options: See ``Client``.
+
+    Raises LogUnavailable with the address and the cause, LoginRefused, ClusterNotCreated, TopicMissing.
+    """
+    if why := reject_refused_login(bootstrap_servers, timeout_s):
+        raise LogUnavailable(f"{bootstrap_servers}: {why}", "check the address, and that the broker is up")
+    return Client(bootstrap_servers, cluster, submitter, **options).start()
 
 
 class Client:
@@ -119,11 +145,17 @@ class Client:
             start_finder = start_point_finder(bootstrap_servers, cluster)
         self._logs = logs or Logs.of_kafka(bootstrap_servers, cluster, submitter, metadata, is_relaxed)
         self._is_guest = replica is not None
+        self._is_started = False
         self._on_progress = on_progress
         self.keys = keys
         clock = clock or SystemClock()
         draw = draw or SystemDraw()
         self._author = Author(submitter, clock, draw)
+        self._draw = draw
+        # A log in memory has no snapshots.
+        self._snapshots: Snapshots | None = None
+        if logs is None:
+            self._snapshots = partial(open_snapshots, bootstrap_servers, cluster)
         self.replica = replica or LogReplica(
             self._logs.metadata, cluster_id=cluster_id, record=record, seen=seen, start_finder=start_finder
         )
@@ -155,6 +187,7 @@ class Client:
         if catch_up(self.replica, silence_s=silence_s, check=check, on_progress=self._on_progress).epoch == 0:
             raise ClusterNotCreated(self._logs.metadata.name)
         self._engine.start()
+        self._is_started = True
         return self
 
     def close(self) -> None:
@@ -168,7 +201,7 @@ class Client:
         self._logs.close()
 
     def __enter__(self) -> Client:
-        return self.start()
+        return self if self._is_started else self.start()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -201,11 +234,37 @@ class Client:
                     "check whether changes are paused: ringlog status",
                 )
 
+    def wait_for(self, predicate: Callable[[ClusterState], T | None], timeout_s: float, awaited: str) -> T:
+        """Wait until the predicate returns a value for a state; see ``LogReplica.wait_for``. Raises WaitTimedOut."""
+        return self.replica.wait_for(predicate, timeout_s, awaited)
+
+    def state_at(self, epoch: Epoch) -> ClusterState:
+        """Return the state at an epoch. Replays the log from the snapshot before it.
+
+        Raises EpochUnknown, LogUnavailable.
+        """
+        return state_at(self.replica.log, self._snapshots, epoch)
+
+    def changes(self, since: Epoch | None = None, of: Collection[str] = ()) -> Changes:
+        """Return an iterator over the changes after an epoch, which waits for new ones.
+
+        Args:
+            since: The last epoch that the caller knows. Default: the newest one.
+            of: Names of sections of the state, for example ``placements``. Empty: all changes.
+
+        Raises EpochUnknown, LogUnavailable, ValueError for the name of no section.
+        """
+        here = self.replica.subscribe(lambda *_: None)
+        here.close()
+        if since is None or since >= here.state.epoch:
+            return Changes(self.replica.log, Start(here.state, here.offset), since or here.state.epoch, of)
+        return Changes(self.replica.log, start_before(self.replica.log, self._snapshots, since), since, of)
+
     # -------------------------------------------------------------------------------------------- submit
 
     def submit(
         self,
-        command: Command,
+        command: Command | Intent,
         *,
         timeout_s: float = TIMEOUT_S,
         request_id: str | None = None,
@@ -215,14 +274,16 @@ class Client:
         """Submit through the validator and wait for the final answer.
 
         Args:
+            command: A command, or a function that returns it for the newest state (``ringlog.commands``).
             request_id: Id of an earlier attempt with the same command. Requires ``since_epoch``.
             since_epoch: Epoch of that earlier attempt. Requires ``request_id``.
             direct_after_s: Decide in this process if the validator has not answered by then.
 
-        Raises SubmissionTimedOut (outcome unknown), InvalidSubmission, WireError (a value does not fit its field),
-        ReplicaHalted.
+        Raises SubmissionTimedOut (outcome unknown), InvalidSubmission (for example, a value does not fit its field),
+        ClientClosed, ReplicaHalted.
         """
         started = time.monotonic()
+        command = command_of(command, self.replica.state, self._draw)
         wait_s = timeout_s if direct_after_s is None else min(direct_after_s, timeout_s)
         try:
             return self.submit_future(
@@ -236,13 +297,14 @@ class Client:
 
     def submit_future(
         self,
-        command: Command,
+        command: Command | Intent,
         *,
         timeout_s: float = TIMEOUT_S,
         request_id: str | None = None,
         since_epoch: Epoch | None = None,
-    ) -> Future[Submitted]:
+    ) -> Submission:
         """Submit without waiting. Callbacks of the future run in threads of the client and must not block."""
+        command = command_of(command, self.replica.state, self._draw)
         return self._engine.submit(self._encoded_request(command, request_id, since_epoch), timeout_s)
 
     def submit_many(self, commands: Sequence[Command], *, timeout_s: float = TIMEOUT_S) -> tuple[Submitted, ...]:
@@ -253,10 +315,10 @@ class Client:
         """
         return self._engine.submit_together(map(self._request_or_refusal, commands), timeout_s)
 
-    def _request_or_refusal(self, command: Command) -> EncodedRequest | RefusedHere:
+    def _request_or_refusal(self, command: Command) -> EncodedRequest | InvalidSubmission:
         try:
             return self._encoded_request(command, None, None)
-        except (InvalidSubmission, WireError) as refused:
+        except InvalidSubmission as refused:
             return refused
 
     def withdraw(
@@ -276,7 +338,10 @@ class Client:
                 f"since_epoch {since} is above the epoch of the client", "pass an epoch that the client has read"
             )
         asked_id = request_id if request_id is not None else self._author.new_request_id()
-        made = encoded_request(command, asked_id, since, self._author.submitter, sign=self._signed)
+        try:
+            made = encoded_request(command, asked_id, since, self._author.submitter, sign=self._signed)
+        except WireError as error:
+            raise unfit(command, asked_id, error) from error
         if len(made.data) > RECORD_BYTES_MAX - ENVELOPE_BYTES_MAX:
             raise InvalidSubmission(
                 f"{made.kind}: {len(made.data)} bytes are too many for one record", "submit it in parts"

@@ -22,12 +22,12 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from ringlog.client.errors import ClientBroken, InvalidSubmission, SubmissionTimedOut
+from ringlog.client.errors import ClientBroken, ClientClosed, InvalidSubmission, SubmissionTimedOut
 from ringlog.client.outbox import GROUP, Outbox
 from ringlog.client.together import ResultBatch, ResultSlot
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.errors import (
     LogDamaged,
     LogError,
@@ -67,10 +67,21 @@ grow, because each record costs as much as about ten requests.
 """
 BARRIER_S = 5.0
 
-RefusedHere = InvalidSubmission | WireError
-"""The reason why a command is not sent: a value does not fit its field, or the command is too large."""
-
 log = get_logger(__name__)
+
+
+class Submission(Future[Submitted]):
+    """A request that was sent, and its answer.
+
+    ``request_id`` and ``since_epoch`` identify it before there is an answer. ``cancel`` returns False: a sent request
+    cannot be recalled. Call ``Client.withdraw`` with both values to end it.
+    """
+
+    def __init__(self, request_id: str, since_epoch: Epoch) -> None:
+        super().__init__()
+        self.request_id = request_id
+        self.since_epoch = since_epoch
+        self.set_running_or_notify_cancel()
 
 
 class _Pending:
@@ -84,7 +95,7 @@ class _Pending:
     __slots__ = ("noted", "place", "request", "results_seen", "started", "steps", "until", "waits")
 
     def __init__(
-        self, request: EncodedRequest, timeout: Micros, resend: Micros, place: Future[Submitted] | ResultSlot[Submitted]
+        self, request: EncodedRequest, timeout: Micros, resend: Micros, place: Submission | ResultSlot[Submitted]
     ) -> None:
         self.request = request
         self.steps = submit_request(request, timeout, resend)
@@ -137,7 +148,7 @@ class Engine:
         for pending in self._all():
             self._fail(pending, _timed_out(pending, "an answer until the client was closed"))
 
-    def submit(self, request: EncodedRequest, timeout_s: float) -> Future[Submitted]:
+    def submit(self, request: EncodedRequest, timeout_s: float) -> Submission:
         """Send a request. The future returns the answer or raises SubmissionTimedOut, ReplicaHalted.
 
         A second submission of the same pending request returns the same future. Raises InvalidSubmission if the id is
@@ -150,14 +161,13 @@ class Engine:
                 if busy.request.key != key or isinstance(busy.place, ResultSlot):
                     raise InvalidSubmission(f"request id {key.request_id} is in use", "pass another request id")
                 return busy.place
-            future: Future[Submitted] = Future()
-            future.set_running_or_notify_cancel()
+            future = Submission(key.request_id, key.since_epoch)
             settle = self._begin(request, micros(timeout_s), future)
         self._end(settle)
         return future
 
     def submit_together(
-        self, requests: Iterable[EncodedRequest | RefusedHere], timeout_s: float
+        self, requests: Iterable[EncodedRequest | InvalidSubmission], timeout_s: float
     ) -> tuple[Submitted, ...]:
         """Send requests with new ids and wait for all answers. Raises as ``submit`` and its future.
 
@@ -185,7 +195,7 @@ class Engine:
         return together.results()
 
     def _begin_in_slot(
-        self, request: EncodedRequest | RefusedHere, timeout: Micros, slot: ResultSlot[Submitted]
+        self, request: EncodedRequest | InvalidSubmission, timeout: Micros, slot: ResultSlot[Submitted]
     ) -> Callable[[], None]:
         """Begin a request, or return a callback that sets the refusal as its answer."""
         if isinstance(request, EncodedRequest):
@@ -193,7 +203,7 @@ class Engine:
         return partial(slot.set_exception, request)
 
     def _begin(
-        self, request: EncodedRequest, timeout: Micros, place: Future[Submitted] | ResultSlot[Submitted]
+        self, request: EncodedRequest, timeout: Micros, place: Submission | ResultSlot[Submitted]
     ) -> Callable[[], None]:
         """Add a request and advance it to its first wait. The caller holds the lock; see ``_advance``. Raises
         ClientBroken.
@@ -204,8 +214,7 @@ class Engine:
         # The listener has stopped, so no deadline would end this request.
         if self._stopping.is_set():
             pending.steps.close()
-            error = _timed_out(pending, "an answer to a closed client")
-            return lambda: place.set_exception(error)
+            return lambda: place.set_exception(ClientClosed())
         if not self._pending:
             # A pending request needs the replica to poll without delay.
             self._replica.poll_policy.begin_urgent()

@@ -3,8 +3,9 @@
 ClientError
 ├── SubmissionTimedOut   the outcome of a request is unknown
 ├── InvalidSubmission    the request cannot be sent with these arguments
+├── ClientClosed         the client is closed: nothing was sent
 ├── ClientBroken         a thread of the client failed; outcomes of pending requests are unknown
-├── ClusterNotCreated           the log has no initial entry
+├── ClusterNotCreated    the log has no initial entry
 ├── DiscoveryImpossible  a process cannot be reached, or its stored view belongs to another process
 ├── LeftoversFound       a cluster of that name lost its log
 ├── SchemasIncompatible  a schema of this release conflicts with a registered one
@@ -27,7 +28,7 @@ class ClientError(LogError):
     code = "client_error"
 
 
-class SubmissionTimedOut(ClientError):
+class SubmissionTimedOut(ClientError, TimeoutError):
     """No answer arrived in time. The request may be applied later, or never.
 
     To continue to wait, submit the same command again with this request id and ``since_epoch``. To end the request,
@@ -35,6 +36,7 @@ class SubmissionTimedOut(ClientError):
     """
 
     code = "submission_timed_out"
+    retriable = True
 
     def __init__(self, request_id: str, since_epoch: Epoch, waited_s: float, waited_for: str) -> None:
         super().__init__(
@@ -50,6 +52,15 @@ class InvalidSubmission(ClientError):
     """The request cannot be sent with these arguments."""
 
     code = "invalid_submission"
+
+
+class ClientClosed(ClientError):
+    """The client is closed, or was never started. Nothing was sent."""
+
+    code = "client_closed"
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed: nothing was sent", "create another client")
 
 
 class ClientBroken(ClientError):
@@ -117,18 +128,20 @@ class WriteUnanswered(ClientError):
     """The broker did not acknowledge the write of a row. Send the same mutation again: copies count as one write."""
 
     code = "write_unanswered"
+    retriable = True
 
     def __init__(self, table: str, why: str) -> None:
         super().__init__(f"a write to {table}: {why}", "send the same mutation again: its copies count as one write")
 
 
-class RequestTimedOut(ClientError):
+class RequestTimedOut(ClientError, TimeoutError):
     """Too few replicas answered in time. Repeat a read. The outcome of a write is unknown.
 
     ``refused``: the replicas that rejected the last attempt, with their codes.
     """
 
     code = "request_timed_out"
+    retriable = True
 
     def __init__(
         self, subject: str, waited_s: float, waited_for: tuple[str, ...], epoch: Epoch, refused: tuple[str, ...] = ()

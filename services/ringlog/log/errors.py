@@ -35,10 +35,12 @@ Every error has a stable ``code``, a message that names the failed object, and a
 
 from __future__ import annotations
 
+from ringlog.errors import RinglogError
+
 KEY_SHOWN_MAX = 200
 
 
-class LogError(Exception):
+class LogError(RinglogError):
     """Base class of all errors of the log.
 
     ``code`` is stable. ``hint`` names the next step for the operator.
@@ -59,12 +61,14 @@ class LogUnavailable(LogError):
     """
 
     code = "log_unavailable"
+    retriable = True
 
 
 class TopicDenied(LogUnavailable):
     """The login of this process has no permission for a topic. A retry helps only after the ACLs have changed."""
 
     code = "topic_denied"
+    retriable = False
 
 
 class LoginRefused(LogError):
@@ -243,6 +247,7 @@ class ArchiveUnavailable(LogError):
     """The archive's location could not be read or written."""
 
     code = "archive_unavailable"
+    retriable = True
 
 
 class CopyRefused(LogError):
@@ -357,10 +362,11 @@ class UnknownRule(LogError):
     code = "unknown_rule"
 
 
-class WaitTimedOut(LogError):
+class WaitTimedOut(LogError, TimeoutError):
     """A wait reached its deadline. ``what`` names the awaited event, ``waited_s`` the duration in seconds."""
 
     code = "wait_timed_out"
+    retriable = True
 
     def __init__(self, what: str, waited_s: float, hint: str = "") -> None:
         super().__init__(f"waited {waited_s:.1f} s for {what}", hint)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ringlog.errors import RinglogError
 
-class NodeFailed(Exception):
+
+class NodeFailed(RinglogError):
     """The node cannot continue. The message has the reason and the next step."""
 
     code = "node_failed"

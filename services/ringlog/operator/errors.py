@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ringlog.errors import RinglogError
 
-class Refused(Exception):
+
+class Refused(RinglogError):
     """An action that is refused before it is submitted, because it is unsafe or impossible. ``code`` is stable."""
 
     def __init__(self, code: str, text: str) -> None:

@@ -12,13 +12,14 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from ringlog.errors import RinglogError
 from ringlog.files import process_data_dir
 from ringlog.runtime.logs import LogFormat
 
 PREFIX = "RINGLOG_"
 
 
-class BadProcessSettings(Exception):
+class BadProcessSettings(RinglogError):
     """A variable of a process is not valid. The message names the variable and the rule."""
 
     code = "bad_process_settings"

@@ -57,6 +57,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from ringlog.errors import RinglogError
 from ringlog.files import exposure
 from ringlog.runtime.certificates import (
     authorities_end,
@@ -94,7 +95,7 @@ _NODE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
 
 
-class BadTrustConfig(Exception):
+class BadTrustConfig(RinglogError):
     """Files of certificates and tokens are not valid. The message names file and rule, and no secret."""
 
     code = "bad_trust_config"

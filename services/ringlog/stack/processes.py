@@ -5,8 +5,8 @@ A process is identified by its pid and the kernel tick of its start, because pid
 A child process dies with its parent: the kernel sends SIGKILL when the thread that started the child ends
 (PR_SET_PDEATHSIG). The child exits before the program starts if the parent has already ended.
 
-Ports that a process keeps are drawn below the kernel's range for outgoing connections. A port inside that range could be
-in use by an outgoing connection at the next start.
+Ports that a process keeps are drawn below the kernel's range for outgoing connections. A port inside that range could
+be in use by an outgoing connection at the next start.
 """
 
 from __future__ import annotations

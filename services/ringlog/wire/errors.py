@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ringlog.errors import RinglogError
 
-class WireError(ValueError):
+
+class WireError(RinglogError, ValueError):
     """A violation of the wire format.
 
     ``code`` is stable. ``field`` is the full name of the record or of another object. ``rule`` is the violated

@@ -33,16 +33,16 @@ def connection_failure(bootstrap_servers: str) -> str:
     return diagnose(bootstrap_servers)[0]
 
 
-def reject_refused_login(bootstrap_servers: str) -> str:
+def reject_refused_login(bootstrap_servers: str, timeout_s: float = ASK_S) -> str:
     """Return why the broker gives no answer, as ``connection_failure``. Raises LoginRefused if it refuses the login."""
-    why, is_refused = diagnose(bootstrap_servers)
+    why, is_refused = diagnose(bootstrap_servers, timeout_s)
     if is_refused:
         file = os.environ.get(VARIABLE)
         raise LoginRefused(why, f"check user name and password in {file}" if file else "pass --kafka-config FILE")
     return why
 
 
-def diagnose(bootstrap_servers: str) -> tuple[str, bool]:
+def diagnose(bootstrap_servers: str, timeout_s: float = ASK_S) -> tuple[str, bool]:
     """Return (why the broker gives no answer, whether it refuses the login). Raises BadKafkaConfig."""
     told: dict[str, str] = {}
 
@@ -56,7 +56,7 @@ def diagnose(bootstrap_servers: str) -> tuple[str, bool]:
     except KafkaException as error:  # for example, an invalid TLS file
         return str(error.args[0].str()), False
     try:
-        consumer.list_topics(timeout=ASK_S)
+        consumer.list_topics(timeout=timeout_s)
         return "", False
     except KafkaException:
         consumer.poll(TELL_S)

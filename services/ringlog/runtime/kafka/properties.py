@@ -14,10 +14,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ringlog.errors import RinglogError
+
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-class BadPropertyLine(Exception):
+class BadPropertyLine(RinglogError):
     """A line that cannot be parsed. ``rule`` contains no part of a value, which may be a secret."""
 
     def __init__(self, number: int, rule: str) -> None:

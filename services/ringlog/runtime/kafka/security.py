@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from ringlog.errors import RinglogError
 from ringlog.runtime.kafka.oauth import OAuth
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ MODULES = {
 """Mechanism to Java's login module with user name and password."""
 
 
-class BadKafkaConfig(Exception):
+class BadKafkaConfig(RinglogError):
     """The file is not valid. The message names file, line and rule, and no value of a secret."""
 
     code = "bad_kafka_config"

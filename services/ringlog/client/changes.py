@@ -1,0 +1,153 @@
+"""Changes of the state since an epoch, one by one, and the state at a past epoch.
+
+``Changes`` reads the log itself, at the pace of its caller. It therefore keeps no queue, and delays no replica. It
+starts from the newest state of the replica, or from the newest snapshot that is not later than the epoch.
+
+Invariant: the changes of an iterator are complete and in the order of the log. An iterator that cannot continue raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.sections import BY_NAME
+from ringlog.kernel.values import Epoch
+from ringlog.log.archive.archive import all_records
+from ringlog.log.errors import LogError, ReplicaHalted
+from ringlog.log.folding import BEGINNING, Start, follow
+from ringlog.log.port import MetadataLog
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
+
+POLL_S: Final = 0.5
+Snapshots = Callable[[], SnapshotTopic]
+"""Opens the snapshots of the cluster."""
+
+
+class EpochUnknown(LogError):
+    """The log does not reach back to this epoch, or does not have it yet."""
+
+    code = "epoch_unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataChange:
+    """One applied entry, and the states before and after it."""
+
+    before: ClusterState
+    after: ClusterState
+    entry: Entry
+
+    def concerns(self, sections: Collection[str]) -> bool:
+        """Return whether one of these sections of the state changed."""
+        return any(not BY_NAME[name].is_same(self.before, self.after) for name in sections)
+
+
+class Changes(Iterator[MetadataChange]):
+    """The changes after a state. Blocks until there is one; ``close`` from another thread ends it.
+
+    Args:
+        log: The metadata log.
+        start: The state before the first change, and its position in the log.
+        since: Changes up to this epoch are left out.
+        of: Names of sections, for example ``placements``. Empty: all changes.
+    """
+
+    def __init__(self, log: MetadataLog, start: Start, since: Epoch, of: Collection[str] = ()) -> None:
+        if unknown := sorted(set(of) - BY_NAME.keys()):
+            raise ValueError(f"of: {', '.join(unknown)} is not a section: {', '.join(sorted(BY_NAME))}")
+        self.state = start.state
+        self._name, self._since, self._of = log.name, since, frozenset(of)
+        self._tail = log.tail(start.position)
+        self._found = self._changes()
+        self._closed = False
+
+    def close(self) -> None:
+        """End the iterator within half a second."""
+        self._closed = True
+
+    def __enter__(self) -> Changes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __next__(self) -> MetadataChange:
+        return next(self._found)
+
+    def _changes(self) -> Iterator[MetadataChange]:
+        with closing(self._tail):
+            while not self._closed:
+                for made in follow(self._tail.poll(POLL_S), self.state):
+                    if made.is_halt:
+                        raise ReplicaHalted(made.outcome.code, made.outcome.detail, made.offset)
+                    if made.after is made.before:
+                        continue
+                    self.state = made.after
+                    assert isinstance(made.item, Entry), "only an entry changes the state"
+                    change = MetadataChange(made.before, made.after, made.item)
+                    if made.after.epoch > self._since and (not self._of or change.concerns(self._of)):
+                        yield change
+                        if self._closed:
+                            return
+
+
+class AsyncChanges:
+    """``Changes`` for an event loop: ``async for change in changes``. Each wait runs in a worker thread."""
+
+    def __init__(self, changes: Callable[[], Changes]) -> None:
+        self._open = changes
+        self._changes: Changes | None = None
+
+    def close(self) -> None:
+        """End the iteration."""
+        if self._changes is not None:
+            self._changes.close()
+
+    def __aiter__(self) -> AsyncChanges:
+        return self
+
+    async def __anext__(self) -> MetadataChange:
+        try:
+            if self._changes is None:
+                self._changes = await asyncio.to_thread(self._open)
+            found = await asyncio.to_thread(next, self._changes, None)
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if found is None:
+            raise StopAsyncIteration
+        return found
+
+
+def start_before(log: MetadataLog, snapshots: Snapshots | None, epoch: Epoch) -> Start:
+    """Return a state of at most this epoch, and its position. Raises EpochUnknown, LogUnavailable."""
+    begin = log.begin_offset()
+    if snapshots is not None:
+        found = StartPointFinder(snapshots, epoch).start(log, log.identity(), lambda _: ())
+        if found.position >= begin and found.state.epoch <= epoch:
+            return found
+    if begin > 0:
+        raise EpochUnknown(
+            f"{log.name} begins at offset {begin}, after epoch {epoch}",
+            "`ringlog log at EPOCH --archive` reads older epochs",
+        )
+    return BEGINNING
+
+
+def state_at(log: MetadataLog, snapshots: Snapshots | None, epoch: Epoch) -> ClusterState:
+    """Return the state at ``epoch``. Raises EpochUnknown, LogUnavailable."""
+    start = start_before(log, snapshots, epoch)
+    state = start.state
+    for made in follow(all_records(log, None, start.position), state):
+        if state.epoch >= epoch or made.is_halt:
+            break
+        state = made.after
+    if state.epoch != epoch:
+        raise EpochUnknown(f"{log.name} ends with epoch {state.epoch}, before epoch {epoch}", "pass an earlier epoch")
+    return state
