@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ringlog.client.cdc.reader import CdcReader as CdcReader
     from ringlog.client.cdc.rows import CdcChange as CdcChange
     from ringlog.client.cdc.rows import LogRow as LogRow
-    from ringlog.client.changes import Changes as Changes
+    from ringlog.client.changes import ChangeStream as ChangeStream
     from ringlog.client.changes import EpochUnknown as EpochUnknown
     from ringlog.client.changes import MetadataChange as MetadataChange
     from ringlog.client.client import Client as Client
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ringlog.client.errors import RequestImpossible as RequestImpossible
     from ringlog.client.errors import RequestTimedOut as RequestTimedOut
     from ringlog.client.errors import SubmissionTimedOut as SubmissionTimedOut
-    from ringlog.client.routing import Replicas as Replicas
+    from ringlog.client.routing import KeyReplicas as KeyReplicas
     from ringlog.client.routing import Router as Router
     from ringlog.client.routing import replicas as replicas
     from ringlog.client.watch import MetadataWatch as MetadataWatch
@@ -78,7 +78,7 @@ __all__ = [
     "CdcChange",
     "CdcReadError",
     "CdcReader",
-    "Changes",
+    "ChangeStream",
     "Client",
     "ClientBroken",
     "ClientClosed",
@@ -90,6 +90,7 @@ __all__ = [
     "EpochUnknown",
     "ExpiredResult",
     "InvalidSubmission",
+    "KeyReplicas",
     "Level",
     "LogError",
     "LogRow",
@@ -100,7 +101,6 @@ __all__ = [
     "Node",
     "RejectedResult",
     "ReplicaHalted",
-    "Replicas",
     "Replication",
     "RequestImpossible",
     "RequestPlan",
@@ -129,7 +129,7 @@ _MODULES = {
         "LogRow",
     ),
     "ringlog.client.changes": (
-        "Changes",
+        "ChangeStream",
         "EpochUnknown",
         "MetadataChange",
     ),
@@ -157,7 +157,7 @@ _MODULES = {
         "SubmissionTimedOut",
     ),
     "ringlog.client.routing": (
-        "Replicas",
+        "KeyReplicas",
         "Router",
         "replicas",
     ),

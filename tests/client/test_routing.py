@@ -1,4 +1,4 @@
-"""Replicas by key, for keyspaces on the token ring, in tablets and in zones."""
+"""KeyReplicas by key, for keyspaces on the token ring, in tablets and in zones."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import random
 from collections.abc import Callable, Sequence
@@ -17,15 +16,13 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, PreparedGeneration
 from ringlog.log.author import Author
-from ringlog.log.errors import LogForked, LogUnavailable, ReplicaHalted
+from ringlog.log.errors import LogForked, LogUnavailable
 from ringlog.log.folding import FoldedRecord, Start, follow
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LogRecord, LogTail
 from ringlog.log.reading import read_to_end
-from ringlog.log.replicas.aio import AsyncReplica
 from ringlog.log.replicas.feed import LARGE_WEIGHT, Feed, weight_of
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.protocol.submission.results import EntryChain
 from tests.log.faulty_log import FaultyLog
 
 Write = Callable[[int], None]
@@ -246,45 +243,3 @@ def test_a_check_may_stop_the_read() -> None:
 
     with pytest.raises(InterruptedError):
         list(read_to_end(log, log.tail(0), check=check))
-
-
-# A replica on an event loop: a wait ends when the state advances, or when it can never advance.
-
-
-def test_waiting_for_a_newer_epoch(log: FaultyLog, replica: LogReplica, chain_of: Callable[..., EntryChain]) -> None:
-    async def run() -> None:
-        with closing(AsyncReplica(replica)) as waiting:
-            assert (await waiting.newer_than(0)).epoch == 1
-            newer = asyncio.create_task(waiting.newer_than(1))
-            await asyncio.to_thread(log.append, [chain_of(replica.state, Noop()).entries[0].data])
-            assert (await asyncio.wait_for(newer, 60)).epoch == 2
-            assert (await waiting.read_barrier()).epoch == 2
-            assert await waiting.wait_for(lambda state: state.name, 60, "a name") == "tests"
-
-    asyncio.run(run())
-
-
-def test_a_closed_loop_is_harmless(log: FaultyLog, replica: LogReplica, chain_of: Callable[..., EntryChain]) -> None:
-    async def forget() -> None:
-        AsyncReplica(replica)
-
-    asyncio.run(forget())
-    log.append([chain_of(replica.state, Noop()).entries[0].data])
-    assert replica.read_barrier().epoch == 2
-    assert replica.halted is None
-
-
-def test_a_halt_ends_the_wait(log: FaultyLog, replica: LogReplica) -> None:
-    async def run() -> None:
-        waiting = AsyncReplica(replica)
-
-        def fail(*_: object) -> None:
-            raise RuntimeError("broken")
-
-        replica.subscribe(fail, replica.halt_on_defect)
-        newer = asyncio.create_task(waiting.newer_than(1))
-        await asyncio.to_thread(log.append, [b"anything"])
-        with pytest.raises(ReplicaHalted, match="broken"):
-            await asyncio.wait_for(newer, 60)
-
-    asyncio.run(run())

@@ -30,6 +30,7 @@ HOOKS = {
         "PublisherThread",
         "ValidatorThread",
     },
+    "called by the interpreter for a name of a module": {"__getattr__", "__dir__"},
     "called by typer": {"format_commands"},
     "called by http.server and socketserver": {
         "allow_reuse_address",
@@ -65,7 +66,6 @@ HOOKS = {
     },
     "figures that are written by their names": {"repeated"},
     "statements of a batch, found by the class of the command": {
-        "create_keyspace",
         "alter_keyspace",
         "drop_keyspace",
         "alter_table",
@@ -90,7 +90,7 @@ FOR_TESTS = {"decode_state": "the inverse of ``encode`` as a whole: parts of a s
 def _guides() -> str:
     docs, apart = ROOT / "docs", (ROOT / "docs" / "reference", ROOT / "docs" / "decisions")
     pages = (path for path in files() if path.suffix == ".md" and path.is_relative_to(docs))
-    pages = (path for path in pages if path.parent not in apart)
+    pages = (path for path in pages if path.parent not in apart or path.name == "python.md")
     return "\n".join(text(path) or "" for path in pages)
 
 

@@ -23,13 +23,13 @@ MODULES_MAX = 15
 SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_600,
-    "ringlog/cache": 670,
-    "ringlog/cli": 5_540,
-    "ringlog/client": 5_321,
+    "ringlog/cache": 673,
+    "ringlog/cli": 5_590,
+    "ringlog/client": 5_660,
     "ringlog/kernel": 17_770,
     "ringlog/log": 4_899,
-    "ringlog/node": 6_505,
-    "ringlog/operator": 4_468,
+    "ringlog/node": 6_520,
+    "ringlog/operator": 4_470,
     "ringlog/protocol": 3_045,
     "ringlog/runtime": 1_980,
     "ringlog/stack": 1_690,
@@ -42,7 +42,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_700,
     "ringlog_testing": 2_600,
-    "tests": 78_800,
+    "tests": 79_010,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from inspect import formatannotation
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from ringlog.cache.redis_url import BadRedisUrl
 from ringlog.cli.codes import PROGRAM_CODES
 from ringlog.cli.help import usage_name
 from ringlog.cli.main import app
+from ringlog.cli.python_names import python_names
+from ringlog.client import changes
 from ringlog.client import errors as client_errors
 from ringlog.client.cdc import errors as cdc_errors
 from ringlog.files import FileUnusable
@@ -161,7 +164,7 @@ that it does not know yet.
 
 def pages() -> dict[str, str]:
     """Return the text of every page by file name."""
-    made = {
+    made: dict[str, Callable[[], Iterator[str]]] = {
         "commands.md": _program,
         "log-commands.md": _log_commands,
         "roles.md": _roles,
@@ -169,6 +172,7 @@ def pages() -> dict[str, str]:
         "settings.md": _settings,
         "topics.md": _topics,
         "metrics.md": _metrics,
+        "python.md": partial(python_names, HEAD, _table, _prose),
     }
     return {name: "\n".join(make()).rstrip("\n") + "\n" for name, make in made.items()}
 
@@ -332,6 +336,7 @@ def _errors() -> Iterator[
         log_errors,
         rights,
         client_errors,
+        changes,
         cdc_errors,
         kafka_security,
         redis_url,

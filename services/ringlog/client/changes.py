@@ -1,6 +1,6 @@
 """Changes of the state since an epoch, one by one, and the state at a past epoch.
 
-``Changes`` reads the log itself, at the pace of its caller. It therefore keeps no queue, and delays no replica. It
+``ChangeStream`` reads the log itself, at the pace of its caller. It therefore keeps no queue, and delays no replica. It
 starts from the newest state of the replica, or from the newest snapshot that is not later than the epoch.
 
 Invariant: the changes of an iterator are complete and in the order of the log. An iterator that cannot continue raises.
@@ -48,13 +48,13 @@ class MetadataChange:
         return any(not BY_NAME[name].is_same(self.before, self.after) for name in sections)
 
 
-class Changes(Iterator[MetadataChange]):
+class ChangeStream(Iterator[MetadataChange]):
     """The changes after a state. Blocks until there is one; ``close`` from another thread ends it.
 
     Args:
         log: The metadata log.
         start: The state before the first change, and its position in the log.
-        since: Changes up to this epoch are left out.
+        since: ChangeStream up to this epoch are left out.
         of: Names of sections, for example ``placements``. Empty: all changes.
     """
 
@@ -71,7 +71,7 @@ class Changes(Iterator[MetadataChange]):
         """End the iterator within half a second."""
         self._closed = True
 
-    def __enter__(self) -> Changes:
+    def __enter__(self) -> ChangeStream:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,11 +98,11 @@ class Changes(Iterator[MetadataChange]):
 
 
 class AsyncChanges:
-    """``Changes`` for an event loop: ``async for change in changes``. Each wait runs in a worker thread."""
+    """``ChangeStream`` for an event loop: ``async for change in changes``. Each wait runs in a worker thread."""
 
-    def __init__(self, changes: Callable[[], Changes]) -> None:
+    def __init__(self, changes: Callable[[], ChangeStream]) -> None:
         self._open = changes
-        self._changes: Changes | None = None
+        self._changes: ChangeStream | None = None
 
     def close(self) -> None:
         """End the iteration."""

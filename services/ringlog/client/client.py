@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ringlog.client.changes import Changes, Snapshots, start_before, state_at
+from ringlog.client.changes import ChangeStream, Snapshots, start_before, state_at
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.engine import RESEND_S, Engine, Submission
 from ringlog.client.errors import ClientError, ClusterNotCreated, InvalidSubmission, SubmissionTimedOut
@@ -245,7 +245,7 @@ class Client:
         """
         return state_at(self.replica.log, self._snapshots, epoch)
 
-    def changes(self, since: Epoch | None = None, of: Collection[str] = ()) -> Changes:
+    def changes(self, since: Epoch | None = None, of: Collection[str] = ()) -> ChangeStream:
         """Return an iterator over the changes after an epoch, which waits for new ones.
 
         Args:
@@ -257,8 +257,8 @@ class Client:
         here = self.replica.subscribe(lambda *_: None)
         here.close()
         if since is None or since >= here.state.epoch:
-            return Changes(self.replica.log, Start(here.state, here.offset), since or here.state.epoch, of)
-        return Changes(self.replica.log, start_before(self.replica.log, self._snapshots, since), since, of)
+            return ChangeStream(self.replica.log, Start(here.state, here.offset), since or here.state.epoch, of)
+        return ChangeStream(self.replica.log, start_before(self.replica.log, self._snapshots, since), since, of)
 
     # -------------------------------------------------------------------------------------------- submit
 

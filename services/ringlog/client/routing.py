@@ -27,7 +27,7 @@ _PLACED: Final = ("nodes", "placements", "keyspaces", "tables", "tablets", "zone
 
 
 @dataclass(frozen=True, slots=True)
-class Replicas:
+class KeyReplicas:
     """The nodes of a token at ``epoch``.
 
     While the range moves, ``write`` also has the nodes that it moves to, and a write needs the plan's answers
@@ -67,7 +67,7 @@ def _bytes_of(kind: str, value: object) -> bytes:
     return serialize(kind, str(value) if isinstance(value, uuid.UUID) else value)
 
 
-def replicas(state: ClusterState, place: str, key: Key) -> Replicas:
+def replicas(state: ClusterState, place: str, key: Key) -> KeyReplicas:
     """Return the nodes that have a key of a table, or of a keyspace on the ring.
 
     Args:
@@ -83,7 +83,7 @@ def replicas(state: ClusterState, place: str, key: Key) -> Replicas:
     if found is None:
         raise RequestImpossible(place, "no_replicas", f"no node serves {place} at epoch {state.epoch}")
     group, _ = found
-    return Replicas(token, _nodes(state, group.read), _nodes(state, group.write), state.epoch)
+    return KeyReplicas(token, _nodes(state, group.read), _nodes(state, group.write), state.epoch)
 
 
 def planned(
@@ -107,7 +107,7 @@ class HasReplica(Protocol):
 
 
 class Router:
-    """Replicas by key, from the newest state of a client or watch.
+    """KeyReplicas by key, from the newest state of a client or watch.
 
     with ringlog.connect("127.0.0.1:9092", "shop") as client:
         print(Router(client).replicas("ks.orders", ["o-1"]).addresses)
@@ -121,7 +121,7 @@ class Router:
         """The newest state."""
         return self._replica.state
 
-    def replicas(self, place: str, key: Key) -> Replicas:
+    def replicas(self, place: str, key: Key) -> KeyReplicas:
         """See the function ``replicas``."""
         return replicas(self._replica.state, place, key)
 
