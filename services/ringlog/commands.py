@@ -6,8 +6,8 @@
         client.submit(commands.create_keyspace("ks", 2))
         client.submit(commands.create_table("ks", "orders", {"id": "uuid", "line": "int"}, partition_key=["id"]))
 
-A class is a command with all its fields. The functions below choose what the caller leaves out: ids, random bytes,
-free tokens. Some need the state for that. They return an ``Intent``, a function of the state that ``submit`` calls.
+A class is a command with all its fields. The functions below choose omitted values: ids, random bytes, free tokens.
+Some need the state for that. They return an ``Intent``, a function of the state that ``submit`` calls.
 Nodes may be given by name there.
 """
 

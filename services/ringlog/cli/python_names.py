@@ -16,8 +16,8 @@ They are the public interface. Modules behind them may change. [The Python clien
 their use.
 """
 _ABOUT_CONSTRUCTORS = """\
-Functions of `ringlog.commands` that choose what the caller leaves out. Those that need the state return a function of
-the state, which `submit` calls. Nodes may be given by name there.
+Functions of `ringlog.commands` that choose omitted values. Those that need the state return a function of the state,
+which `submit` calls. Nodes may be given by name there.
 """
 _ABOUT_ERRORS = """\
 All derive from `ringlog.RinglogError` and have `code` and `hint`. If `retriable` is true, the same call may succeed

@@ -1,4 +1,4 @@
-"""Checks of what a program submits: a command, or a function that makes one, whose values fit their fields.
+"""Checks of submitted commands: each value has the type of its field.
 
 The rules of a command decide whether values are allowed. Here only Python's types count, because type hints do not stop
 a program that is not type-checked.

@@ -132,7 +132,7 @@ class Router:
         return planned(self._replica.state, place, key, access, level, datacenter)
 
     def on_change(self, callback: Callable[[ClusterState], None]) -> Callable[[], None]:
-        """Call back with each state in which a node, a range or a tablet changed. Returns the function that ends it.
+        """Call back with each new state of nodes, ranges or tablets. Returns the function that ends it.
 
         The callback runs in the replica's thread: return quickly. A callback that raises is not called again.
         """

@@ -166,7 +166,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 def _target(path: Path) -> str:
-    """Return what a descriptor refers to; empty if the process has closed it meanwhile."""
+    """Return the target of a descriptor; empty if the process has closed it meanwhile."""
     try:
         return os.readlink(path)
     except FileNotFoundError:
