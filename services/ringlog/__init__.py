@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ringlog.client.data.plans import Level as Level
     from ringlog.client.data.plans import RequestPlan as RequestPlan
     from ringlog.client.data.plans import count as count
+    from ringlog.client.data.row_writer import RowWriter as RowWriter
     from ringlog.client.engine import Submission as Submission
     from ringlog.client.errors import ClientBroken as ClientBroken
     from ringlog.client.errors import ClientClosed as ClientClosed
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     from ringlog.protocol.submission.results import Submitted as Submitted
     from ringlog.protocol.submission.results import WithdrawnResult as WithdrawnResult
     from ringlog.wire.errors import WireError as WireError
+    from ringlog.wire.records import Cell as Cell
+    from ringlog.wire.records import Mutation as Mutation
 
 __version__ = "0.1.0.dev0"
 
@@ -78,6 +81,7 @@ __all__ = [
     "CdcChange",
     "CdcReadError",
     "CdcReader",
+    "Cell",
     "ChangeStream",
     "Client",
     "ClientBroken",
@@ -98,6 +102,7 @@ __all__ = [
     "LoginRefused",
     "MetadataChange",
     "MetadataWatch",
+    "Mutation",
     "Node",
     "RejectedResult",
     "ReplicaHalted",
@@ -107,6 +112,7 @@ __all__ = [
     "RequestTimedOut",
     "RinglogError",
     "Router",
+    "RowWriter",
     "Submission",
     "SubmissionTimedOut",
     "Submitted",
@@ -124,27 +130,12 @@ _MODULES = {
     "ringlog.client.aio": ("AsyncClient",),
     "ringlog.client.cdc.errors": ("CdcReadError",),
     "ringlog.client.cdc.reader": ("CdcReader",),
-    "ringlog.client.cdc.rows": (
-        "CdcChange",
-        "LogRow",
-    ),
-    "ringlog.client.changes": (
-        "ChangeStream",
-        "EpochUnknown",
-        "MetadataChange",
-    ),
-    "ringlog.client.client": (
-        "Client",
-        "connect",
-    ),
+    "ringlog.client.cdc.rows": ("CdcChange", "LogRow"),
+    "ringlog.client.changes": ("ChangeStream", "EpochUnknown", "MetadataChange"),
+    "ringlog.client.client": ("Client", "connect"),
     "ringlog.client.data.coordinator": ("Coordinator",),
-    "ringlog.client.data.plans": (
-        "Access",
-        "Answer",
-        "Level",
-        "RequestPlan",
-        "count",
-    ),
+    "ringlog.client.data.plans": ("Access", "Answer", "Level", "RequestPlan", "count"),
+    "ringlog.client.data.row_writer": ("RowWriter",),
     "ringlog.client.engine": ("Submission",),
     "ringlog.client.errors": (
         "ClientBroken",
@@ -156,21 +147,11 @@ _MODULES = {
         "RequestTimedOut",
         "SubmissionTimedOut",
     ),
-    "ringlog.client.routing": (
-        "KeyReplicas",
-        "Router",
-        "replicas",
-    ),
+    "ringlog.client.routing": ("KeyReplicas", "Router", "replicas"),
     "ringlog.client.watch": ("MetadataWatch",),
     "ringlog.errors": ("RinglogError",),
-    "ringlog.kernel.model.state": (
-        "ClusterState",
-        "Node",
-    ),
-    "ringlog.kernel.values": (
-        "Command",
-        "Replication",
-    ),
+    "ringlog.kernel.model.state": ("ClusterState", "Node"),
+    "ringlog.kernel.values": ("Command", "Replication"),
     "ringlog.log.errors": (
         "LogError",
         "LoginRefused",
@@ -187,6 +168,7 @@ _MODULES = {
         "WithdrawnResult",
     ),
     "ringlog.wire.errors": ("WireError",),
+    "ringlog.wire.records": ("Cell", "Mutation"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 
