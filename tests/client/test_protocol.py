@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from ringlog.client.data import registers as protocol
 from ringlog.client.data.plans import Answer, Level
 from ringlog.client.data.registers import AskReplica, AwaitReplies, FoundCell, ReadNewest, ReceivedReply, RegisterResult
-from ringlog.client.errors import RequestImpossible, RequestTimedOut
+from ringlog.client.errors import NotAuthorized, RequestImpossible, RequestTimedOut
 from ringlog.kernel.values import Micros
 from ringlog.protocol.effects import Newest, Now, Steps, Until, run_steps
-from ringlog.wire.data import BEHIND, RegisterCell, digest_of, key_of
+from ringlog.wire.data import BEHIND, NOT_AUTHORIZED, RegisterCell, digest_of, key_of
 from tests.client.test_plans import ring
 from tests.node.world import name_of
 
@@ -24,13 +25,14 @@ SECOND: Micros = 1_000_000
 
 class Replicas:
     """Three replicas with one cell each. A replica in ``refuses`` gives its reason, one in ``silent`` gives no answer.
-    Time passes only in waits: ``pace`` until replies arrive.
+    Time passes only in waits: ``pace`` until replies arrive. Refusals are ``lag`` epochs older than the newest state.
     """
 
     def __init__(self, *cells: RegisterCell, pace: Micros = 1_000) -> None:
         self.state = ring(3, 3)
         self.cells = dict(zip((ONE, TWO, THREE), cells, strict=True))
         self.refuses: dict[str, str] = {}
+        self.lag = 0
         self.silent: set[str] = set()
         self.has_log = True
         self.looks = 0
@@ -68,9 +70,9 @@ class Replicas:
         node, cell = asked.node, asked.request.cell
         if node in self.silent:
             return asked, None
-        answer = Answer(node, self.state.epoch, self.refuses.get(node, ""), self.state.state_id)
+        answer = Answer(node, self.state.epoch, self.refuses.get(node, ""), self.state.state_id, "shop may not")
         if answer.refused:
-            return asked, FoundCell(answer)
+            return asked, FoundCell(replace(answer, epoch=answer.epoch - self.lag))
         if cell is not None:
             self.cells[node] = cell
             return asked, FoundCell(answer)
@@ -132,3 +134,25 @@ def test_a_request_fails_only_after_a_check_of_the_newest_state() -> None:
     replicas.has_log = False
     with pytest.raises(RequestTimedOut, match="the metadata log"):
         replicas.read("none")
+
+
+def test_a_missing_right_ends_a_request_after_a_check_of_the_newest_state() -> None:
+    replicas = Replicas(OLD, OLD, OLD)
+    replicas.refuses = dict.fromkeys((TWO, THREE), NOT_AUTHORIZED)
+    with pytest.raises(NotAuthorized, match=r"read of shop .*: shop may not"):
+        replicas.read()
+    assert replicas.looks == 1
+
+
+def test_a_refusal_of_an_older_state_is_asked_again() -> None:
+    """The replica may not have read the grant."""
+    replicas = Replicas(OLD, OLD, OLD)
+    replicas.refuses, replicas.lag = dict.fromkeys((TWO, THREE), NOT_AUTHORIZED), 1
+    with pytest.raises(RequestTimedOut, match="n2 not_authorized, n3 not_authorized"):
+        replicas.read()
+
+
+def test_one_refusal_does_not_end_a_request_that_a_quorum_answers() -> None:
+    replicas = Replicas(OLD, OLD, OLD)
+    replicas.refuses = {THREE: NOT_AUTHORIZED}
+    assert (replicas.read().cell, replicas.looks) == (OLD, 0)

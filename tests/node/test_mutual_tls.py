@@ -19,7 +19,10 @@ import httpx
 import pytest
 
 from ringlog.client.data.peers import Peers, StatusPages, Unreachable
+from ringlog.client.errors import NotAuthorized
+from ringlog.kernel.commands.control.principals import CreatePrincipal, RevokePrincipal
 from ringlog.kernel.commands.topology.nodes import UnregisterNode
+from ringlog.kernel.values import Command
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.http_server import HttpServer, make_api
@@ -27,7 +30,9 @@ from ringlog.runtime.certificates import serial_of
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.trust import TRUST_VARIABLE, CertificateOfAnotherNode, Trust, TrustFile, use_trust_file
 from ringlog.wire.data import (
+    BEHIND,
     FOREIGN_CERTIFICATE,
+    NOT_AUTHORIZED,
     NOT_READY,
     EntriesReply,
     EntriesRequest,
@@ -50,7 +55,7 @@ from ringlog.wire.data import (
 from tests.certificates import needs_openssl, trusts
 from tests.ending import stopping
 from tests.kernel.entries import uuid
-from tests.node.data_world import DataNode, DataWorld
+from tests.node.data_world import DataNode, DataWorld, until
 
 pytestmark = needs_openssl
 
@@ -191,6 +196,66 @@ def test_a_node_that_has_left_reads_and_writes_nothing(world: DataWorld, known: 
     assert FOREIGN_CERTIFICATE not in refusals("ops")
 
 
+def test_rows_and_registers_need_a_principal_with_the_role_application(
+    world: DataWorld, authority: Path, known: dict[str, Trust]
+) -> None:
+    more = trusts(authority, {}, "elsewhere", "ann", "stranger")
+    node, key, cell = world.nodes[1], key_of("ks", b"k"), RegisterCell(1, b"v")
+
+    def refusals(trust: Trust) -> set[str]:
+        node.row_replica.adopt(world.state)
+        head = world.state.cluster_id, node.id, world.state.epoch, world.state.state_id
+        calls: dict[str, tuple[Any, Any]] = {
+            "Write": (WriteRequest(*head, key, cell), WriteReply),
+            "Repair": (WriteRequest(*head, key, cell), WriteReply),
+            "Read": (ReadRequest(*head, key, False), ReadReply),
+            "ReadRows": (ReadRowsRequest(*head, "ks.t", "", b"", (), False, False), ReadRowsReply),
+        }
+        found = {method: call(world, node, trust, method, request) for method, (request, _) in calls.items()}
+        return {unpack(calls[method][1], answer or b"").refused for method, answer in found.items()}
+
+    strangers = (more["elsewhere"], more["ann"], more["stranger"], known["n2"])
+    world.coordinator.write("ks", b"k", b"v", timestamp=1)
+    for trust in strangers:
+        assert NOT_AUTHORIZED not in refusals(trust), "the cluster has no principals"
+    for principal in (
+        CreatePrincipal("ann", "admin"),
+        CreatePrincipal("ops", "application", ("ks",)),
+        CreatePrincipal("elsewhere", "application", ("other",)),
+    ):
+        world.submit(principal)
+    for trust in strangers:
+        assert refusals(trust) == {NOT_AUTHORIZED}
+    assert NOT_AUTHORIZED not in refusals(known["ops"])
+    assert world.coordinator.read("ks", b"k").cell == cell
+
+    world.submit(RevokePrincipal("ops"))
+    assert refusals(known["ops"]) == {NOT_AUTHORIZED}
+    with pytest.raises(NotAuthorized, match=r"ops was revoked with epoch \d+; rows of the keyspace ks need the role"):
+        world.coordinator.write("ks", b"k", b"w", timestamp=2)
+    assert node.host.value.durable.cells[key] == cell
+
+
+def test_a_request_that_waited_for_a_revocation_is_refused(world: DataWorld, known: dict[str, Trust]) -> None:
+    """The node admits a request under the state that it waited for, not under that of its arrival."""
+    node = world.nodes[1]
+    world.submit(CreatePrincipal("ann", "admin"))
+    world.submit(CreatePrincipal("ops", "application"))
+    node.is_following = False
+    world.submit(RevokePrincipal("ops"))
+    head = world.state.cluster_id, node.id, world.state.epoch, world.state.state_id
+    write = pack(WriteRequest(*head, key_of("ks", b"k"), RegisterCell(1, b"v")))
+    answer = Future[bytes | None]()
+    with closing(Peers(world.find, lambda: known["ops"])) as peers:
+        peers.call(node.id, "Write", write, CALL_S, answer.set_result)
+        until(lambda: node.hurries[1] or answer.done(), "the request to wait")
+        node.is_following = True
+        node.follow()
+        reply = unpack(WriteReply, answer.result(CALL_S) or b"")
+    assert reply.refused in (NOT_AUTHORIZED, BEHIND)
+    assert not node.host.value.durable.cells
+
+
 @pytest.mark.parametrize("by", ["serial", "name"])
 def test_a_revoked_certificate_is_refused_within_a_second(
     tmp_path: Path, authority: Path, known: dict[str, Trust], monkeypatch: pytest.MonkeyPatch, by: str
@@ -305,6 +370,65 @@ def test_a_node_is_found_with_a_token_and_its_identity_is_checked(
             with httpx.Client(verify=False, trust_env=False) as http:
                 answer = http.get(f"https://{address}/v1/status")
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+
+
+def test_rows_over_http_need_a_certificate_and_its_right(
+    world: DataWorld, authority: Path, known: dict[str, Trust], strange: Trust
+) -> None:
+    ours = [known["n1"]]
+    row_replica = RowReplica(IDS["n1"])
+    world.begin(2)
+
+    def adopt(*commands: Command) -> None:
+        for command in commands:
+            world.submit(command)
+        row_replica.adopt(world.state)
+
+    adopt()
+    with socket.create_server((HOST, 0)) as listening:
+        url, name = f"https://{HOST}:{listening.getsockname()[1]}", f"{IDS['n1']}.nodes.ringlog"
+        api = make_api(row_replica, "n1", ManualClock(1), trust=lambda: ours[0])
+
+        def status(trust: Trust, path: str = "/v1/tables/ks.t/rows/00", token: bool = False) -> tuple[int, str]:
+            headers = trust.headers() if token else {}
+            with httpx.Client(verify=trust.client or False, trust_env=False, base_url=url, headers=headers) as http:
+                answer = http.get(path, extensions={"sni_hostname": name})
+                posted = http.post("/v1/tables/ks.t/rows", extensions={"sni_hostname": name})
+            assert path == "/v1/status" or posted.status_code == answer.status_code
+            return answer.status_code, answer.json().get("detail", "")
+
+        with stopping(HttpServer(api, listening, lambda: ours[0])) as server:
+            server.start()
+            anonymous = replace(known["ops"], client=ssl._create_unverified_context())
+            refused = (401, "rows need a valid client certificate")
+            assert (status(anonymous), status(anonymous, token=True)) == (refused, refused), "a token reads no rows"
+            assert status(anonymous, "/v1/status", token=True)[0] == 200
+            assert status(known["ops"])[0] == 503, "the node is not ready, so the request was admitted"
+            assert status(known["ops"], "/v1/status")[0] == 401
+            with pytest.raises(httpx.TransportError):
+                status(replace(strange, client=strangers_context(authority, strange)))
+            assert status(known["n2"])[0] == 503
+            adopt(UnregisterNode(IDS["n2"]))
+            assert status(known["n2"]) == (403, "foreign_certificate: node n2 has left")
+            adopt(CreatePrincipal("ann", "admin"))
+            lacks = "ops is not a principal; rows of the keyspace ks need the role application there"
+            assert status(known["ops"], token=True) == (403, f"not_authorized: {lacks}")
+            adopt(CreatePrincipal("ops", "application", ("ks",)))
+            assert status(known["ops"])[0] == 503
+            adopt(RevokePrincipal("ops"))
+            assert status(known["ops"])[0] == 403
+            ours[0] = replace(ours[0], revoked=frozenset({"ops.clients.ringlog"}))
+            assert status(known["ops"]) == refused
+
+
+def strangers_context(authority: Path, strange: Trust) -> ssl.SSLContext:
+    """Return a client's context with a certificate of another authority, which trusts our servers."""
+    context = ssl.create_default_context(cafile=authority / "ca.pem")
+    folder = authority.parent / "strange"
+    folder.mkdir(exist_ok=True)
+    (folder / "pem").write_bytes(strange.certificate + strange.key)
+    context.load_cert_chain(folder / "pem")
+    return context
 
 
 # ---------------------------------------------------------------------------------------------------------- folder

@@ -13,6 +13,7 @@ ClientError
 ├── WriteUnanswered      the broker did not acknowledge a row's write
 ├── RequestTimedOut      a read, or a write of a register, got too few answers in time
 ├── RequestImpossible    no plan can meet the consistency level
+├── NotAuthorized        the principal may not read and write the keyspace
 └── TooLarge             a key or value exceeds the limit of the replicas
 """
 
@@ -170,6 +171,20 @@ class RequestImpossible(ClientError):
             f"{subject}: {reason}: {detail}", "choose another level, or create the missing keyspace, table or replicas"
         )
         self.reason = reason
+
+
+class NotAuthorized(ClientError):
+    """The principal of the certificate may not read and write the rows of the keyspace.
+
+    ``epoch``: the state that lacks the right. Replicas that were behind may have applied a write.
+    """
+
+    code = "not_authorized"
+
+    def __init__(self, subject: str, detail: str, epoch: Epoch) -> None:
+        way = "grant the role (ringlog principal grant NAME --role application), or use another certificate"
+        super().__init__(f"{subject}: {detail} (epoch {epoch})", way)
+        self.epoch = epoch
 
 
 class TooLarge(ClientError):

@@ -10,7 +10,10 @@ send that one: its key follows from the master secret, so the sender holds the m
 The check is not part of the fold: entries have no code, and only agents write the log. The validator checks each
 request on the state that its entry would follow. So a revocation takes effect with its epoch.
 
-Invariant: only agents send the commands of agents; an admin does not.
+``authorize_rows`` has the rule for rows and registers: the role application, in the keyspace. Data nodes check it on
+their own state, by the principal that a client's certificate names.
+
+Invariants: only agents send the commands of agents; an admin does not. No other role includes the role application.
 """
 
 from __future__ import annotations
@@ -26,9 +29,23 @@ from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Rejected
-from ringlog.kernel.model.principals import ANY_ROLE, IMPLIED_BY, NODE, SCOPED_ROLES, Grant, principal_of
+from ringlog.kernel.model.principals import (
+    ANY_ROLE,
+    APPLICATION,
+    IMPLIED_BY,
+    NODE,
+    SCOPED_ROLES,
+    Grant,
+    Principal,
+    grant_of,
+    principal_of,
+)
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
+
+NOT_AUTHORIZED: Final = "not_authorized"
+_SHOWN_MAX: Final = 100
+"""A request may name a keyspace of any length."""
 
 
 def _node_name(state: ClusterState, command: Any) -> str:
@@ -54,8 +71,7 @@ def authorize(state: ClusterState, principal: str, command: Command) -> Rejected
         return Rejected("not_authenticated", f"CreatePrincipal: the first admin, {command.name}, must send this itself")
     known = principal_of(state.principals, principal)
     if known is None or known.revoked is not None:
-        was = "is not a principal" if known is None else f"was revoked with epoch {known.revoked}"
-        return Rejected("not_authenticated", f"{type(command).__name__}: {principal or 'its sender'} {was}")
+        return Rejected("not_authenticated", f"{type(command).__name__}: {principal or 'its sender'} {_was(known)}")
     for each in _commands_of(command):
         if not any(_covers(state, principal, grant, each) for grant in known.roles):
             needed, is_scoped = " or ".join(each.NEEDS), any(role in SCOPED_ROLES for role in each.NEEDS)
@@ -64,8 +80,26 @@ def authorize(state: ClusterState, principal: str, command: Command) -> Rejected
             detail = f"{type(each).__name__}: {principal} needs the role {needed}{where}"
             if NODE in each.NEEDS and any(grant.role == NODE for grant in known.roles):
                 detail += "; a node sends it only about itself"
-            return Rejected("not_authorized", detail)
+            return Rejected(NOT_AUTHORIZED, detail)
     return None
+
+
+def authorize_rows(state: ClusterState, principal: str, keyspace: str) -> Rejected | None:
+    """Return why the principal may not read and write the rows of the keyspace, or None if it may."""
+    if not state.principals:
+        return None
+    known = state.principals.get(principal)
+    grant = None if known is None else grant_of(known, APPLICATION)
+    if grant is not None and (not grant.keyspaces or keyspace in grant.keyspaces):
+        return None
+    needed = f"rows of the keyspace {keyspace[:_SHOWN_MAX]} need the role {APPLICATION} there"
+    if known is None or known.revoked is not None:
+        return Rejected(NOT_AUTHORIZED, f"{principal or 'the holder of the certificate'} {_was(known)}; {needed}")
+    return Rejected(NOT_AUTHORIZED, f"{principal} lacks a role: {needed}")
+
+
+def _was(known: Principal | None) -> str:
+    return "is not a principal" if known is None else f"was revoked with epoch {known.revoked}"
 
 
 def _commands_of(command: Command) -> tuple[Command, ...]:

@@ -25,7 +25,16 @@ from typing import Final
 
 from ringlog.files import OWNER_ONLY_MASK, private_folder, write_private
 from ringlog.kernel.values import NodeId, is_uuid
-from ringlog.runtime.trust import ACK_KEY, ACK_MASTER, ANY_NODE, NODE_SUFFIX, TLS, TOKEN, name_of_node
+from ringlog.runtime.trust import (
+    ACK_KEY,
+    ACK_MASTER,
+    ANY_NODE,
+    CLIENT_SUFFIX,
+    NODE_SUFFIX,
+    TLS,
+    TOKEN,
+    name_of_node,
+)
 from ringlog.wire.acks import key_of
 
 CA, CA_KEY, TOKENS, MASTER = "ca.pem", "ca.key", "token", "acks.master"
@@ -218,7 +227,7 @@ def _make(folder: Path, name: str, node: NodeId, use: CertificateUse, days: int)
     if use is CertificateUse.NODE:
         node = node or _named_by(folder / f"{name}.pem") or str(uuid.uuid4())
     extensions = ["basicConstraints=CA:FALSE", "extendedKeyUsage=serverAuth,clientAuth"]
-    names = (name_of_node(node), ANY_NODE) if node else (f"{name}.clients.ringlog",)
+    names = (name_of_node(node), ANY_NODE) if node else (f"{name}{CLIENT_SUFFIX}",)
     extensions.append(f"subjectAltName={','.join(f'DNS:{each}' for each in names)}")
     with TemporaryDirectory(dir=folder) as made:
         key, request, certificate, extension_file = (

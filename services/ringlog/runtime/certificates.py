@@ -61,8 +61,7 @@ def checking_classes(refuses: Refuses) -> tuple[type[ssl.SSLSocket], type[ssl.SS
     """Return connection classes of a client that refuse a server with a revoked certificate in the handshake."""
 
     def check(shown: Any) -> None:
-        names = [value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS"]
-        if refuses(int(shown["serialNumber"], 16), names):
+        if refuses(int(shown["serialNumber"], 16), dns_names(shown)):
             raise ssl.SSLCertVerificationError("the certificate of the server is revoked")
 
     class CheckingSocket(ssl.SSLSocket):
@@ -76,6 +75,11 @@ def checking_classes(refuses: Refuses) -> tuple[type[ssl.SSLSocket], type[ssl.SS
             check(self.getpeercert())
 
     return CheckingSocket, CheckingObject
+
+
+def dns_names(certificate: Any) -> tuple[str, ...]:
+    """Return the dNSNames of a certificate as described by ``ssl``; empty without one."""
+    return tuple(value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS")
 
 
 def certificate_end(certificate: Any) -> int:

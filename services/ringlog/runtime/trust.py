@@ -14,7 +14,8 @@ interface.
 ``tls.ca`` signs the certificates of all nodes and clients of one cluster. A node's certificate names the node as a
 dNSName, ``<node id>.nodes.ringlog``. A caller compares this name with the intended node, so a wrong address in the
 directory does no harm. A node also compares it with the node that its caller claims to be. A client's certificate names
-no node.
+its principal, ``<name>.clients.ringlog``, and no node. Nodes check the rights of that principal to rows
+(``ringlog.kernel.authorization``).
 
 ``token.file`` contains one token per line. The first one is sent and each one is accepted, so tokens can be replaced
 without rejected requests. A token after the word ``metrics`` is accepted for metrics and health only, and never sent.
@@ -39,7 +40,7 @@ Invariants:
 
 - Replaced files apply to the next connection. If the new files are invalid, the old contents stay in use.
 
-Source: decisions 83, 101, 187 and 191.
+Source: decisions 83, 101, 187, 191 and 195.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ from ringlog.runtime.certificates import (
     authorities_end,
     certificate_end,
     checking_classes,
+    dns_names,
     handshake,
     parse_revoked,
     shown_certificate,
@@ -75,6 +77,7 @@ if TYPE_CHECKING:  # every command of the program loads this module
 
 TRUST_VARIABLE: Final = "RINGLOG_TRUST_CONFIG"
 NODE_SUFFIX: Final = ".nodes.ringlog"
+CLIENT_SUFFIX: Final = ".clients.ringlog"
 ANY_NODE: Final = "nodes.ringlog"
 """A name in the certificates of all nodes. A client that discovers a cluster knows only addresses, not node ids
 (``ringlog.client.creation.discovery``).
@@ -123,8 +126,7 @@ class Trust:
         node: The node named by the certificate; empty: none.
         revoked: Refused certificates: serial numbers in hex digits, and dNSNames in lower case.
         expires: The first expiry of the certificate and its authorities, seconds since 1970.
-        server: Context for Python's TLS servers, None without TLS. It does not request client certificates; clients
-            show a token.
+        server: Context for Python's TLS servers, None without TLS (``server_context``).
         client: Context for Python's TLS clients, None without TLS.
     """
 
@@ -213,8 +215,20 @@ def node_of_names(names: tuple[str, ...]) -> NodeId:
     return node
 
 
-def server_context(trust: Callable[[], Trust]) -> ssl.SSLContext | None:
-    """Return a server context that selects the present certificate for each connection. None without TLS."""
+def principal_of_names(names: tuple[str, ...]) -> str:
+    """Return the principal in the dNSNames of a certificate; empty if they name a node, no principal, or two."""
+    found = {name.removesuffix(CLIENT_SUFFIX) for name in names if name.endswith(CLIENT_SUFFIX)}
+    is_client = len(found) == 1 and not any(name.lower().endswith(NODE_SUFFIX) for name in names)
+    return found.pop() if is_client else ""
+
+
+def server_context(trust: Callable[[], Trust], requests_certificate: bool = False) -> ssl.SSLContext | None:
+    """Return a server context that selects the present certificate for each connection. None without TLS.
+
+    Args:
+        requests_certificate: Request a certificate of the client. A client without one is served, one of another
+            authority is not.
+    """
     if not trust().encrypts:
         return None
 
@@ -226,6 +240,9 @@ def server_context(trust: Callable[[], Trust]) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sni_callback = choose
+    if requests_certificate:
+        # A connection keeps this mode. The chosen context has its authorities, and the mode that ``getpeercert`` reads.
+        context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
@@ -447,9 +464,10 @@ def _tls_trust(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path) 
 
     try:
         server = context(ssl.PROTOCOL_TLS_SERVER)
+        server.verify_mode = ssl.CERT_OPTIONAL
         client = context(ssl.PROTOCOL_TLS_CLIENT)
         shown = shown_certificate(context)
-        node = node_of_names(tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS"))
+        node = node_of_names(dns_names(shown))
         expires = min(certificate_end(shown), authorities_end(ca, certificate, key))
         if node:
             handshake(context(ssl.PROTOCOL_TLS_CLIENT, showing=False), server, name_of_node(node))

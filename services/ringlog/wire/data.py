@@ -96,7 +96,7 @@ BEHIND, BUSY, FOREIGN_CLUSTER, WRONG_NODE = "behind", "busy", "foreign_cluster",
 BAD_STREAM, NOT_MEMBER, NOT_READY, TOO_LARGE = "bad_stream", "not_member", "not_ready", "too_large"
 BAD_CELL, BAD_EPOCH, BAD_TOKEN, OTHER_HISTORY = "bad_cell", "bad_epoch", "bad_token", "other_history"
 BAD_ENTRIES, BAD_POSITION, GAP = "bad_entries", "bad_position", "gap"
-FOREIGN_CERTIFICATE = "foreign_certificate"
+FOREIGN_CERTIFICATE, NOT_AUTHORIZED = "foreign_certificate", "not_authorized"
 
 REFUSALS: Mapping[str, str] = MappingProxyType(
     {
@@ -111,6 +111,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         FOREIGN_CERTIFICATE: "The client has no certificate of the requesting node, or that node has left.",
         FOREIGN_CLUSTER: "The message or its content belongs to another cluster.",
         GAP: "The peer's part of the log starts after the requested epoch. Ask another peer.",
+        NOT_AUTHORIZED: "The principal of the certificate may not read and write the rows of the keyspace.",
         NOT_MEMBER: "The node is not a replica of the key, for this kind of access, at the named epoch.",
         NOT_READY: "The node is still catching up after a restart or as a source. Ask again.",
         OTHER_HISTORY: "The replica's log has another state at a named epoch. One of the two logs is wrong.",
@@ -140,12 +141,16 @@ class WriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class WriteReply:
-    """The response to a write: the cell is on disk, or the write was rejected (``refused``)."""
+    """The response to a write: the cell is on disk, or the write was rejected (``refused``).
+
+    ``detail`` explains a rejection.
+    """
 
     node: str
     epoch: int
     refused: str = ""
     state_id: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,7 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadReply:
-    """The response to a read. ``cell`` lacks its value if ``digest`` replaces it."""
+    """The response to a read. ``cell`` lacks its value if ``digest`` replaces it. ``detail`` explains a rejection."""
 
     node: str
     epoch: int
@@ -175,6 +180,7 @@ class ReadReply:
     cell: RegisterCell | None = None
     digest: bytes = b""
     state_id: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +209,7 @@ class ReadRowsRequest:
 @dataclass(frozen=True, slots=True)
 class ReadRowsReply:
     """The response with ``writes``: encoded mutations in ascending order. A ``digest`` that is not empty
-    replaces them.
+    replaces them. ``detail`` explains a rejection.
     """
 
     node: str
@@ -213,6 +219,7 @@ class ReadRowsReply:
     writes: tuple[bytes, ...] = ()
     digest: bytes = b""
     state_id: str = ""
+    detail: str = ""
 
 
 def digest_of_writes(writes: Iterable[bytes]) -> bytes:

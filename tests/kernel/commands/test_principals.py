@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from ringlog.kernel.authorization import authorize
+from ringlog.kernel.authorization import authorize, authorize_rows
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster.cluster import Noop, TakeOver
 from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLog
@@ -268,6 +268,39 @@ def test_a_cluster_without_principals_authorizes_everything_but_a_foreign_first_
     assert refused(state, "root", ROOT) == ""
     for name in ("", "other"):
         assert refused(state, name, ROOT) == "not_authenticated"
+
+
+@pytest.mark.parametrize(
+    ("principal", "why"),
+    [
+        ("shop", ""),
+        ("everywhere", ""),
+        ("operator", "operator lacks a role: rows of the keyspace ks need the role application there"),
+        ("root", "root lacks a role: rows of the keyspace ks need the role application there"),
+        ("n1", "n1 lacks a role: rows of the keyspace ks need the role application there"),
+        ("other", "other lacks a role: rows of the keyspace ks need the role application there"),
+        ("former", "former was revoked with epoch 14; rows of the keyspace ks need the role application there"),
+        ("coordinator", "coordinator is not a principal; rows of the keyspace ks need the role application there"),
+        (
+            "",
+            "the holder of the certificate is not a principal; rows of the keyspace ks need the role application there",
+        ),
+    ],
+)
+def test_rows_need_the_role_application_in_their_keyspace(principal: str, why: str) -> None:
+    state = applied(
+        peopled(),
+        CreatePrincipal("shop", APPLICATION, ("ks", "more")),
+        CreatePrincipal("everywhere", APPLICATION),
+        CreatePrincipal("other", APPLICATION, ("ks2",)),
+        CreatePrincipal("former", APPLICATION),
+        RevokePrincipal("former"),
+    )
+    former = state.principals["former"].revoked
+    found = authorize_rows(state, principal, "ks")
+    assert ("" if found is None else found.detail) == why.replace("epoch 14", f"epoch {former}")
+    assert found is None or found.code == "not_authorized"
+    assert authorize_rows(founded(), principal, "ks") is None, "a cluster without principals checks no rights"
 
 
 def test_principals_change_no_decision_of_the_fold() -> None:

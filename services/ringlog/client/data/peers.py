@@ -25,7 +25,14 @@ import grpc
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import NodeId
 from ringlog.runtime.certificates import serial_of
-from ringlog.runtime.trust import CertificateOfAnotherNode, Trust, current, name_of_node, node_of_names
+from ringlog.runtime.trust import (
+    CertificateOfAnotherNode,
+    Trust,
+    current,
+    name_of_node,
+    node_of_names,
+    principal_of_names,
+)
 from ringlog.wire.data import MESSAGE_BYTES_MAX, SERVICE
 
 
@@ -57,13 +64,31 @@ def channel_to(target: str, name: str, trust: Trust, options: tuple[tuple[str, A
 
 def shown_node(context: grpc.ServicerContext) -> NodeId | None:
     """Return the node named by the client's certificate: an empty string if it names none, None without TLS."""
+    names = _shown_names(context)
+    return None if names is None else _identity(names)[0]
+
+
+def shown_principal(context: grpc.ServicerContext) -> str | None:
+    """Return the principal named by the client's certificate: an empty string if it names none, None without TLS."""
+    names = _shown_names(context)
+    return None if names is None else _identity(names)[1]
+
+
+def _shown_names(context: grpc.ServicerContext) -> tuple[bytes, ...] | None:
     shown = context.auth_context()
     if shown.get("transport_security_type", [b""])[0] not in (b"ssl", b"tls"):
         return None
+    return tuple(shown.get("peer_dns", ()))
+
+
+@lru_cache(maxsize=1_024)
+def _identity(dns_names: tuple[bytes, ...]) -> tuple[NodeId, str]:
+    """Return the node and the principal of a certificate, which a connection repeats in each call."""
+    names = tuple(name.decode("latin-1") for name in dns_names)
     try:
-        return node_of_names(tuple(name.decode("latin-1") for name in shown.get("peer_dns", ())))
+        return node_of_names(names), principal_of_names(names)
     except CertificateOfAnotherNode:
-        return ""
+        return "", ""
 
 
 def is_revoked(context: grpc.ServicerContext, trust: Trust) -> bool:

@@ -137,13 +137,14 @@ class Answer:
     """The answer of a replica.
 
     ``epoch``: the replica's epoch when it admitted or refused the request. ``refused``: code of the refusal, or empty.
-    ``state_id``: id of the state of that epoch in the replica's log; empty if not named.
+    ``state_id``: id of the state of that epoch in the replica's log; empty if not named. ``detail`` explains a refusal.
     """
 
     node: NodeId
     epoch: Epoch
     refused: str = ""
     state_id: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ evaluated on the newest state before it counts as a success. If the plan can no 
 until the deadline.
 
 A node without an answer is asked again every ``RESEND``. A node that refuses because it is behind is asked again at
-once if it held the request for ``HELD``: it has then waited for its log.
+once if it held the request for ``HELD``: it has then waited for its log. A request fails if a replica refuses it for a
+missing right, unless that replica is older than the newest state.
 
 A read asks one replica for the cell and the others for digests. If the digests differ, it asks all replicas for cells.
 
@@ -35,12 +36,12 @@ from ringlog.client.data.plans import (
     RequestPlan,
     Satisfied,
 )
-from ringlog.client.errors import RequestImpossible, RequestTimedOut
+from ringlog.client.errors import NotAuthorized, RequestImpossible, RequestTimedOut
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId
 from ringlog.protocol.effects import Effect, Newest, Now, Until
-from ringlog.wire.data import BEHIND, Key, ReadReply, RegisterCell, WriteReply, digest_of, rank
+from ringlog.wire.data import BEHIND, NOT_AUTHORIZED, Key, ReadReply, RegisterCell, WriteReply, digest_of, rank
 
 RESEND: Micros = 300_000
 CALL: Micros = 3_000_000
@@ -243,7 +244,7 @@ def _result(
 
 def found_in(reply: WriteReply | ReadReply) -> FoundCell:
     """Convert a reply to an answer."""
-    answer = Answer(reply.node, reply.epoch, reply.refused, reply.state_id)
+    answer = Answer(reply.node, reply.epoch, reply.refused, reply.state_id, reply.detail)
     return FoundCell(answer, reply.cell, reply.digest) if isinstance(reply, ReadReply) else FoundCell(answer)
 
 
@@ -277,6 +278,10 @@ async def retry_request(request: ReplicaRequest, kept: Sequence[F] = ()) -> Succ
                 kept = [found for found in judged.found if found.answer in outcome.kept]
             if isinstance(outcome, AwaitedAnswers):
                 waited_for = tuple(_name(judged.state, node) for node in outcome.nodes)
+            if (denied := _denied(judged)) is not None:
+                if has_looked:
+                    raise NotAuthorized(str(request), denied.detail, denied.epoch)
+                has_looked = await ReadNewest(max(request.deadline - await Now(), BARRIER_LEAST))
         # A read barrier came before this plan, so the failure does not come from a stale state.
         elif has_looked:
             raise RequestImpossible(str(request), made.code, made.detail)
@@ -304,6 +309,13 @@ def _refusals(judged: JudgedAttempt[F]) -> tuple[str, ...]:
     """Return the refusing nodes with their codes."""
     answers = [found.answer for found in judged.found if found.answer.refused]
     return tuple(sorted({f"{_name(judged.state, answer.node)} {answer.refused}" for answer in answers}))
+
+
+def _denied(judged: JudgedAttempt[F]) -> Answer | None:
+    """Return a refusal for a missing right under the newest state, or None. An older replica may lack a grant."""
+    answers = (found.answer for found in judged.found)
+    newest = judged.state.epoch
+    return next((one for one in answers if one.refused == NOT_AUTHORIZED and one.epoch >= newest), None)
 
 
 def _name(state: ClusterState, node: NodeId) -> str:

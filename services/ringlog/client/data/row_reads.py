@@ -176,7 +176,7 @@ def message_of(effect: AskReplica) -> WriteRequest | ReadRequest | ReadRowsReque
 
 def found_rows(reply: ReadRowsReply) -> FoundRows:
     """Convert a reply to an answer."""
-    answer = Answer(reply.node, reply.epoch, reply.refused, reply.state_id)
+    answer = Answer(reply.node, reply.epoch, reply.refused, reply.state_id, reply.detail)
     return FoundRows(answer, reply.writes, reply.digest, dict(reply.positions))
 
 

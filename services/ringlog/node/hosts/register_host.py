@@ -22,7 +22,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, NodeId, OperationId
 from ringlog.node.errors import COPY, NodeFailed, RegistersForeign
 from ringlog.node.protocol.registers import Done, DurableRegisters
-from ringlog.node.protocol.requests import WaitUntil, admit_register_request
+from ringlog.node.protocol.requests import Authorize, WaitUntil, admit_register_request
 from ringlog.node.registers import registers
 from ringlog.node.registers.cells import CellSnapshot
 from ringlog.node.registers.image import Image
@@ -129,17 +129,20 @@ class RegisterHost:
 
     # ------------------------------------------------------------------------------------- reads and writes
 
-    def answered(self, request: WriteRequest | ReadRequest, may_wait: bool = True) -> Reply | Behind:
+    def answered(
+        self, request: WriteRequest | ReadRequest, may_wait: bool = True, authorize: Authorize = lambda _: None
+    ) -> Reply | Behind:
         """Return the answer to a request. A write is answered when it is on disk or refused.
 
         Raises NodeFailed if the disk fails; the outcome of a write is then unknown.
 
         Args:
             may_wait: True if the request may wait for an epoch that is not adopted yet.
+            authorize: Checks the sender under the state that admits the request.
         """
         with self._changed:
             found = run_request_steps(
-                self._changed, admit_register_request(self._registers, request, may_wait), self.check
+                self._changed, admit_register_request(self._registers, request, may_wait, authorize), self.check
             )
             if isinstance(found, Behind) or (isinstance(found, Reply) and found.refused):
                 return found

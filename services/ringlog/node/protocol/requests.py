@@ -14,9 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.node.protocol.registers import DurableRegisters
-from ringlog.node.registers.registers import Admission
+from ringlog.node.registers.registers import Admission, Reply
 from ringlog.node.rows import row_reads
 from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.effects import FOREVER, Effect
@@ -41,19 +43,29 @@ class WaitUntil(Effect[None]):
     timeout: Micros
 
 
+Authorize = Callable[[ClusterState], Rejected | None]
+"""Returns why the sender of a request lacks a right under a state, or None."""
+
+
 async def admit_register_request(
-    registers: DurableRegisters, request: WriteRequest | ReadRequest, may_wait: bool = True
+    registers: DurableRegisters,
+    request: WriteRequest | ReadRequest,
+    may_wait: bool = True,
+    authorize: Authorize = lambda _: None,
 ) -> Admission:
     """Admit a request for a register, after a wait if the node is behind.
 
     Args:
         may_wait: False if too many other requests wait already.
+        authorize: Checks the sender under the state that admits the request.
     """
     if may_wait and is_within_reach(registers.value.state.epoch, request.epoch):
         await WaitUntil(lambda: registers.value.state.epoch >= request.epoch, CATCH_UP)
     if registers.is_adopting:
         await WaitUntil(lambda: not registers.is_adopting, FOREVER)
-    return registers.admit(request)
+    state = registers.value.state
+    rejected = authorize(state)
+    return registers.admit(request) if rejected is None else Reply(0, state.epoch, None, rejected.code, rejected.detail)
 
 
 async def answer_row_request(row_replica: RowReplica, request: ReadRowsRequest, may_wait: bool = True) -> ReadRowsReply:

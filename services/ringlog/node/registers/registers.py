@@ -107,13 +107,14 @@ class Reply:
 
     Attributes:
         cell: The result of a read.
-        refused: The code of a refusal, or an empty string.
+        refused: The code of a refusal, or an empty string. ``detail`` explains it.
     """
 
     number: int
     epoch: Epoch
     cell: RegisterCell | None = None
     refused: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +349,7 @@ def write_reply(replica: RegisterReplica, done: Reply | Behind) -> WriteReply:
     """Return the message that answers a write."""
     if isinstance(done, Behind):
         return WriteReply(replica.node, replica.state.epoch, BEHIND)
-    return WriteReply(replica.node, done.epoch, done.refused, state_id_at(replica.state, done.epoch))
+    return WriteReply(replica.node, done.epoch, done.refused, state_id_at(replica.state, done.epoch), done.detail)
 
 
 def read_reply(replica: RegisterReplica, found: Reply | Behind, is_digest: bool) -> ReadReply:
@@ -357,7 +358,7 @@ def read_reply(replica: RegisterReplica, found: Reply | Behind, is_digest: bool)
         return ReadReply(replica.node, replica.state.epoch, BEHIND)
     cell, state_id = found.cell, state_id_at(replica.state, found.epoch)
     if not is_digest or cell is None:
-        return ReadReply(replica.node, found.epoch, found.refused, cell, state_id=state_id)
+        return ReadReply(replica.node, found.epoch, found.refused, cell, b"", state_id, found.detail)
     shown = RegisterCell(cell.timestamp, b"", cell.deleted)
     return ReadReply(replica.node, found.epoch, found.refused, shown, digest_of(cell), state_id)
 

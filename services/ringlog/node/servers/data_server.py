@@ -5,8 +5,9 @@ streams. A refusal is an answer with a code. A status other than OK means that t
 (INVALID_ARGUMENT), or that the outcome of a write is unknown (ABORTED).
 
 If the process has certificates (``ringlog.runtime.trust``), only clients with a certificate of the cluster are served.
-Log entries are sent to nodes only, and a stream only to the node that its certificate names. A node that has left is
-refused, and so is a revoked certificate, also in a running stream.
+Log entries are sent to nodes only, and a stream only to the node that its certificate names. Rows and registers are
+read and written by principals with the role application in their keyspace, if the cluster has principals. A node that
+has left is refused, and so is a revoked certificate, also in a running stream.
 
 A streaming call is cancelled if its client reads no message for a while, or if the call lasts too long. Each call
 occupies a thread and one of the few stream slots. A client without a deadline that stops reading would occupy both for
@@ -24,8 +25,11 @@ from typing import TypeVar
 
 import grpc
 
-from ringlog.client.data.peers import MESSAGE_BOUNDS, is_revoked, listening, shown_node
+from ringlog.client.data.peers import MESSAGE_BOUNDS, is_revoked, listening, shown_node, shown_principal
+from ringlog.kernel.authorization import authorize_rows
 from ringlog.kernel.history import contradicts
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.node import checks
 from ringlog.node.errors import NodeFailed
@@ -225,7 +229,7 @@ class DataServer:
     def _answered(self, request: WriteRequest | ReadRequest, context: grpc.ServicerContext) -> Reply | Behind:
         try:
             with self._may_wait(request.epoch, self._epoch() < request.epoch) as may_wait:
-                found = self._host.answered(request, may_wait)
+                found = self._host.answered(request, may_wait, _authorizing(context, request.key.keyspace))
         except NodeFailed as failed:
             unknown = "the outcome of the write is unknown: " if isinstance(request, WriteRequest) else ""
             context.abort(grpc.StatusCode.ABORTED, f"{unknown}{failed}")
@@ -239,6 +243,9 @@ class DataServer:
         refused = self._refusal(request, context) or checks.rows_refusal(request)
         if refused:
             return pack(ReadRowsReply(self._host.node, self._epoch(), refused))
+        authorize = _authorizing(context, request.table)
+        if rejected := authorize(self._row_replica.state):
+            return self._rows_rejected(rejected)
         is_behind = self._epoch() < request.epoch or row_reads.is_behind(self._row_replica, request)
         with self._may_wait(request.epoch, is_behind) as may_wait:
             reply = run_request_steps(
@@ -246,7 +253,13 @@ class DataServer:
             )
         if requests.is_within_reach(reply.epoch, request.epoch):
             self._named(request.epoch)
-        return pack(reply)
+        # Check again: the state may have changed while the request waited.
+        rejected = authorize(self._row_replica.state)
+        return pack(reply) if rejected is None else self._rows_rejected(rejected)
+
+    def _rows_rejected(self, rejected: Rejected) -> bytes:
+        state = self._row_replica.state
+        return pack(ReadRowsReply(self._host.node, state.epoch, rejected.code, detail=rejected.detail))
 
     def _entries(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         request = _unpacked(EntriesRequest, data, context)
@@ -376,6 +389,16 @@ def bodies(found: CellSnapshot, after: Key | None, page_bytes: int) -> Iterator[
     sizes = ((one, len(one[0].name) + len(one[1].value)) for one in found.after(after))
     for group in grouped(sizes, page_bytes):
         yield pack(found.page(group)), len(group)
+
+
+def _authorizing(context: grpc.ServicerContext, name: str) -> requests.Authorize:
+    """Return the check of a client's rights to a keyspace, or to the keyspace of a table. It passes without TLS."""
+    principal, keyspace = shown_principal(context), name.partition(".")[0]
+
+    def authorize(state: ClusterState) -> Rejected | None:
+        return None if principal is None else authorize_rows(state, principal, keyspace)
+
+    return authorize
 
 
 def _unpacked(record: type[T], data: bytes, context: grpc.ServicerContext) -> T:

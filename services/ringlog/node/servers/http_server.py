@@ -1,7 +1,8 @@
 """The HTTP server of a node: status, rows of a partition, metrics and health.
 
 ``AuthMiddleware`` rejects requests for other host names, and requests without a valid token
-(``ringlog.runtime.monitoring.scrape``).
+(``ringlog.runtime.monitoring.scrape``). With TLS, rows need a client's certificate in place of a token, and its
+principal needs the right to the keyspace. So a stolen token reads no rows.
 """
 
 from __future__ import annotations
@@ -16,16 +17,29 @@ from typing import Annotated, Any, Final
 import uvicorn
 from fastapi import Body, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from ringlog.client.data.row_merge import LiveCell, LivePartition, LiveRow, merged
+from ringlog.kernel.authorization import authorize_rows
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.node.rows.replica import NotReady, NotServed, RowReplica
 from ringlog.node.servers.data_service import DataService
+from ringlog.runtime.certificates import dns_names
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.monitoring.health import WatchedProcess
 from ringlog.runtime.monitoring.open_connections import BoundedListener, OpenConnections
 from ringlog.runtime.monitoring.scrape import CHALLENGE, HEALTH, METRICS, NO_TOKEN, REFUSAL, answer, is_admitted, is_own
-from ringlog.runtime.trust import PLAIN_TRUST, Trust, current, server_context
+from ringlog.runtime.trust import (
+    PLAIN_TRUST,
+    CertificateOfAnotherNode,
+    Trust,
+    current,
+    node_of_names,
+    principal_of_names,
+    server_context,
+)
+from ringlog.wire.data import FOREIGN_CERTIFICATE
 from ringlog.wire.records import decode_mutation
 
 Message = MutableMapping[str, Any]
@@ -34,14 +48,18 @@ Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
 WATCHED: Final = (METRICS, HEALTH)
 METRICS_ONLY: Final = json.dumps({"detail": "this token is valid for /metrics and /health only"}).encode()
+ROWS: Final = "/v1/tables/"
 ADMITTED = "ringlog.admitted"
 """The key in a request's scope that says whether it has a valid token."""
+CERTIFICATE = "ringlog.certificate"
+"""The key of the client's certificate, as ``ssl`` describes it."""
 
 
 class AuthMiddleware:
     """Forwards admitted requests to ``app``. A wrong host name gives status 403, a missing or invalid token 401.
 
-    ``/health`` needs no token. A token for metrics gives status 403 for other paths.
+    ``/health`` needs no token, and neither do rows with TLS: their handler checks the certificate. A token for metrics
+    gives status 403 for other paths.
 
     Args:
         hosts: The names that the node answers to, besides those of the loopback interface.
@@ -62,6 +80,8 @@ class AuthMiddleware:
         scope[ADMITTED] = is_admitted(shown, trust.monitoring_tokens if is_watching else trust.tokens)
         if not is_own(_header_value(scope, b"host"), *self._hosts):
             await _refuse(scope, send, 403, REFUSAL)
+        elif trust.encrypts and scope["path"].startswith(ROWS):
+            await self._app(scope, receive, send)
         elif not scope[ADMITTED] and is_admitted(shown, trust.monitoring_tokens):
             await _refuse(scope, send, 403, METRICS_ONLY)
         elif not scope[ADMITTED] and scope["path"] != HEALTH:
@@ -94,7 +114,7 @@ def _refusals() -> Iterator[None]:
         raise HTTPException(421, _sayable(elsewhere)) from None
 
 
-def _sayable(why: Exception) -> str:
+def _sayable(why: Exception | str) -> str:
     """Return an error's message in valid UTF-8. It may quote the request, and JSON can contain unpaired surrogates."""
     return str(why).encode("utf-8", "backslashreplace").decode()
 
@@ -135,8 +155,12 @@ def make_api(
                 "positions": {str(p): o for p, o in sorted(row_replica.positions.items())},
             }
 
+    def check_right(request: Request, table: str) -> None:
+        _check_right(row_replica.state, trust(), request.scope.get(CERTIFICATE), table)
+
     @api.get("/v1/tables/{table}/rows/{partition_key_hex}")
-    def rows(table: str, partition_key_hex: str) -> dict[str, Any]:
+    def rows(request: Request, table: str, partition_key_hex: str) -> dict[str, Any]:
+        check_right(request, table)
         try:
             key = bytes.fromhex(partition_key_hex)
         except ValueError:
@@ -144,7 +168,10 @@ def make_api(
         return _partition(row_replica, table, key, clock.now_us())
 
     # A key may be empty or longer than a URL allows. Then it is sent as the body.
-    def rows_by_body(table: str, key: Annotated[bytes, Body(media_type="application/octet-stream")] = b"") -> Any:
+    def rows_by_body(
+        request: Request, table: str, key: Annotated[bytes, Body(media_type="application/octet-stream")] = b""
+    ) -> Any:
+        check_right(request, table)
         return _partition(row_replica, table, key, clock.now_us())
 
     api.add_api_route("/v1/tables/{table}/rows", rows_by_body, methods=["POST"])
@@ -158,6 +185,21 @@ def make_api(
         for path in WATCHED:
             api.add_api_route(path, seen, response_model=None)
     return api
+
+
+def _check_right(state: ClusterState, trust: Trust, certificate: Any, table: str) -> None:
+    """Refuse a client whose certificate gives no right to the rows of a table. Raises HTTPException."""
+    if not trust.encrypts:
+        return
+    names = dns_names(certificate)
+    if not certificate or trust.refuses(int(certificate["serialNumber"], 16), names):
+        raise HTTPException(401, "rows need a valid client certificate")
+    with contextlib.suppress(CertificateOfAnotherNode):
+        sender = state.nodes.get(node_of_names(names))
+        if sender is not None and sender.state == "left":
+            raise HTTPException(403, f"{FOREIGN_CERTIFICATE}: node {sender.name} has left")
+    if rejected := authorize_rows(state, principal_of_names(names), table.partition(".")[0]):
+        raise HTTPException(403, _sayable(f"{rejected.code}: {rejected.detail}"))
 
 
 def _partition(row_replica: RowReplica, table: str, key: bytes, now: Micros) -> dict[str, Any]:
@@ -239,6 +281,21 @@ def _has_body(scope: Message) -> bool:
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
 
 
+class _CertifiedProtocol(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
+    """A connection that adds the client's certificate to the scope of its requests."""
+
+    app: Any
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        certificate, app = transport.get_extra_info("peercert"), self.app
+
+        async def certified(scope: Message, receive: Receive, send: Send) -> None:
+            await app({**scope, CERTIFICATE: certificate}, receive, send)
+
+        self.app = certified
+
+
 class HttpServer:
     """uvicorn in a thread, on a listening socket. The process keeps its signal handlers.
 
@@ -256,6 +313,7 @@ class HttpServer:
         self._open = OpenConnections() if connections is None else connections
         config = uvicorn.Config(
             _counted(api, self._open),
+            http=_CertifiedProtocol,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -269,7 +327,7 @@ class HttpServer:
         # acknowledgement.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config.load()
-        config.ssl = server_context(trust)
+        config.ssl = server_context(trust, requests_certificate=True)
         self._listening = listening
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
