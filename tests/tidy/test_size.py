@@ -29,7 +29,7 @@ BUDGETS = {
     "ringlog/kernel": 17_792,
     "ringlog/log": 4_899,
     "ringlog/node": 6_575,
-    "ringlog/operator": 4_477,
+    "ringlog/operator": 4_514,
     "ringlog/protocol": 3_045,
     "ringlog/runtime": 1_985,
     "ringlog/stack": 1_690,

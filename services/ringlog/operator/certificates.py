@@ -1,10 +1,13 @@
 """A certificate authority for trials and small clusters: certificates of nodes and clients, and keys for
-acknowledgements.
+acknowledgements and requests.
 
 All files are in one folder that only its owner can read. ``openssl`` creates the keys on P-256. ``ca.key`` can sign a
 certificate for any identity, so keep it off the machines of the cluster. ``acks.master`` derives the nodes' keys, so it
-belongs on the machines of the agents (``ringlog.wire.acks``). ``ringlog.runtime.trust`` defines how a certificate names
-a node.
+belongs on the machines of the agents (``ringlog.wire.acks``), and so does ``request.master``, which derives the keys of
+principals (``ringlog.wire.requests``). ``ringlog.runtime.trust`` defines how a certificate names a node or principal.
+
+Certificates are short-lived. ``renew_certificates`` renews those in the last third of their life, and those of an old
+authority.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from ringlog.files import OWNER_ONLY_MASK, private_folder, write_private
+from ringlog.kernel.model.principals import FIRST_KEY
 from ringlog.kernel.values import NodeId, is_uuid
 from ringlog.runtime.trust import (
     ACK_KEY,
@@ -31,14 +35,21 @@ from ringlog.runtime.trust import (
     ANY_NODE,
     CLIENT_SUFFIX,
     NODE_SUFFIX,
+    REQUEST_KEY,
+    REQUEST_MASTER,
     TLS,
     TOKEN,
     name_of_node,
 )
 from ringlog.wire.acks import key_of
+from ringlog.wire.requests import key_of_principal
 
-CA, CA_KEY, TOKENS, MASTER = "ca.pem", "ca.key", "token", "acks.master"
+CA, CA_KEY, TOKENS, MASTER, REQUESTS = "ca.pem", "ca.key", "token", "acks.master", "request.master"
 CA_DAYS: Final = 3650
+DAYS: Final = 30
+"""The lifetime of a certificate, unless the operator chooses another."""
+LIFE_LEFT: Final = 1 / 3
+"""The part of its life in which a certificate is renewed."""
 DAY_S: Final = 86_400
 OPENSSL_S: Final = 60.0
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -83,10 +94,11 @@ def make_certificates(
     agents: Iterable[str] = (),
     keys: Iterable[tuple[str, NodeId]] = (),
     ca_days: int = CA_DAYS,
+    cluster_id: str = "",
 ) -> tuple[MadeCertificate, ...]:
     """Create certificates for nodes, agents and clients.
 
-    The authority, the token and the master key are created if they are missing.
+    The authority, the token and the master keys are created if they are missing.
 
     Args:
         nodes: (name, id) pairs. An empty id keeps the id of the name's last certificate, or draws a new one.
@@ -94,6 +106,8 @@ def make_certificates(
             certificates.
         days: Lifetime of the certificates; at most the remaining lifetime of the authority.
         ca_days: Lifetime of a new authority.
+        cluster_id: The cluster that nodes and clients send requests to. Their first key for it is created, if they have
+            none. Empty: create no keys for requests.
 
     Raises CertificatesFailed, FileUnusable.
     """
@@ -110,18 +124,46 @@ def make_certificates(
             raise CertificatesFailed(f"{name}: expected one name for each, of letters, digits, or - . _")
     if wanted and shutil.which("openssl") is None:
         raise CertificatesFailed("openssl is not in PATH: install it, or use your own authority (docs/deploy/tls.md)")
+    if cluster_id and not is_uuid(cluster_id):
+        raise CertificatesFailed(f"{cluster_id}: expected the id of a cluster, as `ringlog status` shows it")
     _check_ids(keys)
     private_folder(folder, CA, MASTER, ours=True)
     if wanted and not (folder / CA).exists():
         _make_authority(folder, ca_days)
     if wanted:
         _check_end(folder / CA, days)
-    for path in (folder / TOKENS, folder / MASTER) if wanted else (folder / MASTER,):
+    for path in (folder / name for name in ((TOKENS, MASTER, REQUESTS) if wanted else (MASTER,))):
         if not path.exists():
             write_private(path, f"{secrets.token_urlsafe(32)}\n")
     for name, node in keys:
         _write_ack_keys(folder, name, node)
-    return tuple(_make(folder, name, node, use, days) for name, node, use in wanted)
+    return tuple(_make(folder, name, node, use, days, cluster_id) for name, node, use in wanted)
+
+
+def renew_certificates(folder: Path, days: int = DAYS) -> tuple[MadeCertificate, ...]:
+    """Renew the expiring certificates in the folder. Raises CertificatesFailed, FileUnusable."""
+    signing = _authorities(folder)[0]
+    ours = [path for path in sorted(folder.glob("*.pem")) if path.with_suffix(".properties").exists()]
+    with TemporaryDirectory(dir=folder) as made:
+        newest = Path(made, CA)
+        write_private(newest, signing)
+        due = [path for path in ours if _is_due(path, newest)]
+    by_use = {use: [path.stem for path in due if _use_of(path) is use] for use in CertificateUse}
+    nodes = [(name, "") for name in by_use[CertificateUse.NODE]]
+    return make_certificates(folder, nodes, by_use[CertificateUse.CLIENT], days, by_use[CertificateUse.AGENTS])
+
+
+def _is_due(certificate: Path, authority: Path) -> bool:
+    """Return True in the last third of a certificate's life, and if another authority signed it."""
+    begin, end = _life(certificate)
+    return end - time.time() < (end - begin) * LIFE_LEFT or not _is_signed(certificate, authority)
+
+
+def _life(certificate: Path) -> tuple[int, int]:
+    """Return the begin and the end of a certificate's life, in seconds since 1970."""
+    shown = _openssl("x509", "-in", certificate, "-noout", "-startdate", "-enddate")
+    begin, end = (ssl.cert_time_to_seconds(line.partition("=")[2]) for line in shown.splitlines())
+    return begin, end
 
 
 def add_authority(folder: Path, days: int = CA_DAYS) -> None:
@@ -196,11 +238,12 @@ def _authorities(folder: Path) -> list[str]:
 
 def _check_end(ca: Path, days: int) -> None:
     """Refuse a certificate that would outlive the authority. Raises CertificatesFailed."""
-    shown = _openssl("x509", "-in", ca, "-noout", "-enddate").strip().removeprefix("notAfter=")
-    left = int((ssl.cert_time_to_seconds(shown) - time.time()) / DAY_S)
+    end = _life(ca)[1]
+    left = int((end - time.time()) / DAY_S)
     if days > left:
+        day = time.strftime("%Y-%m-%d", time.gmtime(end))
         raise CertificatesFailed(
-            f"the authority in {ca} expires on {shown}: pass --days {max(left, 0)} at most, or replace the authority "
+            f"the authority in {ca} expires on {day}: pass --days {max(left, 0)} at most, or replace the authority "
             "with --new-ca"
         )
 
@@ -221,7 +264,7 @@ def _make_authority(folder: Path, days: int) -> None:
         certificate.replace(folder / CA)
 
 
-def _make(folder: Path, name: str, node: NodeId, use: CertificateUse, days: int) -> MadeCertificate:
+def _make(folder: Path, name: str, node: NodeId, use: CertificateUse, days: int, cluster_id: str) -> MadeCertificate:
     if node and not is_uuid(node):
         raise CertificatesFailed(f"{name}={node}: expected a UUID as the id. `ringlog node list` shows it")
     if use is CertificateUse.NODE:
@@ -246,8 +289,18 @@ def _make(folder: Path, name: str, node: NodeId, use: CertificateUse, days: int)
         _write_ack_keys(folder, name, node)
         values[ACK_KEY] = f"{name}.acks"
     elif use is CertificateUse.AGENTS:
-        values[ACK_MASTER] = MASTER
-    write_private(config, "".join(f"{option}={value}\n" for option, value in values.items()))
+        values |= {ACK_MASTER: MASTER, REQUEST_MASTER: REQUESTS}
+    own = folder / f"{name}.request-key"
+    if cluster_id and use is not CertificateUse.AGENTS and not own.exists():
+        master = (folder / REQUESTS).read_text(encoding="utf-8").split()[0]
+        write_private(own, f"{key_of_principal(master, cluster_id, name, FIRST_KEY)}\n")
+    if own.exists():
+        values[REQUEST_KEY] = own.name
+    old = config.read_text(encoding="utf-8").splitlines() if config.exists() else []
+    kept = [line for line in old if line.partition("=")[0].strip() not in values]
+    write_private(
+        config, "".join(f"{line}\n" for line in (*(f"{name}={value}" for name, value in values.items()), *kept))
+    )
     return MadeCertificate(name, node, config)
 
 

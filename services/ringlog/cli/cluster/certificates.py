@@ -13,10 +13,13 @@ import typer
 from ringlog.cli.shared.connection import Json, fail, out
 from ringlog.operator.certificates import (
     CA_DAYS,
+    DAYS,
     MASTER,
+    REQUESTS,
     MadeCertificate,
     add_authority,
     make_certificates,
+    renew_certificates,
     retire_authorities,
 )
 
@@ -54,19 +57,27 @@ def certificates(
             help="Node with a certificate of another authority, which gets only a key for acknowledgements.",
         ),
     ] = None,
-    days: Annotated[int, typer.Option(help="Days until the certificates expire.", min=1, max=3650)] = 365,
+    days: Annotated[int, typer.Option(help="Days until the certificates expire.", min=1, max=3650)] = DAYS,
     ca_days: Annotated[int, typer.Option(help="Days until a new authority expires.", min=1, max=36_500)] = CA_DAYS,
     new_ca: Annotated[
         bool,
         typer.Option("--new-ca", help="Create a new signing authority. The old one stays valid in ca.pem."),
     ] = False,
     retire_ca: Annotated[bool, typer.Option("--retire-ca", help="Remove the old authorities from ca.pem.")] = False,
+    cluster_id: Annotated[
+        str,
+        typer.Option(
+            "--cluster-id",
+            metavar="ID",
+            help="Id of the cluster, for keys that sign requests of nodes and clients as principals. Default: no keys.",
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Create or renew certificates and a token.
 
     The first run creates an authority with openssl. A new node gets the id that its certificate names, and a key for
-    its acknowledgements.
+    its acknowledgements. Without names, the command renews the certificates in the last third of their life.
     """
     pairs, keys = (
         [(name, node_id) for name, _, node_id in (each.partition("=") for each in given or ())]
@@ -75,7 +86,10 @@ def certificates(
     if new_ca or retire_ca:
         _replace_authority(folder, new_ca, retire_ca, ca_days, is_only_change=not (pairs or client or agents or keys))
         return
-    made = make_certificates(folder, pairs, client or (), days, agents or (), keys, ca_days)
+    if pairs or client or agents or keys:
+        made = make_certificates(folder, pairs, client or (), days, agents or (), keys, ca_days, cluster_id)
+    else:
+        made = renew_certificates(folder, days)
     files = [(name, node_id, str(folder / f"{name}.acks")) for name, node_id in keys]
     if as_json:
         shown = [asdict(one) | {"config": str(one.config)} for one in made]
@@ -103,4 +117,8 @@ def _show(folder: Path, made: Sequence[MadeCertificate], keys: Sequence[tuple[st
         out.print(f"{file}: node {name} {of}", markup=False)
     if made:
         out.print(f"keep {folder / 'ca.key'} away from the machines of the cluster", markup=False)
-    out.print(f"keep {folder / MASTER} away from nodes", markup=False)
+    if made or keys:
+        masters = f"{folder / MASTER} and {folder / REQUESTS}" if made else str(folder / MASTER)
+        out.print(f"keep {masters} away from nodes", markup=False)
+    else:
+        out.print("no certificate is in the last third of its life", markup=False)
