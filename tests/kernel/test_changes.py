@@ -70,7 +70,9 @@ def test_all_differences_together_are_the_projection(seed: int) -> None:
         assert all(topics[key].epoch == after.epoch for key in changed)
         state = after
     assert without_epochs(topics) == without_epochs(project(state))
-    assert topics[EPOCHS, HEAD] == EpochChange(state.epoch, state.cluster_id, state.state_id, state.time)
+    assert topics[EPOCHS, HEAD] == EpochChange(
+        state.epoch, state.cluster_id, state.state_id, state.time, state.chain.hex()
+    )
 
 
 def test_a_gap_of_several_epochs_is_one_difference() -> None:
@@ -90,7 +92,9 @@ def test_an_unchanged_state_has_no_difference() -> None:
     assert diff(EMPTY_STATE, EMPTY_STATE) == ()
     after = applied(state, Noop())
     assert diff(state, after) == (
-        ChangeRecord(EPOCHS, HEAD, EpochChange(after.epoch, after.cluster_id, after.state_id, after.time)),
+        ChangeRecord(
+            EPOCHS, HEAD, EpochChange(after.epoch, after.cluster_id, after.state_id, after.time, after.chain.hex())
+        ),
     )
 
 

@@ -129,7 +129,7 @@ def test_every_field_of_the_state_counts() -> None:
     names = {"epoch", "state_id", "settings", "terms", "nodes", "node_names", "history", "changed"}
     changes |= {name: getattr(other, name) for name in names - {"settings"}}
     changes |= {name: Map({"x": 1}) for name in PARTS if name not in changes and name != "prepared"}
-    changes["prepared"] = 1
+    changes |= {"prepared": 1, "chain": b"x"}
     assert set(changes) == set(ClusterState.__dataclass_fields__)
     digests = {digest(replace(state, **{name: value})) for name, value in changes.items()}
     assert len(digests | {digest(state)}) == len(changes) + 1

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.kernel import history
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.applied_history import BLOCK, EMPTY_HISTORY, Applied, History, history_of
 from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE
 from tests.kernel.entries import applied, entry, founded, uuid
 
 
@@ -19,6 +23,20 @@ def history_after(bounds: list[int]) -> History:
     for epoch, bound in enumerate(bounds, start=1):
         known = known.with_(Applied(epoch, f"s{epoch:04}", f"r{epoch:04}", "d"), bound)
     return known
+
+
+def test_the_chain_covers_the_bytes_of_each_applied_entry() -> None:
+    """An auditor needs only SHA-256 and the records to compute it."""
+    state = founded()
+    chain = state.chain
+    for data in (b"one", b"two"):
+        state = fold(state, entry(state, Noop(), data=data)).state
+        chain = hashlib.sha256(chain + data).digest()
+        assert state.chain == chain
+    assert EMPTY_STATE.chain == b""
+    assert fold(state, entry(state, Noop(), prev_state_id=uuid(1), data=b"stale")).state.chain == chain
+    forged = fold(founded(), entry(founded(), Noop(), data=b"One")).state
+    assert digest(forged) != digest(fold(founded(), entry(founded(), Noop(), data=b"one")).state)
 
 
 @given(st.lists(st.integers(1, 12), max_size=60))

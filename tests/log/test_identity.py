@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ringlog.client.creation.creation import cluster_id_of_log
 from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.model.outcome import Entry
 from ringlog.log.author import Author
 from ringlog.log.errors import LogDamaged, LogReplaced, LogTruncated, ReplicaHalted
 from ringlog.log.memory import MemoryLog, MemoryTail
@@ -31,6 +32,8 @@ from ringlog.log.replicas.identity import (
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
+from ringlog.wire.commands import encode_command
+from ringlog.wire.entries import decode_entry, encode_entry
 from tests.log.exactly_once import appended, founded
 from tests.node.data_world import until
 
@@ -162,6 +165,19 @@ def test_views_of_other_files_are_compared_too(world: World) -> None:
         ids = {entry.epoch: entry.state_id for entry in replica.read_barrier().history}
     assert world.read(seen=[KnownEpoch(4, ids[4], "a node"), KnownEpoch(9, ids[9], "its journal")]) == ""
     assert world.read(seen=[KnownEpoch(4, ids[4], "a node"), KnownEpoch(9, ids[8], "its journal")]) == "log_forked"
+
+
+def test_a_rewritten_entry_with_the_same_ids_is_another_history(world: World, tmp_path: Path) -> None:
+    """A forger with access to the disks of the broker can keep all state ids. The chain shows the change."""
+    records = ClusterIdentityStore(tmp_path, "shop", "validator")
+    world.grow(5)
+    assert world.read(records) == ""
+    entry = decode_entry(world.log._records[3].data)
+    assert isinstance(entry, Entry)
+    assert isinstance(entry.command, Noop)
+    forged = encode_entry(replace(entry, submitter="another author"), encode_command(entry.command)[2])
+    world.log._records[3] = replace(world.log._records[3], data=forged)
+    assert world.read(records) == "log_forked"
 
 
 def test_an_emptied_and_recreated_log_is_another_history(world: World, tmp_path: Path) -> None:

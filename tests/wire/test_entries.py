@@ -78,6 +78,13 @@ def test_reading_field_by_field_accepts_what_the_schema_accepts():
     assert 3_300 < accepted < 11_000
 
 
+def test_an_author_and_a_reader_have_the_same_entry():
+    """The chain covers the bytes, so an author that decides on its own entry must have them, too."""
+    made = authored(Noop())
+    assert made.entry == decode_entry(made.data) == entries._refused(made.data)
+    assert made.entry.data == made.data
+
+
 def test_every_command_class_has_a_schema_of_its_version():
     schemas = {s.name: s.json[VERSION] for s in current().values() if s.family == "commands"}
     assert schemas == VERSIONS

@@ -150,6 +150,7 @@ def _print_status(state: ClusterState, directory: list[dict[str, Any]]) -> None:
         out.print(line, style="red", markup=False)
     generation = state.generations[-1] if state.generations else None
     out.print(Text.assemble("cluster ", (state.name, "bold"), f" {state.cluster_id}  epoch {state.epoch}"))
+    out.print(f"chain {state.epoch}:{state.chain.hex()}", style="dim")
     if generation is not None:
         streams = streams_in(generation.ranges)
         out.print(f"CDC generation {generation.id} ({generation.status}), {streams} streams")

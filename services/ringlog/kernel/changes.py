@@ -182,12 +182,15 @@ class GenerationChange:
 
 @dataclass(frozen=True, slots=True)
 class EpochChange:
-    """All changes up to ``epoch`` are published. ``state_id`` and ``time`` (microseconds) are those of that state."""
+    """All changes up to ``epoch`` are published. ``state_id``, ``time`` (microseconds) and ``chain`` (hex) are those of
+    that state.
+    """
 
     epoch: Epoch
     cluster_id: str
     state_id: str
     time: Micros
+    chain: str = ""
 
 
 Change = (
@@ -221,7 +224,7 @@ def diff(before: ClusterState, after: ClusterState) -> tuple[ChangeRecord, ...]:
     """
     if after.epoch == before.epoch:
         return ()
-    head = EpochChange(after.epoch, after.cluster_id, after.state_id, after.time)
+    head = EpochChange(after.epoch, after.cluster_id, after.state_id, after.time, after.chain.hex())
     if not any(map(is_not, _published(before), _published(after))):  # the fast path: most epochs
         return (ChangeRecord(EPOCHS, HEAD, head),)
     records: list[ChangeRecord] = []

@@ -158,7 +158,7 @@ _new_outcome: Final = maker_of(Outcome)
 _new_applied: Final = maker_of(Applied)
 _new_folded: Final = maker_of(Folded)
 _with_entry: Final[Callable[..., ClusterState]] = replacer_of(
-    ClusterState, ("cluster_id", "epoch", "state_id", "time", "history")
+    ClusterState, ("cluster_id", "epoch", "state_id", "time", "history", "chain")
 )
 
 
@@ -230,7 +230,7 @@ def _milliseconds(state_id: str) -> int:
 
 
 def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context: EntryContext) -> ClusterState:
-    """Return the decided state with the entry's epoch, ids, time and history."""
+    """Return the decided state with the entry's epoch, ids, time, history and chain."""
     applied = _new_applied(context.epoch, entry.state_id, entry.request_id, entry.digest)
     return _with_entry(
         decided,
@@ -239,6 +239,7 @@ def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context:
         entry.state_id,
         context.time,
         before.history.with_(applied, setting(decided, "history_entries")),
+        history.chained(before.chain, entry.data),
     )
 
 

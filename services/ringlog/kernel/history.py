@@ -6,10 +6,15 @@ epochs from ``max(oldest, 1)`` to the state's epoch. ``oldest`` never decreases,
 (``invariants.cluster``).
 
 The log may begin at a confirmed snapshot instead of its first entry.
+
+The *chain* of a log covers its applied entries: chain(n) = SHA-256(chain(n-1) followed by the bytes of the record of
+epoch n), and chain(0) is empty. Two logs with the same chain have the same entries, byte by byte. So an auditor who
+keeps one chain value elsewhere detects each later change of an earlier entry. Entries without effect are not covered.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from ringlog.kernel.model.applied_history import Applied
@@ -17,6 +22,13 @@ from ringlog.kernel.model.modes import TakenSnapshot
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
+
+CHAIN_BYTES: Final = 32
+
+
+def chained(chain: bytes, data: bytes) -> bytes:
+    """Return the chain after an applied entry with these bytes."""
+    return hashlib.sha256(chain + data).digest()
 
 
 def find_request(state: ClusterState, request_id: str) -> Applied | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ringlog.kernel.columns.fast_dataclass import maker_of
+from ringlog.kernel.columns.fast_dataclass import maker_of, replaced
 from ringlog.kernel.encoding.encoder import command_digest
 from ringlog.kernel.model.outcome import Entry, UnreadableEntry
 from ringlog.kernel.values import Command, Epoch, Micros
@@ -32,7 +32,7 @@ _cached_text = lru_cache(maxsize=64)(text)
 
 @dataclass(frozen=True, slots=True)
 class EncodedEntry:
-    """An entry and its bytes. A repeated append must use the same bytes."""
+    """An entry and its bytes, which the entry also has. A repeated append must use the same bytes."""
 
     entry: Entry
     data: bytes
@@ -51,10 +51,14 @@ def author_entry(
     """Return an entry with a command. Raises WireError if an id is not a UUID or a value does not fit its field."""
     kind, version, payload = encode_command(command)
     digest = command_digest(kind, version, payload)
-    entry = new_entry(
-        cluster_id, state_id, prev_state_id, request_id, since_epoch, submitter, at, kind, version, digest, command
-    )
-    return EncodedEntry(entry, encode_entry(entry, payload))
+    ids = cluster_id, state_id, prev_state_id, request_id
+    return encoded(new_entry(*ids, since_epoch, submitter, at, kind, version, digest, command, b""), payload)
+
+
+def encoded(entry: Entry, payload: bytes) -> EncodedEntry:
+    """Return an entry with its bytes. ``payload`` is that of its command. Raises WireError."""
+    data = encode_entry(entry, payload)
+    return _new_encoded(replaced(entry, data=data), data)
 
 
 def encode_entry(entry: Entry, payload: bytes) -> bytes:
@@ -80,6 +84,7 @@ def encode_entry(entry: Entry, payload: bytes) -> bytes:
 
 
 new_entry = maker_of(Entry)
+_new_encoded = maker_of(EncodedEntry)
 
 
 def decode_entry(data: bytes) -> Entry | UnreadableEntry:
@@ -117,7 +122,7 @@ def _read(data: bytes) -> Entry | None:
     payload = data[at:]
     digest, command = cached_command(kind, version, payload)
     return new_entry(
-        cluster_id, state_id, previous, request_id, since_epoch, submitter, when, kind, version, digest, command
+        cluster_id, state_id, previous, request_id, since_epoch, submitter, when, kind, version, digest, command, data
     )
 
 
@@ -144,4 +149,5 @@ def _refused(data: bytes) -> Entry | UnreadableEntry:
         version=version,
         digest=command_digest(kind, version, payload),
         command=decode_command(kind, version, payload),
+        data=data,
     )

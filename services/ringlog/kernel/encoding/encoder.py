@@ -40,7 +40,7 @@ from ringlog.kernel.model.applied_history import Applied, History
 from ringlog.kernel.model.plan_columns import IN_COLUMNS
 from ringlog.kernel.model.state import EMPTY_STATE, PARTS, ClusterState, Replica
 
-DIGESTED: Final = ("cluster_id", "name", "epoch", "state_id", "time", "changed", *PARTS, "history")
+DIGESTED: Final = ("cluster_id", "name", "epoch", "state_id", "time", "changed", *PARTS, "history", "chain")
 """The fields that the digest of a state covers: all of them."""
 assert {*DIGESTED} == {field.name for field in fields(ClusterState)}, "the digest covers each field of the state"
 assert len({*DIGESTED}) == len(DIGESTED), "a section has one digest"

@@ -8,7 +8,15 @@ from operator import attrgetter
 
 from ringlog.kernel.cardinality_limits import COUNTS_MAX
 from ringlog.kernel.cql.user_types import used_in
-from ringlog.kernel.history import ARCHIVED, STORED_MAX, TRUNCATED, allowed_begin, confirmed_snapshots, state_id_at
+from ringlog.kernel.history import (
+    ARCHIVED,
+    CHAIN_BYTES,
+    STORED_MAX,
+    TRUNCATED,
+    allowed_begin,
+    confirmed_snapshots,
+    state_id_at,
+)
 from ringlog.kernel.invariants.shape import Details, changed_items, invariant
 from ringlog.kernel.model.modes import SCOPES, Feature, pause_key
 from ringlog.kernel.model.principals import PRINCIPAL_ROLES, has_admin
@@ -26,7 +34,7 @@ ROUTINES = ("types", "functions", "aggregates")
 
 @invariant("a state has the ids of its cluster and its entry; the empty state has no data", "history", "state_id")
 def identity(state: ClusterState, known: ClusterState) -> Details:
-    """Check ids, epoch and time of the state."""
+    """Check ids, epoch, time and chain of the state."""
     if state.epoch == 0:
         if state != EMPTY_STATE:
             yield "epoch 0 is not empty"
@@ -37,6 +45,8 @@ def identity(state: ClusterState, known: ClusterState) -> Details:
         yield f"the history has another state id than {state.state_id} for epoch {state.epoch}"
     if state.epoch < known.epoch or state.time < known.time:
         yield f"epoch {state.epoch} or time {state.time} is below {known.epoch} and {known.time}"
+    if len(state.chain) != CHAIN_BYTES or (state.epoch > known.epoch and state.chain == known.chain):
+        yield f"the chain of epoch {state.epoch} is {state.chain.hex() or 'empty'}"
     if known.epoch and state.cluster_id != known.cluster_id:
         yield f"the cluster {known.cluster_id} became {state.cluster_id}"
 

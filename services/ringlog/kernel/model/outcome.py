@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ringlog.kernel.model.state import ClusterState
@@ -59,7 +59,10 @@ class UnknownCommand:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One envelope of the log. ``digest``: hex SHA-256 of kind, version and payload (see ``ringlog.wire``)."""
+    """One envelope of the log. ``digest``: hex SHA-256 of kind, version and payload (see ``ringlog.wire``).
+
+    ``data``: the bytes of its record, which the chain of the log covers.
+    """
 
     cluster_id: str
     state_id: str
@@ -72,6 +75,7 @@ class Entry:
     version: int
     digest: str
     command: Command | Undecodable | UnknownCommand
+    data: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -398,7 +398,11 @@ class GlobalRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The state at ``epoch``. ``time``: the greatest ``at`` of the applied entries; no rule depends on it."""
+    """The state at ``epoch``.
+
+    ``time``: the greatest ``at`` of the applied entries; no rule depends on it. ``chain``: the hash of all applied
+    entries (``kernel.history``); no rule depends on it.
+    """
 
     cluster_id: str = ""
     name: str = ""
@@ -459,10 +463,11 @@ class ClusterState:
     principals: Map[str, Principal] = field(default_factory=Map, metadata=PRINCIPALS)
     history: History = EMPTY_HISTORY
     changed: Map[str, int] = field(default_factory=Map)
+    chain: bytes = b""
 
 
 _NAMES = tuple(field.name for field in fields(ClusterState))
-_NOT_SECTIONS = ("cluster_id", "name", "epoch", "state_id", "time", "history", "changed")
+_NOT_SECTIONS = ("cluster_id", "name", "epoch", "state_id", "time", "history", "changed", "chain")
 
 PARTS = tuple(name for name in _NAMES if name not in _NOT_SECTIONS)
 """The sections with a last-modified epoch; each has its own digest. ``kernel.sections`` declares their readers."""

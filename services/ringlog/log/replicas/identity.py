@@ -58,7 +58,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRecord:
-    """A position in a topic, and the epoch and state id there.
+    """A position in a topic, and the epoch, state id and chain (hex) there.
 
     ``cluster`` and ``cluster_id`` are those of the state, empty if no entry was read. ``kafka`` is the id of the Kafka
     cluster.
@@ -71,19 +71,21 @@ class IdentityRecord:
     cluster_id: str = ""
     cluster: str = ""
     kafka: str = ""
+    chain: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownEpoch:
     """An epoch and its state id, according to ``by``.
 
-    ``position`` is a minimum length of the log, 0 if unknown.
+    ``position`` is a minimum length of the log, 0 if unknown. ``chain`` is in hex, empty if unknown.
     """
 
     epoch: Epoch
     state_id: str
     by: str
     position: int = 0
+    chain: str = ""
 
 
 class IdentityStore(Protocol):
@@ -233,6 +235,10 @@ def check_epochs(seen: tuple[KnownEpoch, ...], state: ClusterState, position: in
             raise LogForked(
                 f"epoch {one.epoch} had state {one.state_id} according to {one.by}, but {what}", FORKED_HINT
             )
+        if state.epoch == one.epoch and one.chain not in ("", chain := state.chain.hex()):
+            raise LogForked(
+                f"epoch {one.epoch} had chain {one.chain} according to {one.by}, but the log has {chain}", FORKED_HINT
+            )
     return tuple(one for one in seen if one not in due)
 
 
@@ -296,7 +302,7 @@ def _recreated_error(path: str | Path, recorded: IdentityRecord, cluster_id: str
 def _known_epoch(path: str | Path, recorded: IdentityRecord | None) -> KnownEpoch | None:
     if recorded is None or not recorded.state_id:
         return None
-    return KnownEpoch(recorded.epoch, recorded.state_id, str(path), recorded.position)
+    return KnownEpoch(recorded.epoch, recorded.state_id, str(path), recorded.position, recorded.chain)
 
 
 def load_record(path: Path) -> IdentityRecord | None:
@@ -316,8 +322,9 @@ def record_to_json(recorded: IdentityRecord) -> str:
 def record_from_json(data: str | bytes, by: str | Path) -> IdentityRecord:
     """Decode the JSON of ``record_to_json``. Raises LogDamaged, with ``by`` in the message."""
     try:
-        found = json.loads(data)
-        numbers, texts = ("position", "epoch"), ("topic_id", "state_id", "cluster_id", "cluster", "kafka")
+        found = {"chain": ""} | json.loads(data)
+        numbers = ("position", "epoch")
+        texts = ("topic_id", "state_id", "cluster_id", "cluster", "kafka", "chain")
         recorded = IdentityRecord(**{name: found[name] for name in _NAMES})
         if any(type(getattr(recorded, name)) is not str for name in texts):
             raise TypeError("ids and names must be strings")

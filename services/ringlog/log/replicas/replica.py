@@ -450,7 +450,7 @@ class LogReplica:
                 state, position = self._state, self._position
                 if self._identity_store is None or self._halted is not None or position == self._saved_position:
                     return
-            whose = state.cluster_id, state.name, self._kafka
+            whose = state.cluster_id, state.name, self._kafka, state.chain.hex()
             try:
                 self._identity_store.save(IdentityRecord(self._identity, position, state.epoch, state.state_id, *whose))
                 self._saved_position, self._save_failed = position, False

@@ -88,6 +88,8 @@ def line_json(line: FoldedRecord) -> dict[str, Any]:
     shown: dict[str, Any] = {"offset": line.offset, "outcome": line.outcome.kind.value, "epoch": line.outcome.epoch}
     if line.outcome.code:
         shown |= picked(line.outcome, "code", "detail")
+    if line.after is not line.before:
+        shown["chain"] = line.after.chain.hex()
     item = line.item
     if isinstance(item, Entry):
         shown |= picked(item, "at", "submitter", "request_id", "state_id") | {"entry": entry_json(line.before, item)}

@@ -344,6 +344,7 @@ def cluster(state: ClusterState) -> Json:
         "cluster_id": state.cluster_id,
         "epoch": state.epoch,
         "state_id": state.state_id,
+        "chain": state.chain.hex(),
         "nodes": len(state.nodes),
         "tables": len(state.tables),
         "operations_in_flight": [op.id for op in in_flight(state)],

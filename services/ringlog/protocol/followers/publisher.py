@@ -200,7 +200,7 @@ def divergence(published: EpochChange | None, state: ClusterState) -> str | None
 def starts_from(published: EpochChange | None, state: ClusterState) -> bool:
     """Return whether the next difference starts from ``state``.
 
-    Raises ValueError if ``state`` is another state of the epoch that was published last.
+    Raises ValueError if ``state`` is another state of the epoch that was published last, or has other entries.
     """
     if published is None:
         return state.epoch == 0
@@ -210,4 +210,6 @@ def starts_from(published: EpochChange | None, state: ClusterState) -> bool:
         raise ValueError(
             f"epoch {state.epoch} was published as state {published.state_id}, the log has {state.state_id}"
         )
+    if published.chain not in ("", chain := state.chain.hex()):
+        raise ValueError(f"epoch {state.epoch} was published with chain {published.chain}, the log has {chain}")
     return True

@@ -35,7 +35,7 @@ from ringlog.protocol.validator.values import (
     WaitingRequest,
 )
 from ringlog.wire.commands import cached_command, encode_command
-from ringlog.wire.entries import EncodedEntry, encode_entry, new_entry
+from ringlog.wire.entries import EncodedEntry, encoded, new_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, CommandRequest, Result
@@ -56,7 +56,7 @@ class BatchPlan:
         self.decided: dict[str, PendingAnswer] = {}
         for pending in batch.answers:
             self.decided.setdefault(pending.item.request.request_id, pending)
-        self.bytes = sum(len(encoded.data) for encoded in self.sent)
+        self.bytes = sum(len(one.data) for one in self.sent)
 
     def decide(self, item: WaitingRequest) -> None:
         """Add the answer of this request, and an entry if its command applies."""
@@ -111,11 +111,11 @@ class BatchPlan:
         except WireError:
             return False
         item = WaitingRequest(self.validator.arrived, request, command_digest(kind, version, payload))
-        encoded = _entry(self.state, state_id, item, Noop(), self.now)
-        folded = self.folding(self.state, encoded)
+        made = _entry(self.state, state_id, item, Noop(), self.now)
+        folded = self.folding(self.state, made)
         assert folded.outcome.kind is OutcomeKind.APPLIED, "a Noop that follows the head is applied"
         self.state = folded.state
-        self.sent.append(encoded)
+        self.sent.append(made)
         return True
 
     def _repeat(self, item: WaitingRequest, twin: PendingAnswer) -> None:
@@ -154,16 +154,16 @@ class BatchPlan:
         except WireError as error:
             self._reject(item, len(self.sent), Rejected("state_id_not_above", str(error)))
             return
-        encoded = _entry(self.state, state_id, item, command, self.now)
-        if len(encoded.data) > ENTRY_BYTES_MAX:
-            detail = f"command: its entry of {len(encoded.data)} bytes is above {ENTRY_BYTES_MAX}; send it in parts"
+        made = _entry(self.state, state_id, item, command, self.now)
+        if len(made.data) > ENTRY_BYTES_MAX:
+            detail = f"command: its entry of {len(made.data)} bytes is above {ENTRY_BYTES_MAX}; send it in parts"
             self._reject(item, len(self.sent), Rejected("bad_field", detail))
             return
-        folded = self.folding(self.state, encoded)
+        folded = self.folding(self.state, made)
         if folded.outcome.kind is OutcomeKind.APPLIED:
             self.state = folded.state
-            self.sent.append(encoded)
-            self.bytes += len(encoded.data)
+            self.sent.append(made)
+            self.bytes += len(made.data)
             self._answer(item, len(self.sent), APPLIED, epoch=folded.outcome.epoch)
         else:
             self._reject(item, len(self.sent), Rejected(folded.outcome.code, folded.outcome.detail))
@@ -191,7 +191,7 @@ class BatchPlan:
         self.decided.setdefault(request.request_id, pending)
 
 
-_new_result, _new_pending, _new_encoded = maker_of(Result), maker_of(PendingAnswer), maker_of(EncodedEntry)
+_new_result, _new_pending = maker_of(Result), maker_of(PendingAnswer)
 
 
 def _entry(state: ClusterState, state_id: str, item: WaitingRequest, command: Command, at: Micros) -> EncodedEntry:
@@ -209,8 +209,9 @@ def _entry(state: ClusterState, state_id: str, item: WaitingRequest, command: Co
         request.version,
         item.digest,
         command,
+        b"",
     )
-    return _new_encoded(entry, encode_entry(entry, request.payload))
+    return encoded(entry, request.payload)
 
 
 _REUSED = Rejected("request_id_reused", "this request id belongs to another command; use a new id")
