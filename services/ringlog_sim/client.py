@@ -5,6 +5,7 @@ The checks get every request and every answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.encoding.encoder import command_digest
@@ -28,6 +29,7 @@ from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
 from ringlog.wire.records import Result
 from ringlog_sim.devices.broker import REQUESTS, RESULTS, RETRY_US, SimRecord, SimTail
+from ringlog_sim.devices.keys import KeyRing
 from ringlog_sim.devices.memo import cached_result
 from ringlog_sim.devices.world import MS, Chance, Signal, SimHost, Unanswered
 from ringlog_sim.replica import Performers, SimAuthor, SimReplica, Step, draw_of, perform
@@ -43,10 +45,16 @@ BUSY_US: Micros = 4 * MS
 
 
 class SimClient:
-    """One client process: a replica, a reader of the results, and its open requests."""
+    """One client process: a replica, a reader of the results, and its open requests.
 
-    def __init__(self, sim: Simulation, host: SimHost, name: str, replica: SimReplica | None = None) -> None:
+    ``principal``: the name that signs its requests if the cluster has principals.
+    """
+
+    def __init__(
+        self, sim: Simulation, host: SimHost, name: str, replica: SimReplica | None = None, principal: str = ""
+    ) -> None:
         self.sim = sim
+        self.principal = principal
         self.host = host
         self.name = name
         self.replica = replica or SimReplica(sim, host, name)
@@ -82,12 +90,25 @@ class SimClient:
         return new_request_id(self.direct.now(), self.draw.take(ENTROPY_BYTES))
 
     def submit(
-        self, command: Command, timeout: Micros, request_id: str | None = None, since: int | None = None
+        self,
+        command: Command,
+        timeout: Micros,
+        request_id: str | None = None,
+        since: int | None = None,
+        sign: Callable[[bytes], bytes] | None = None,
     ) -> Step:
-        """Return the answer to a command. Raise NoAnswer, or WireError if the command cannot be encoded."""
+        """Return the answer to a command. ``sign``: makes the record of the request, instead of the own principal.
+
+        Raise NoAnswer, or WireError if the command cannot be encoded.
+        """
         since = self.replica.state.epoch if since is None else since
         request = encoded_request(
-            command, request_id or self.new_request_id(), since, self.name, self.sim.shared[ANSWER_APPLIED]
+            command,
+            request_id or self.new_request_id(),
+            since,
+            self.name,
+            self.sim.shared[ANSWER_APPLIED],
+            sign or self._signed,
         )
         key = request.key
         for check in self.sim.on_asked:
@@ -108,6 +129,10 @@ class SimClient:
             self._noted.discard(key.request_id)
         self._announce(key, answer)
         return answer
+
+    def _signed(self, request: bytes) -> bytes:
+        ring: KeyRing | None = self.sim.shared["keys"]
+        return request if ring is None else ring.sign(request, self.replica.state, self.principal)
 
     def withdraw(self, command: Command, request_id: str, since: int) -> Step:
         """Withdraw a request to the validator, and report its outcome to the checks."""

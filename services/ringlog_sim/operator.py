@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.commands.cdc.clock import LowerCdcWriter
@@ -13,6 +14,7 @@ from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
 from ringlog.kernel.commands.topology.movements import Assassinate, Remove
 from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
 from ringlog.kernel.commands.topology.operations import CancelOperation, FailOperation
+from ringlog.kernel.model.principals import Principal
 from ringlog.kernel.model.state import in_order
 from ringlog.kernel.operations.stages import JOIN_STAGES, in_flight
 from ringlog.kernel.values import Command, Micros, NodeId, OperationId, Position
@@ -20,10 +22,13 @@ from ringlog.operator.errors import Refused
 from ringlog.operator.views.clocks import lowest_horizon, settled_lowering
 from ringlog.protocol.fencing import CdcEndOffsets, RevokeWriteAccess, fence
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
-from ringlog.protocol.submission.submission import NoAnswer
+from ringlog.protocol.submission.submission import NoAnswer, encoded_request
 from ringlog.wire.errors import WireError
+from ringlog.wire.requests import SignedRequest
 from ringlog_sim.client import SimClient
-from ringlog_sim.devices.broker import CDC, MUTATIONS
+from ringlog_sim.devices.broker import CDC, MUTATIONS, REQUESTS
+from ringlog_sim.devices.keys import ADMIN_NAME, KeyRing
+from ringlog_sim.devices.memo import cached_requests
 from ringlog_sim.devices.world import MS, SECOND, Chance, SimHost
 from ringlog_sim.replica import Step, perform
 from ringlog_sim.runner.rest import helpless
@@ -63,8 +68,9 @@ class SimOperator:
         """Start the operator. Commands of ``insist`` that were not applied are submitted again."""
         self._starts += 1
         self.unfinished = 0
-        self._client = SimClient(self.sim, self.host, f"operator/{self._starts}")
-        self._other = SimClient(self.sim, self.host, f"operator/{self._starts}b", self._client.replica)
+        name = f"operator/{self._starts}"
+        self._client = SimClient(self.sim, self.host, name, principal=ADMIN_NAME)
+        self._other = SimClient(self.sim, self.host, f"{name}b", self._client.replica, ADMIN_NAME)
         self._ready = False
         self.sim.world.spawn(self.host, "operator.start", self._start())
 
@@ -160,6 +166,47 @@ class SimOperator:
             for _ in range(TRIES):
                 if (yield from self._outcome(command)) != "timed out":
                     break
+
+    def send_as(self, name: str, way: str, commands: Sequence[Command]) -> None:
+        """Submit commands at once, with codes that claim to be of this principal. ``way``: the kind of code."""
+        known = self.sim.log.state.principals.get(name)
+        if self.host.up and self._ready and known is not None:
+            for command in commands:
+                self.unfinished += 1
+                self.sim.world.spawn(self.host, "operator.send_as", self._send_as(known, way, command), self._ended)
+
+    def _send_as(self, known: Principal, way: str, command: Command) -> Step:
+        """Submit through the second client, which never writes the log itself."""
+        ring: KeyRing = self.sim.shared["keys"]
+        outcome = "timed out"
+        with suppress(NoAnswer):
+            sign = partial(ring.send_as, known=known, way=way)
+            answer = yield from self._other.submit(command, TIMEOUT_US, sign=sign)
+            outcome = answer.code if isinstance(answer, RejectedResult) else type(answer).__name__
+        self.sim.did["command", type(command).__name__, outcome] += 1
+        self.sim.did["principals", way, outcome] += 1
+
+    def exchange_code(self, chance: Chance, command: Command) -> None:
+        """Send a command with a code that is already in the topic."""
+        records = self.sim.broker.partition(REQUESTS).records
+        found = [one for record in records for one in cached_requests(record.value) if isinstance(one, SignedRequest)]
+        if found and self.host.up and self._ready:
+            ring: KeyRing = self.sim.shared["keys"]
+            stolen = chance.pick(found)
+            sign = partial(ring.exchange, stolen.coded)
+            since, name = stolen.since_epoch, stolen.submitter
+            data = encoded_request(command, self._other.new_request_id(), since, name, sign=sign).data
+            self._append(data)
+
+    def replay(self, chance: Chance) -> None:
+        """Send a record of the topic again."""
+        records = self.sim.broker.partition(REQUESTS).records
+        if records and self.host.up and self._ready:
+            self._append(chance.pick(records).value)
+
+    def _append(self, data: bytes) -> None:
+        appended = self.sim.broker.try_append(self.host, REQUESTS, [("", data)])
+        self.sim.world.spawn(self.host, "operator.append", appended)
 
     def fence(self, take_rights: Callable[[], None], again: Callable[[], None], *, closes: bool) -> None:
         """End the CDC writer, as ``ringlog cdc fence`` does, with ``take_rights`` in place of the broker's ACLs.

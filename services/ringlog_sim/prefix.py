@@ -6,21 +6,24 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
+from typing import Final
 
 from ringlog import FEATURES
 from ringlog.kernel.changes import diff
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings, InitializeCluster, Noop
+from ringlog.kernel.commands.control.principals import CreatePrincipal
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.model.principals import ADMIN, APPLICATION, NODE, OPERATOR
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import (
@@ -40,11 +43,22 @@ from ringlog.wire.changes import encode_change_record
 from ringlog.wire.entries import author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 from ringlog.wire.records import NodeAck
+from ringlog_sim.devices.keys import ADMIN_NAME, THIEF, WRITER_NAME
 from ringlog_sim.devices.world import EPOCH_START, SECOND, Chance
 from ringlog_sim.shape import COLUMNS, ClusterShape
 
 LEAD: Micros = 2 * SECOND
 OLD_ENTRIES = 90
+NEWCOMERS_MAX = 2
+"""The most nodes that join a cluster with principals during the run."""
+FIRST_PEOPLE: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    THIEF: (APPLICATION, ()),
+    "p1": (OPERATOR, ()),
+    "p2": (OPERATOR, ("ks",)),
+    "p3": (ADMIN, ()),
+    "p4": (NODE, ()),
+}
+"""People that are older than the run: role and keyspaces."""
 
 
 def cluster_id_of(shape: ClusterShape) -> str:
@@ -113,6 +127,13 @@ def spread_commands(factor: int, count: int, draw: Chance) -> tuple[Command, ...
     )
 
 
+def first_principals(nodes: int) -> list[Command]:
+    """Return the commands that create the principals before the run: an admin, nodes, the CDC writer, people."""
+    processes: list[Command] = [CreatePrincipal(f"n{number}", NODE) for number in range(1, nodes + 1)]
+    people = [CreatePrincipal(name, *grant) for name, grant in FIRST_PEOPLE.items()]
+    return [CreatePrincipal(ADMIN_NAME, ADMIN), *processes, CreatePrincipal(WRITER_NAME, NODE), *people]
+
+
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """A log before the run: its records, their decoded items, and the states that they make, starting with the empty
@@ -179,6 +200,8 @@ class _Prefix:
     def records(self) -> tuple[bytes, ...]:
         shape = self.shape
         self.apply(InitializeCluster("simulated", settings_of(shape)))
+        for command in first_principals(shape.founded + NEWCOMERS_MAX) if shape.guarded else ():
+            self.apply(command)
         for number in range(1, shape.founded + 1):
             own_registration = registration(shape, number)
             self.apply(own_registration)

@@ -23,8 +23,8 @@ class ClusterShape:
     """``founded``: nodes that own the ring at the start of the run (0: no cluster yet). ``joining``: nodes that join
     later.
 
-    ``old``: entries have left the history. ``racked``: each of two datacenters has two racks. It is drawn separately
-    and changes nothing else, so it is not part of names.
+    ``old``: entries have left the history. ``racked``: each of two datacenters has two racks. ``guarded``: the cluster
+    has principals. The last two are drawn separately and change nothing else, so they are not part of names.
     """
 
     founded: int
@@ -34,6 +34,7 @@ class ClusterShape:
     history: int
     old: bool
     racked: bool = field(default=False, repr=False)
+    guarded: bool = field(default=False, repr=False)
 
     @property
     def datacenters(self) -> int:

@@ -40,7 +40,7 @@ BUDGETS = {
     "ringlog_debezium": 560,
     "ringlog_demo": 970,
     "ringlog_schemas": 300,
-    "ringlog_sim": 13_700,
+    "ringlog_sim": 13_962,
     "ringlog_testing": 2_600,
     "tests": 79_010,
 }

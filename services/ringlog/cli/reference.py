@@ -285,7 +285,7 @@ def _roles() -> Iterator[str]:
 
 
 def _needed(model: type[Command]) -> str:
-    return "every principal" if model.NEEDS == ANY_ROLE else ", ".join(model.NEEDS)
+    return "every principal with a role" if model.NEEDS == ANY_ROLE else ", ".join(model.NEEDS)
 
 
 # ------------------------------------------------------------------------------------------------------- codes

@@ -77,7 +77,8 @@ def authorize(state: ClusterState, principal: str, command: Command) -> Rejected
             needed, is_scoped = " or ".join(each.NEEDS), any(role in SCOPED_ROLES for role in each.NEEDS)
             place = keyspace_of(each) if is_scoped else ""
             where = f" in the keyspace {place}" if place else ""
-            detail = f"{type(each).__name__}: {principal} needs the role {needed}{where}"
+            role = "a role" if each.NEEDS == ANY_ROLE else f"the role {needed}"
+            detail = f"{type(each).__name__}: {principal} needs {role}{where}"
             if NODE in each.NEEDS and any(grant.role == NODE for grant in known.roles):
                 detail += "; a node sends it only about itself"
             return Rejected(NOT_AUTHORIZED, detail)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.changes import EpochChange
+from ringlog.kernel.model.principals import FIRST_KEY
 from ringlog.kernel.values import Micros
 from ringlog.protocol.balancer.balancer import ROLE, NewLoads, ReadLoads, balance
 from ringlog.protocol.balancer.load_book import ReceivedLoad
@@ -19,6 +20,7 @@ from ringlog.protocol.role import StartServing
 from ringlog.protocol.roles import Role
 from ringlog.protocol.submission.submission import NoAnswer
 from ringlog.wire.errors import WireError
+from ringlog.wire.ids import derived_request_id
 from ringlog.wire.records import NodeAck
 from ringlog_sim.actors.role import NEWS_US, Worker
 from ringlog_sim.client import SimClient
@@ -41,7 +43,7 @@ class ControllerWorker(Worker):
 
     def __init__(self, sim: Simulation, host: SimHost, committed: int) -> None:
         super().__init__(sim, host, committed)
-        self.client = SimClient(sim, host, self.instance, self.replica)
+        self.client = SimClient(sim, host, self.instance, self.replica, principal=self.role)
         self.replica.at_once |= {ReportRejections: lambda _: None}
         self.replica.in_time |= {Submit: self._submit}
 
@@ -51,11 +53,11 @@ class ControllerWorker(Worker):
         self.client.close()
 
     def _submit(self, effect: Submit) -> Step:
-        proposal = effect.proposal
+        proposal, ring = effect.proposal, self.sim.shared["keys"]
+        secret = ring and derived_request_id(ring.key(self.role, FIRST_KEY).key, proposal.request_id)
+        request_id = secret or proposal.request_id
         try:
-            return (
-                yield from self.client.submit(proposal.command, SUBMIT_US, proposal.request_id, proposal.since_epoch)
-            )
+            return (yield from self.client.submit(proposal.command, SUBMIT_US, request_id, proposal.since_epoch))
         except NoAnswer:
             return None
 

@@ -14,6 +14,7 @@ from ringlog.wire.records import CommandRequest, encode_result
 from ringlog_sim.actors.role import NEWS_US, Worker
 from ringlog_sim.client import ANSWER_APPLIED
 from ringlog_sim.devices.broker import REQUESTS, RESULTS, SimRecord
+from ringlog_sim.devices.keys import KeyRing
 from ringlog_sim.devices.memo import cached_requests, cached_result
 from ringlog_sim.devices.world import Ended
 from ringlog_sim.replica import Step
@@ -78,7 +79,10 @@ class ValidatorWorker(Worker):
         """Return the requests since the last call."""
         self.check_superseded()
         taken, self._inbox = self._inbox, []
+        ring: KeyRing | None = self.sim.shared["keys"]
         found = [(record.offset, cached_requests(record.value)) for record in taken]
+        if ring is not None:
+            found = [(offset, ring.verified(requests)) for offset, requests in found]
         for offset, requests in found:
             self._owed[offset] = tuple(request.request_id for request in requests)
             for place, request in enumerate(requests):

@@ -14,7 +14,7 @@ from ringlog_sim.checks.data.row_reads import RowReadsCheck
 from ringlog_sim.checks.log.members import Members
 from ringlog_sim.checks.log.peers import PeersCheck
 from ringlog_sim.checks.log.replicas import StateInvariants
-from ringlog_sim.families import cdc, cluster, operations, schema, tablets, zones
+from ringlog_sim.families import cdc, cluster, operations, principals, schema, tablets, zones
 
 REGISTERS = Family(name="registers", commands={}, checks=(Histories, RegistersCheck, RowReadsCheck, PeersCheck))
 """Reads and writes of registers, reads of rows, peers. It has no commands, but range movements must never
@@ -50,6 +50,7 @@ FAMILIES: tuple[Family, ...] = (
     REGISTERS,
     zones.FAMILY,
     SERVICE,
+    principals.FAMILY,
 )
 
 CHECKS: tuple[type[Check], ...] = (*(check for family in FAMILIES for check in family.checks), StateInvariants)

@@ -117,8 +117,6 @@ FAMILY = Family(
         "TruncateLog": None,
         "PauseChanges": None,
         "ResumeChanges": None,
-        # Simulated requests have no code, so a cluster with principals would refuse all of them.
-        **dict.fromkeys(("CreatePrincipal", "GrantRole", "RevokePrincipal", "RevokeRole", "RotatePrincipalKey")),
         "DeclareDown": (2, _down),
         "DeclareUp": (1, _up),
         "TakeOver": (2, _take_over),

@@ -25,6 +25,7 @@ PARTS: Final = (
     "rows",
     "peers",
     "members",
+    "principals",
 )
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(bug for part in PARTS for bug in bugs_of(part))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.control.pauses import PauseChanges, ResumeChanges
 from ringlog.kernel.commands.placement.resizes import DecideResize
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
@@ -23,9 +24,20 @@ from ringlog_sim.actors.nodes.coordinator_path import level_of
 from ringlog_sim.actors.nodes.kept_rows import retain
 from ringlog_sim.actors.nodes.row_reads import operate as read_rows
 from ringlog_sim.devices.broker import MUTATIONS
+from ringlog_sim.devices.keys import ADMIN_NAME, OWN, WAYS, WRITER_NAME
 from ringlog_sim.devices.world import Chance
+from ringlog_sim.families.principals import (
+    ASK,
+    CHANGES,
+    PEOPLE,
+    RECODE,
+    REPLAY,
+    racing_change,
+    racing_requests,
+    wanted_command,
+)
 from ringlog_sim.families.zones import DRAWN, PLACING
-from ringlog_sim.prefix import spread_commands
+from ringlog_sim.prefix import FIRST_PEOPLE, spread_commands
 from ringlog_sim.runner import faults
 from ringlog_sim.runner.script import Action
 from ringlog_sim.shape import keyspace_in_racks
@@ -289,6 +301,25 @@ def _service(run: Acted, number: int, kind: str) -> None:
         run.operator.images(commands)
 
 
+def _principal(run: Acted, number: int, kind: str) -> None:
+    """Perform an action on principals, or a request of one, drawn for their current state."""
+    state, chance = run.sim.log.state, Chance(run.world.seed, f"principal/{number}")
+    name = chance.pick([*PEOPLE, *FIRST_PEOPLE, WRITER_NAME, "n1"])
+    if kind in CHANGES:
+        run.operator.send_as(ADMIN_NAME, OWN, [CHANGES[kind][1](state, chance)])
+    elif kind == ASK:
+        way = OWN if chance.happens(0.5) else chance.pick(WAYS)
+        run.operator.send_as(name, way, [wanted_command(state, chance, name)])
+    elif kind == RECODE:
+        run.operator.exchange_code(chance, Noop())
+    elif kind == REPLAY:
+        run.operator.replay(chance)
+    elif (known := state.principals.get(name)) is not None:
+        # In one record, so that the validator decides them in one batch.
+        run.operator.send_as(ADMIN_NAME, OWN, [racing_change(known, chance)])
+        run.operator.send_as(name, OWN, racing_requests(chance))
+
+
 # -------------------------------------------------------------------------------------- what others know
 
 
@@ -347,6 +378,7 @@ PERFORMED: Mapping[str, Perform] = merged(
         "factor": _factor,
         "zone": _zone,
         "service": _service,
+        "principal": _principal,
     },
     {what: _columns(what) for what in column_rename.ACTIONS},
     {what: _log_end(what) for what in truncation.ACTIONS},

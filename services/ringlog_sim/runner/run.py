@@ -42,6 +42,7 @@ from ringlog_sim.actors.role import Worker, member
 from ringlog_sim.actors.validator import ValidatorWorker
 from ringlog_sim.client import ANSWER_APPLIED
 from ringlog_sim.devices.broker import ACKS, CHANGES, LOAD, MUTATIONS
+from ringlog_sim.devices.keys import KeyRing
 from ringlog_sim.devices.memo import cached_change
 from ringlog_sim.devices.world import EPOCH_START, MS, SECOND, BrokenPromise, Chance, SimHost, SimWorld
 from ringlog_sim.families import CHECKS
@@ -141,6 +142,7 @@ class Run:
         self.sim.shared["keeps_rows"], self.sim.shared["asks"] = "keep_rows" in asked, "ask_peers" in asked
         self.sim.shared["keeps_log"] = "keep_log" in asked
         self.sim.shared[ANSWER_APPLIED] = Chance(script.seed, ANSWER_APPLIED).happens(1 / 8)
+        self.sim.shared["keys"] = KeyRing(self.sim.cluster_id) if script.shape.guarded else None
         self.sim.shared["mutations_begin"] = {}
         self.sim.shared["rows_failed"] = self._rows_failed
         self.sim.shared[WRITTEN] = []

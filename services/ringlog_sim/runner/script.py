@@ -14,6 +14,7 @@ from ringlog.kernel.values import Micros
 from ringlog.protocol.roles import ROLES
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.families import FAMILIES
+from ringlog_sim.families.principals import PROFILE as PRINCIPALS
 from ringlog_sim.shape import ClusterShape, two_racks_each
 from ringlog_sim.stories.balancing import has_balancer
 from ringlog_sim.stories.pipeline_faults import switches
@@ -87,6 +88,7 @@ PROFILES: Mapping[str, Profile] = {
         Profile("scenarios", 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("small", 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("medium", 20 * SECOND, 4_000, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3, 20),
+        Profile("principals", 2 * SECOND, 1_000, (0, 2), (1, 4), (1, 1), (1, 3), 1, (1, 3), (0, 1), 2, 0),
         Profile("large", 60 * SECOND, 4_000, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4, 60),
     )
 }
@@ -95,7 +97,7 @@ ALL: Final = "all"
 """The name for all profiles. Each seed then has one of them, drawn by ``SHARES``."""
 
 SHARES: Mapping[str, int] = {
-    "small": 34,
+    "small": 29,
     "tablets": 12,
     "zones": 8,
     "images": 10,
@@ -106,6 +108,7 @@ SHARES: Mapping[str, int] = {
     "truncation": 4,
     "columns": 3,
     "peers": 2,
+    "principals": 5,
     "large": 1,
 }
 """Number of runs with each profile, of 100 runs of ``ALL``.
@@ -147,6 +150,7 @@ def draw_script(seed: int, profile: Profile) -> Script:
         history=history,
         old=founded > 0 and history == 100 and chance.happens(0.7),
         racked=two_racks_each(seed, profile.name),
+        guarded=profile.name == PRINCIPALS,
     )
     drawn: list[tuple[str, tuple[Any, ...]]] = [("start", (f"n{founded + number + 1}",)) for number in range(joining)]
     newcomers = range(founded + 1, founded + joining + 1) if chosen is None else range(0)
@@ -157,8 +161,8 @@ def draw_script(seed: int, profile: Profile) -> Script:
     kinds = [(kind, entry[0]) for family in FAMILIES for kind, entry in family.commands.items() if entry is not None]
     for _ in range(chance.between(*profile.commands)):
         drawn.append(("command", (chance.weighted(kinds), chance.weighted([("validator", 5), ("direct", 1)]))))
-    hosts = [*AGENT_HOSTS, *AGENT_HOSTS, *(f"n{number + 1}" for number in range(founded + joining))]
-    hosts += [WRITER, CONSUMER, PRODUCER, OPERATOR]
+    names = tuple(f"n{number + 1}" for number in range(founded + joining))
+    hosts = [*AGENT_HOSTS, *AGENT_HOSTS, *names, WRITER, CONSUMER, PRODUCER, OPERATOR]
     mix = [kind for kind in FAULTS if chance.happens(0.5)] or ["crash"]
     for _ in range(chance.between(*profile.faults)):
         what = chance.pick(mix)
@@ -176,8 +180,7 @@ def draw_script(seed: int, profile: Profile) -> Script:
         actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
     calm = profile.length + profile.fault * MS
     if chosen is None:
-        nodes = tuple(f"n{number + 1}" for number in range(founded + joining))
-        for story, made in drawn_stories(StorySetting(seed, profile.name, founded, nodes)):
+        for story, made in drawn_stories(StorySetting(seed, profile.name, founded, names)):
             actions += [Action(story.first + n, *one) for n, one in enumerate(made)]
             calm = max(calm, story.lasts + (profile.fault * MS if story.faults_after else 0))
     if chosen is not None:

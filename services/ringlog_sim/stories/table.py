@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from ringlog_sim.devices.world import MS
+from ringlog_sim.families import principals
 from ringlog_sim.shape import RACK_PROFILES, RACK_SHARE
 from ringlog_sim.stories import (
     balancing,
@@ -45,6 +46,7 @@ _PARTITIONS = Story(15_000, 0, pipeline_faults.draw_added_partitions, faults_aft
 
 STORIES: Final[Mapping[str, tuple[Story, ...]]] = {
     truncation.PROFILE: (),
+    principals.PROFILE: (),
     zones.PROFILE: (
         replace(_ZONES, draw=zones.draw_lost_majority, seeds=zones.loses_majority, founded=zones.LOSERS),
         replace(_ZONES, draw=zones.draw_lost_voters, seeds=zones.loses_voters, founded=zones.WIDE),
@@ -77,6 +79,7 @@ ANYWHERE: Final = (
     Story(8_000, truncation.LASTS, truncation.draw_truncations, faults_after=False),
     Story(14_000, 0, draw_racks, faults_after=False),
     Story(7_000, balancing.LASTS, balancing.draw_balancing, faults_after=False),
+    Story(16_000, principals.LASTS, principals.draw_principals),
 )
 
 

@@ -3,7 +3,7 @@
 =============  =======================================================================================
 role           holder, and the commands that it may send
 =============  =======================================================================================
-application    a program that uses the data; only commands that every principal may send
+application    a program that uses the data; only commands that every principal with a role may send
 node           a data node or a CDC writer; commands about the object that has the principal's name
 operator       a person or tool that runs the cluster: topology, schema, tablets, zones, settings
 admin          everything that an operator may send, also recovery, truncation and principals
@@ -33,7 +33,7 @@ from ringlog.kernel.values import Epoch
 APPLICATION, NODE, OPERATOR, ADMIN, AGENT = "application", "node", "operator", "admin", "agent"
 PRINCIPAL_ROLES: Final = (APPLICATION, NODE, OPERATOR, ADMIN, AGENT)
 ANY_ROLE: Final = PRINCIPAL_ROLES
-"""``NEEDS`` of a command that every principal may send."""
+"""``NEEDS`` of a command that every principal with a role may send."""
 SCOPED_ROLES: Final = (APPLICATION, OPERATOR)
 """Roles that can be limited to keyspaces."""
 IMPLIED_BY: Final[Mapping[str, tuple[str, ...]]] = {OPERATOR: (ADMIN,)}

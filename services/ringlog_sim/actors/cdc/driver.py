@@ -46,9 +46,10 @@ from ringlog_cdc.protocol.batch import (
 from ringlog_sim.actors.cdc.checkpoint import Checkpoint
 from ringlog_sim.actors.cdc.images import ImagedParts
 from ringlog_sim.actors.cdc.rows import ROW_BYTES_MAX, Places, Taken, new_output, part_output, read_input, record_name
-from ringlog_sim.actors.cdc.writer import WRITER_NAME, SimWriter
+from ringlog_sim.actors.cdc.writer import SimWriter
 from ringlog_sim.client import SimClient
 from ringlog_sim.devices.broker import CDC, DEAD, MUTATIONS, SimRecord
+from ringlog_sim.devices.keys import WRITER_NAME
 from ringlog_sim.devices.world import MS, SECOND, Chance, Signal, SimHost, Unanswered
 from ringlog_sim.replica import Step
 
@@ -101,7 +102,7 @@ class Driver:
         self._chance = Chance(sim.world.seed, f"driver/{number}")
         self._disk = disk
         self._limit = 2 + number % 7
-        self._client = SimClient(sim, host, self.name)
+        self._client = SimClient(sim, host, self.name, principal=WRITER_NAME)
         self._replica = self._client.replica
         self._tails: list[Any] = []
         self._waiting: dict[int, list[SimRecord]] = {}

@@ -14,13 +14,13 @@ from ringlog_cdc.protocol.writer import Promises, WriterTimes
 from ringlog_sim.actors.cdc.checkpoint import Checkpoint
 from ringlog_sim.client import SimClient
 from ringlog_sim.devices.broker import CDC, MUTATIONS
+from ringlog_sim.devices.keys import WRITER_NAME
 from ringlog_sim.devices.world import MS, SECOND, Signal, SimHost, Unanswered
 from ringlog_sim.replica import Step
 
 if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation
 
-WRITER_NAME = "cdc"
 TIMES = WriterTimes(look=500 * MS, close_look=SECOND, clock_margin=1_500 * MS, timeout=30 * SECOND)
 """Shorter than in production, like all times of the simulator. The broker's clock error is less than the margin."""
 SUBMIT_US: Micros = 5 * SECOND

@@ -190,7 +190,7 @@ class SimNode:
         self.rows = rows_of(self.sim, self.host, self.starts)
         self.row_replica = SimRowReplica(self.sim, self.registration.id, self.rows)
         self._replica = SimReplica(self.sim, self.host, f"{self.name}/{self.starts}", is_independent=self.starts == 2)
-        self._client = SimClient(self.sim, self.host, f"{self.name}/{self.starts}", self._replica)
+        self._client = SimClient(self.sim, self.host, f"{self.name}/{self.starts}", self._replica, self.name)
         self._inbox: list[TailItem] = []
         self._tails = []
         self._counted_at = self.sim.world.now

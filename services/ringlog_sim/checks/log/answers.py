@@ -46,10 +46,22 @@ OF_THE_VALIDATOR = (
     "generation_operates",
     "settled_too_near",
     "state_id_not_above",
+    "not_authenticated",
+    "not_authorized",
 )
 """Rejections that are not decided by the rules of a command."""
 
 LATE = "ffffffff-ffff-7fff-bfff-ffffffffffff"
+
+
+def requests_by_key(sim: Simulation, found: dict[tuple[str, str], CommandRequest], read: int) -> int:
+    """Add the requests after position ``read`` of the topic, by request id and digest. Return the next position."""
+    partition = sim.broker.partition(REQUESTS)
+    for record in partition.records[read : partition.visible]:
+        for request in cached_requests(record.value):
+            key = (request.request_id, command_digest(request.kind, request.version, request.payload))
+            found[key] = request
+    return partition.visible
 
 
 class Answers(Check):
@@ -122,12 +134,7 @@ class Answers(Check):
             )
 
     def _request(self, request_id: str, digest: str) -> CommandRequest | None:
-        partition = self.sim.broker.partition(REQUESTS)
-        for record in partition.records[self._requests_read : partition.visible]:
-            for request in cached_requests(record.value):
-                key = (request.request_id, command_digest(request.kind, request.version, request.payload))
-                self._requests[key] = request
-        self._requests_read = partition.visible
+        self._requests_read = requests_by_key(self.sim, self._requests, self._requests_read)
         return self._requests.get((request_id, digest))
 
     def withdrawn(self, client: str, key: RequestKey, ended: WithdrawnResult | AppliedResult | ExpiredResult) -> None:
