@@ -34,6 +34,7 @@ from ringlog.protocol.validator.values import (
     Validator,
 )
 from ringlog.wire.records import CommandRequest, Result, encode_result
+from ringlog.wire.senders import SENDER_BYTES_MAX
 
 from .world import BAD, GOOD, NOW, World
 
@@ -381,6 +382,14 @@ def test_a_head_at_the_maximum_time_stops_no_validator(world: World, core: Valid
     world.state = replace(world.state, state_id="ffffffff-ffff-ffff-bfff-ffffffffffff")
     step = offer(world, core, world.request(Noop()))
     assert [result.code for result in published(step)] == ["state_id_not_above"]
+
+
+def test_the_sender_in_an_entry_is_short_and_printable(world: World, core: Validator) -> None:
+    asked = replace(world.request(Noop()), submitter="cli\x1b[8m host=ws7 on_behalf=" + "€" * 400_000)
+    (made,) = commit(offer(world, core, asked)).chain.entries
+    assert made.entry.submitter.startswith("cli?[8m host=ws7 on_behalf=€€€")
+    assert made.entry.submitter.isprintable()
+    assert len(made.entry.submitter.encode()) <= SENDER_BYTES_MAX
 
 
 def test_every_answer_fits_into_a_record(world: World, core: Validator) -> None:

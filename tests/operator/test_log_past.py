@@ -181,10 +181,19 @@ def test_only_the_last_lines_are_kept_in_memory() -> None:
     assert 3 <= most <= 5
 
 
-@pytest.mark.parametrize(("by", "expected"), [("ops", 1), ("coordinator", 2), ("coordinator-1a", 1), ("o", 0)])
+@pytest.mark.parametrize(
+    ("by", "expected"), [("ops", 1), ("coordinator", 2), ("coordinator-1a", 1), ("o", 0), ("Bob Smith", 2), ("ws7", 0)]
+)
 def test_only_the_entries_of_an_author_are_shown(by: str, expected: int) -> None:
     lines, state = [], founded()
-    for number, author in enumerate(("ops", "ops-2", "coordinator-1a", "coordinator-2b")):
+    for number, author in enumerate(
+        (
+            "ops host=ws7 on_behalf=Bob Smith",
+            "ops-2 client=ringlog/1 on_behalf=Bob Smith",
+            "coordinator-1a host=ws7",
+            "coordinator-2b",
+        )
+    ):
         item = entry(state, Noop(), submitter=author)
         after = fold(state, item)
         lines.append(FoldedRecord(number, item, after.outcome, state, after.state))

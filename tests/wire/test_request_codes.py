@@ -28,6 +28,7 @@ from ringlog.wire.requests import (
     verified,
     with_code,
 )
+from ringlog.wire.senders import EntrySender, parsed_sender
 from tests.kernel.entries import CLUSTER, uuid
 
 MASTER, LATER = "a-master-of-many-letters", "another-of-many-letters"
@@ -55,6 +56,16 @@ def test_key_and_code_equal_the_documented_ones() -> None:
     assert coded(MINE) == CodedRequest(
         PLAIN, "ops", 1, hmac.new(key.encode(), CLUSTER.encode() + PLAIN, hashlib.sha256).digest()
     )
+
+
+def test_the_claims_of_a_sender_stay_with_the_verified_name() -> None:
+    """A sender can claim a machine, a program and a person, and not another principal."""
+    claimed = replace(REQUEST, submitter="ann host=ws7 client=go/1 on_behalf=Bob host=other")
+    found = verified(decode_request(with_code(encode_request(claimed), KEY, CLUSTER)), CLUSTER, (MASTER,))
+    assert found.submitter == "ops host=ws7 client=go/1 on_behalf=Bob host=other"
+    assert parsed_sender(found.submitter) == EntrySender("ops", "ws7", "go/1", "Bob host=other")
+    changed = encode_request(replace(claimed, submitter="ann host=ws8 client=go/1 on_behalf=Bob host=other"))
+    assert sender(encode_coded_request(replace(coded(MINE), request=changed))) == "", "the MAC covers the claims"
 
 
 def test_a_valid_code_makes_the_principal_the_submitter() -> None:

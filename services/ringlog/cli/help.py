@@ -67,6 +67,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "VERSION": "--release",
     "TIME": "--since --start",
     "WORD": "--day",
+    "PERSON": "--on-behalf",
     "URL": "--master",
     "OPTIONS": "--java-options",
     "SASL_SSL|SASL_PLAINTEXT": "--protocol",

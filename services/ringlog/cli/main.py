@@ -30,7 +30,13 @@ from ringlog.files import refused_by_files
 from ringlog.runtime.json_errors import print_exception, print_usage, wants_json
 from ringlog.runtime.kafka.config import VARIABLE, use
 from ringlog.runtime.process import delay_gc, skip_gc_at_exit
-from ringlog.runtime.trust import REQUEST_KEY_VARIABLE, TRUST_VARIABLE, use_request_key, use_trust_file
+from ringlog.runtime.trust import (
+    ON_BEHALF_VARIABLE,
+    REQUEST_KEY_VARIABLE,
+    TRUST_VARIABLE,
+    use_request_key,
+    use_trust_file,
+)
 
 
 class Subcommand(NamedTuple):
@@ -112,7 +118,7 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
 COMMANDS = {name: subcommand for group in GROUPS.values() for name, subcommand in group.items()}
 
 
-CONNECTION_OPTIONS = ("bootstrap", "cluster", "kafka_config", "trust_config", "request_key")
+CONNECTION_OPTIONS = ("bootstrap", "cluster", "kafka_config", "trust_config", "request_key", "on_behalf")
 """Parameters that may also precede the subcommand."""
 
 
@@ -190,13 +196,15 @@ class LazyGroup(CommandGroup):
 
 
 def _add_configs(command: Any) -> None:
-    """Add ``--kafka-config``, ``--trust-config`` and ``--request-key`` to every command that has ``--bootstrap``."""
+    """Add ``--kafka-config``, ``--trust-config``, ``--request-key`` and ``--on-behalf`` to every command that has
+    ``--bootstrap``.
+    """
     for inner in getattr(command, "commands", {}).values():
         _add_configs(inner)
     names = {parameter.name for parameter in command.params}
     if "bootstrap" in names:
         options = typer.main.get_command(_single(_with_configs)).params
-        wanted = {"kafka_config", "trust_config", "request_key"} - names
+        wanted = {"kafka_config", "trust_config", "request_key", "on_behalf"} - names
         command.params += [option for option in options if option.name in wanted]
 
 
@@ -216,6 +224,11 @@ def _trust(context: typer.Context, value: Path | None) -> None:
 def _sign(value: Path | None) -> None:
     if value is not None:
         use_request_key(value)
+
+
+def _act_for(value: str | None) -> None:
+    if value is not None:
+        os.environ[ON_BEHALF_VARIABLE] = value
 
 
 KafkaConfig = Annotated[
@@ -254,8 +267,23 @@ RequestKey = Annotated[
 ]
 
 
+OnBehalf = Annotated[
+    str | None,
+    typer.Option(
+        "--on-behalf",
+        envvar=ON_BEHALF_VARIABLE,
+        help="Person that this command acts for, shown in the log.",
+        callback=_act_for,
+        expose_value=False,
+    ),
+]
+
+
 def _with_configs(
-    kafka_config: KafkaConfig = None, trust_config: TrustConfig = None, request_key: RequestKey = None
+    kafka_config: KafkaConfig = None,
+    trust_config: TrustConfig = None,
+    request_key: RequestKey = None,
+    on_behalf: OnBehalf = None,
 ) -> None:
     """Declare the options that ``_add_configs`` copies to commands."""
 
@@ -291,6 +319,9 @@ def _root(
     ] = None,
     request_key: Annotated[
         str | None, _before("--request-key", "Key that signs requests: a file of `ringlog principal key`.")
+    ] = None,
+    on_behalf: Annotated[
+        str | None, _before("--on-behalf", "Person that this command acts for, shown in the log.")
     ] = None,
     _shown: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:

@@ -28,6 +28,7 @@ from ringlog.kernel.values import Command, Epoch
 from ringlog.log.author import Author
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.folding import Start
+from ringlog.log.author import Author, this_sender
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.diagnosis import reject_refused_login
 from ringlog.log.kafka.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
@@ -119,6 +120,7 @@ class Client:
         replica: A replica that the caller runs. The caller remains responsible for it and its log.
         is_relaxed: Whether the replica polls at the relaxed pace while no request is pending.
         keys: Returns the keys that sign requests. Default: those of this process (``runtime.trust``).
+        on_behalf: The person that the client acts for. Entries of its commands contain it.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Client:
         start_finder: StartPointFinder | None = None,
         is_relaxed: bool = False,
         keys: Callable[[], Sequence[PrincipalKey]] = request_keys,
+        on_behalf: str = "",
     ) -> None:
         metadata = None if replica is None else replica.log
         if start_finder is None and logs is None and replica is None:
@@ -150,7 +153,8 @@ class Client:
         self.keys = keys
         clock = clock or SystemClock()
         draw = draw or SystemDraw()
-        self._author = Author(submitter, clock, draw)
+        sender = this_sender(submitter, on_behalf)
+        self._author = Author(sender, clock, draw)
         self._draw = draw
         # A log in memory has no snapshots.
         self._snapshots: Snapshots | None = None
@@ -161,7 +165,7 @@ class Client:
         )
         if is_relaxed:
             self.replica.poll_policy = PollPolicy(is_relaxed=True)
-        self.direct = DirectAuthor(self._logs.metadata, self.replica, submitter, clock, draw)
+        self.direct = DirectAuthor(self._logs.metadata, self.replica, sender, clock, draw)
         self._engine = Engine(self.replica, self._logs.requests, self._logs.results, resend_s=resend_s)
 
     def start(self, silence_s: float = SILENCE_S) -> Client:

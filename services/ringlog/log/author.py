@@ -8,6 +8,9 @@ only fills ``at``. A clock that is far behind the head of the log causes a warni
 
 from __future__ import annotations
 
+import platform
+
+from ringlog import __version__
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.protocol.effects import Draw
@@ -16,6 +19,7 @@ from ringlog.runtime.draw import draw_uuid
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.entries import EncodedEntry, author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
+from ringlog.wire.senders import EntrySender, bounded
 
 SKEW_WARNED_US: Micros = 10_000_000
 """The author warns if its clock is further behind the head of the log than this."""
@@ -23,6 +27,12 @@ SKEW_WARNING_EVERY_S = 60.0
 """Minimum time between two warnings."""
 
 log = get_logger(__name__)
+
+
+def this_sender(name: str, on_behalf: str = "") -> str:
+    """Return the text that names a sender in this process: the machine, the release, and the person it acts for."""
+    host = "-".join(platform.node().split())
+    return bounded(str(EntrySender(name, host, f"ringlog/{__version__}", on_behalf)))
 
 
 class Author:

@@ -24,6 +24,7 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogGap
 from ringlog.wire.entries import EncodedEntry, decode_entry
+from ringlog.wire.senders import parsed_sender
 
 Item = Entry | UnreadableEntry
 Judging = Callable[[ClusterState, bytes], tuple[Item, Folded]]
@@ -88,7 +89,7 @@ class FoldedRecord:
         if self.before.epoch > 0 or self.after.epoch == 0:
             return None
         assert isinstance(self.item, Entry), "only an entry has an epoch"
-        return ClusterOrigin(self.after.cluster_id, self.item.submitter, self.item.at, self.offset)
+        return ClusterOrigin(self.after.cluster_id, parsed_sender(self.item.submitter).name, self.item.at, self.offset)
 
     @property
     def next(self) -> Start:

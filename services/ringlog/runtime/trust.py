@@ -88,6 +88,8 @@ METRICS_SCOPE: Final = "metrics "
 """Before a token in ``token.file``."""
 ACK_KEY, ACK_MASTER = "ack.key", "ack.master"
 REQUEST_KEY, REQUEST_MASTER = "request.key", "request.master"
+ON_BEHALF_VARIABLE: Final = "RINGLOG_ON_BEHALF"
+"""The person that the commands of this process act for."""
 REQUEST_KEY_VARIABLE: Final = "RINGLOG_REQUEST_KEY"
 REVOKED: Final = "revoked.file"
 OPTIONS: Final = (*TLS, TOKEN, ACK_KEY, ACK_MASTER, REQUEST_KEY, REQUEST_MASTER, REVOKED)

@@ -44,6 +44,7 @@ from ringlog.wire.records import (
     encode_batch,
     encode_coded_request,
 )
+from ringlog.wire.senders import bounded
 
 TOGETHER_MAX = 500
 """Maximum number of requests in one record."""
@@ -111,8 +112,8 @@ def with_code(request: bytes, key: PrincipalKey, cluster_id: str) -> bytes:
 
 
 def verified(request: CommandRequest, cluster_id: str, masters: Sequence[str]) -> CommandRequest:
-    """Return a request with the result of the check of its MAC. If it is valid, the submitter is the principal, or an
-    instance of an agent.
+    """Return a request with the result of the check of its MAC. If it is valid, the submitter has the name of the
+    principal, or of an instance of an agent.
     """
     if not isinstance(request, SignedRequest):
         return request
@@ -122,7 +123,7 @@ def verified(request: CommandRequest, cluster_id: str, masters: Sequence[str]) -
     if any(hmac.compare_digest(coded.code, _mac(coded.request, key, cluster_id)) for key in keys):
         is_instance = coded.principal in AGENT_NAMES and request.submitter.startswith(f"{coded.principal}-")
         request_id, since_epoch, submitter, *others = _plain(request)
-        sender = submitter if is_instance else coded.principal
+        sender = bounded(submitter, "" if is_instance else coded.principal)
         return _new_signed(request_id, since_epoch, sender, *others, coded, "")
     why = "it has no valid code of this cluster and key" if masters else "the validator has no request.master"
     return _new_signed(*_plain(request), coded, why)

@@ -38,6 +38,7 @@ from ringlog.files import private_folder
 from ringlog.kernel.invariants.check import CODE, violations
 from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.log.author import this_sender
 from ringlog.log.errors import (
     LogDamaged,
     LogError,
@@ -138,7 +139,8 @@ class RoleThread(ABC):
         self.replica = LogReplica(self.log, record=records, start_finder=self.start_finder)
         self.replica.poll_policy = PollPolicy(is_relaxed=not self.answers_commits)
         self.replica.recent = RecentEntries(LAST_ALONE, keeps_mark=handles_snapshots(self.role))
-        self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
+        submitter = this_sender(f"{self.role}-{self.instance[:8]}")
+        self.author = DirectAuthor(self.log, self.replica, submitter, self.clock, self.draw)
         snapshots = partial(open_snapshots, settings.bootstrap_servers, settings.cluster)
         self._agreement = DigestComparison(self.replica, self._evidence, snapshots)
         steps = SnapshotSteps(

@@ -38,6 +38,7 @@ from ringlog.operator.views import views
 from ringlog.operator.views.words import picked, printable, time_of_day, with_names
 from ringlog.runtime.context import ClusterContext
 from ringlog.wire.records import StoredSnapshot
+from ringlog.wire.senders import parsed_sender
 
 app = typer.Typer()
 InArchive = Annotated[str | None, typer.Option("--archive", envvar="RINGLOG_ARCHIVE", help=help_texts.ARCHIVE)]
@@ -214,7 +215,9 @@ def _print(line: FoldedRecord) -> None:
     command = entry_json(line.before, item)
     fields = ", ".join(f"{k}={_short(v)}" for k, v in command.items() if k != "command")
     why = f"  {outcome.code}: {with_names(line.before, outcome.detail)}" if outcome.code else ""
-    shown.append(printable(f"{time_of_day(item.at)} {item.submitter:<20} "))
+    sender = parsed_sender(item.submitter)
+    author = f"{sender.name} for {sender.on_behalf}" if sender.on_behalf else sender.name
+    shown.append(printable(f"{time_of_day(item.at)} {author:<20} "))
     shown.append(printable(item.kind), "bold")
     out.print(shown.append(printable(f" {fields}{why}")))
 

@@ -45,7 +45,7 @@ from ringlog.runtime.context import (
 )
 from ringlog.runtime.json_errors import print_error, wants_json
 from ringlog.runtime.kafka.config import VARIABLE, brokers_of_file
-from ringlog.runtime.trust import REQUEST_KEY_VARIABLE, TRUST_VARIABLE
+from ringlog.runtime.trust import ON_BEHALF_VARIABLE, REQUEST_KEY_VARIABLE, TRUST_VARIABLE
 from ringlog.stack.commands import Stack, addresses, kafka_config_of_stack
 from ringlog.stack.probes import takes_connections
 
@@ -295,7 +295,15 @@ def connect(
     """Return a client of the cluster, to be used as a context manager. ``is_relaxed``: see ``Client``."""
     start_finder = start_point_finder(context.bootstrap, context.cluster, warns=False)
     place = context.bootstrap, context.cluster
-    return Client(*place, submitter, on_progress=on_progress, start_finder=start_finder, is_relaxed=is_relaxed)
+    on_behalf = os.environ.get(ON_BEHALF_VARIABLE, "")
+    return Client(
+        *place,
+        submitter,
+        on_progress=on_progress,
+        start_finder=start_finder,
+        is_relaxed=is_relaxed,
+        on_behalf=on_behalf,
+    )
 
 
 def process_settings(context: ClusterContext) -> ProcessSettings:

@@ -19,6 +19,7 @@ from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.model.settings import SETTINGS, setting
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
+from ringlog.log.author import this_sender
 from ringlog.log.errors import TopicMissing
 from ringlog.log.folding import BEGINNING, follow
 from ringlog.log.kafka.topic_state import has_log, leftover_topics, repair_topics
@@ -90,7 +91,7 @@ def found(
     """
     here = False
     if catch_up(replica, silence_s=timeout_s, on_progress=on_progress).epoch == 0:
-        author = DirectAuthor(metadata, replica, submitter, clock, draw)
+        author = DirectAuthor(metadata, replica, this_sender(submitter), clock, draw)
         command = InitializeCluster(name, tuple(sorted((settings or {}).items())))
         answer = author.submit(command, timeout_s=timeout_s, since_epoch=0)
         # ``already_founded``: another process won the race. Its cluster is the result.

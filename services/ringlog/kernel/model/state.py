@@ -398,11 +398,7 @@ class GlobalRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The state at ``epoch``.
-
-    ``time``: the greatest ``at`` of the applied entries; no rule depends on it. ``chain``: the hash of all applied
-    entries (``kernel.history``); no rule depends on it.
-    """
+    """The state at ``epoch``. No rule depends on ``time``, the greatest ``at``, or ``chain`` (``kernel.history``)."""
 
     cluster_id: str = ""
     name: str = ""

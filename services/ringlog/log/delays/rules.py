@@ -35,6 +35,7 @@ from ringlog.kernel.operations.stages import STAGES
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.errors import BadRule
+from ringlog.wire.senders import parsed_sender
 
 HOLD, DELAY, DROP = "hold", "delay", "drop"
 COMMIT, PROPAGATION = "commit", "propagation"
@@ -84,7 +85,7 @@ class Match:
             and self.request_id in ("", item.request_id)
             and (not self.operation or (readable and getattr(command, "operation", None) == self.operation))
             and (not self.stage or (readable and getattr(command, "to", None) == self.stage))
-            and (not self.submitter or fnmatchcase(item.submitter, self.submitter))
+            and (not self.submitter or fnmatchcase(parsed_sender(item.submitter).name, self.submitter))
             and (not self.epoch or epoch() == self.epoch)
         )
 

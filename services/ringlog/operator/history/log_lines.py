@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,6 +19,7 @@ from ringlog.operator.errors import Refused
 from ringlog.operator.history.log_past import Past, states
 from ringlog.operator.intents.json_commands import to_json
 from ringlog.operator.views.words import picked
+from ringlog.wire.senders import EntrySender, parsed_sender
 
 BAD_DUMP = "bad_dump"
 
@@ -32,14 +34,14 @@ def chosen(
     """
     fitting = (x for x in lines if x.outcome.epoch >= since and (all_records or x.outcome.kind is OutcomeKind.APPLIED))
     if by is not None:
-        fitting = (x for x in fitting if isinstance(x.item, Entry) and by in _authors(x.item.submitter))
+        fitting = (x for x in fitting if isinstance(x.item, Entry) and by in _authors(parsed_sender(x.item.submitter)))
     return fitting if last is None else deque(fitting, maxlen=last)
 
 
-def _authors(submitter: str) -> tuple[str, ...]:
-    """Return the names that stand for an author: its own, and the role of an agent."""
-    role = submitter.partition("-")[0]
-    return (submitter, role) if role in AGENT_NAMES else (submitter,)
+def _authors(sender: EntrySender) -> tuple[str, ...]:
+    """Return the names that stand for an author: its own, the person that it acts for, and the role of an agent."""
+    role = sender.name.partition("-")[0]
+    return (sender.name, sender.on_behalf, role) if role in AGENT_NAMES else (sender.name, sender.on_behalf)
 
 
 def write_dump(path: Path, records: Iterable[LogRecord]) -> int:
@@ -92,7 +94,9 @@ def line_json(line: FoldedRecord) -> dict[str, Any]:
         shown["chain"] = line.after.chain.hex()
     item = line.item
     if isinstance(item, Entry):
-        shown |= picked(item, "at", "submitter", "request_id", "state_id") | {"entry": entry_json(line.before, item)}
+        sender = asdict(parsed_sender(item.submitter))
+        shown |= picked(item, "at", "request_id", "state_id") | {"submitter": sender.pop("name")} | sender
+        shown["entry"] = entry_json(line.before, item)
     return shown
 
 

@@ -39,6 +39,7 @@ from ringlog.wire.entries import EncodedEntry, encoded, new_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, CommandRequest, Result
+from ringlog.wire.senders import bounded
 
 
 class BatchPlan:
@@ -203,7 +204,7 @@ def _entry(state: ClusterState, state_id: str, item: WaitingRequest, command: Co
         state.state_id,
         request.request_id,
         request.since_epoch,
-        request.submitter,
+        bounded(request.submitter),
         at,
         request.kind,
         request.version,
