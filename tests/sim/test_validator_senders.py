@@ -20,7 +20,7 @@ from ringlog.kernel.commands.control.principals import (
 from ringlog.kernel.commands.topology.operations import AdvanceOperation
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Entry
-from ringlog.kernel.model.principals import ADMIN, APPLICATION, OPERATOR
+from ringlog.kernel.model.principals import ADMIN, APPLICATION, FOUNDING_KEY, OPERATOR
 from ringlog.kernel.values import Command
 from ringlog.protocol.validator.core import add_requests, begin_batch, settle_batch
 from ringlog.protocol.validator.values import CommitChain, NoteApplied, Publish, Validator
@@ -80,7 +80,7 @@ class Cluster(World):
 def cluster_of_three() -> Cluster:
     """Return a cluster with an admin, an operator and an application."""
     made = Cluster()
-    assert made.code(made.sign(CreatePrincipal("root", ADMIN), "root")) == "applied"
+    assert made.code(made.sign(CreatePrincipal("root", ADMIN), "root", FOUNDING_KEY)) == "applied"
     for name, role in (("ops", OPERATOR), ("shop", APPLICATION)):
         assert made.code(made.sign(CreatePrincipal(name, role), "root")) == "applied"
     return made
@@ -112,11 +112,21 @@ def test_a_cluster_without_principals_accepts_requests_as_before() -> None:
 def test_only_a_holder_of_the_master_creates_the_first_admin() -> None:
     cluster, first = Cluster(), CreatePrincipal("root", ADMIN)
     assert cluster.code(cluster.request(first)) == "not_authenticated"
-    assert cluster.code(cluster.sign(first, "root", master="wrong-master-of-letters")) == "not_authenticated"
-    assert cluster.code(cluster.sign(first, "thief")) == "not_authenticated"
-    assert cluster.code(cluster.sign(CreatePrincipal("root", OPERATOR), "root")) == "admin_needed"
-    assert cluster.code(cluster.sign(first, "root")) == "applied"
-    assert cluster.code(cluster.sign(CreatePrincipal("thief", ADMIN), "thief")) == "not_authenticated"
+    forged = cluster.sign(first, "root", FOUNDING_KEY, master="wrong-master-of-letters")
+    assert cluster.code(forged) == "not_authenticated"
+    assert cluster.code(cluster.sign(first, "thief", FOUNDING_KEY)) == "not_authenticated"
+    assert cluster.code(cluster.sign(CreatePrincipal("root", OPERATOR), "root", FOUNDING_KEY)) == "admin_needed"
+    assert cluster.code(cluster.sign(first, "root", FOUNDING_KEY)) == "applied"
+    assert cluster.code(cluster.sign(CreatePrincipal("thief", ADMIN), "thief", FOUNDING_KEY)) == "not_authenticated"
+    assert cluster.code(cluster.sign(Noop(), "root", FOUNDING_KEY)) == "not_authenticated"
+
+
+@pytest.mark.parametrize("name", ["n1", "root", "coordinator"])
+def test_a_key_that_was_made_early_creates_no_first_admin(name: str) -> None:
+    """A node gets its key before the first admin exists."""
+    cluster = Cluster()
+    assert cluster.code(cluster.sign(CreatePrincipal(name, ADMIN), name)) == "not_authenticated"
+    assert cluster.code(cluster.sign(GOOD, name)) == "applied"
 
 
 FORGED: tuple[Callable[[Cluster], CommandRequest], ...] = (
@@ -289,6 +299,14 @@ PLANTED = [
         1,
     ),
     Mutant(
+        "any_key_founds",
+        "ringlog.protocol.validator.authentication:sender_of",
+        "isinstance(request, SignedRequest) and request.coded.key == FOUNDING_KEY",
+        "isinstance(request, SignedRequest)",
+        "a holder of a key file can become the first admin",
+        1,
+    ),
+    Mutant(
         "revoked_principal_accepted",
         "ringlog.kernel.authorization:authorize",
         "known is None or known.revoked is not None",
@@ -337,6 +355,7 @@ def _exercise() -> None:
     for forge in FORGED:
         test_a_request_without_a_valid_code_is_refused(cluster_of_three(), forge)
     test_a_schema_batch_hides_no_command()
+    test_a_key_that_was_made_early_creates_no_first_admin("n1")
 
 
 @pytest.mark.parametrize("mutant", PLANTED, ids=[mutant.name for mutant in PLANTED])

@@ -128,6 +128,10 @@ def test_a_key_is_replaced_by_the_next_one_only(key: int) -> None:
     [
         (CreatePrincipal("a b", OPERATOR), "bad_field"),
         (CreatePrincipal("coordinator-1", OPERATOR), "bad_field"),
+        (CreatePrincipal("Coordinator", OPERATOR), "bad_field"),
+        (CreatePrincipal("validator_2", OPERATOR), "bad_field"),
+        (CreatePrincipal("keeper.db", OPERATOR), "bad_field"),
+        (CreatePrincipal("keepers", OPERATOR), ""),
         (CreatePrincipal("x", "root"), "bad_field"),
         (CreatePrincipal("x", ADMIN, ("a",)), "bad_field"),
         (CreatePrincipal("x", OPERATOR, ("b", "a")), "bad_field"),

@@ -1,7 +1,8 @@
 """``ringlog principal`` and ``ringlog whoami``: the senders of requests, their roles and their keys.
 
 A key follows from the master of the validator (``request.master``), so commands that write a key file read the master
-from a file. Only its holder can create the first admin: that request is signed with the key of the new admin.
+from a file. Only its holder can create the first admin: that request is signed with the founding key of the new admin,
+which no key file has.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ringlog.kernel.commands.control.principals import (
     RevokeRole,
     RotatePrincipalKey,
 )
-from ringlog.kernel.model.principals import FIRST_KEY, PRINCIPAL_ROLES
+from ringlog.kernel.model.principals import FIRST_KEY, FOUNDING_KEY, PRINCIPAL_ROLES
 from ringlog.kernel.values import Command
 from ringlog.operator.intents.intents import Intent, named
 from ringlog.operator.views import views
@@ -170,7 +171,8 @@ def _change(
         state = client.read_barrier()
         own = key_of_principal(master, state.cluster_id, name, number)
         if master and not state.principals:
-            client.keys = lambda: (own,)
+            founding = key_of_principal(master, state.cluster_id, name, FOUNDING_KEY)
+            client.keys = lambda: (founding,)
         answer, _ = submitted(client, named(command))
         if to is not None and isinstance(answer, AppliedResult):
             _write(to, own)

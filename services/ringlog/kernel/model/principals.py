@@ -23,6 +23,7 @@ Source: CEP-21, "credentials and permissions" as cluster metadata.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -67,7 +68,10 @@ class Principal:
 
 AGENT_NAMES: Final = ("validator", "coordinator", "publisher", "keeper", "balancer", "rebalancer")
 """Agents author entries with these names and a suffix, so no other principal may have such a name."""
+_SEPARATORS: Final = re.compile("[-._]")
 FIRST_KEY: Final = 1
+FOUNDING_KEY: Final = 0
+"""The number of the key that signs the creation of the first admin. No key file has it: only the master makes it."""
 AGENTS: Final = {name: Principal(name, (Grant(AGENT), Grant(OPERATOR)), FIRST_KEY, 0) for name in AGENT_NAMES}
 
 PRINCIPALS: Final = part(
@@ -75,6 +79,11 @@ PRINCIPALS: Final = part(
     unpublished={WHOLE: "only validators and operators use them, and they fold the log"},
     most=(10_000, "principals, including revoked ones"),
 )
+
+
+def is_reserved(name: str) -> bool:
+    """Return True if a reader of the log may take this name for an agent, as ``Validator_1``."""
+    return _SEPARATORS.split(name.lower())[0] in AGENT_NAMES
 
 
 def principal_of(principals: Mapping[str, Principal], name: str) -> Principal | None:

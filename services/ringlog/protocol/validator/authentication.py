@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from ringlog.kernel.model.outcome import Rejected
-from ringlog.kernel.model.principals import principal_of
+from ringlog.kernel.model.principals import FOUNDING_KEY, principal_of
 from ringlog.kernel.model.state import ClusterState
 from ringlog.wire.records import CommandRequest
 from ringlog.wire.requests import SignedRequest
@@ -26,11 +26,13 @@ NOT_AUTHENTICATED: Final = "not_authenticated"
 def sender_of(state: ClusterState, request: CommandRequest) -> str | Rejected:
     """Return the principal that sent a request, or why it is refused.
 
-    The name is empty for a request without a valid code to a cluster without principals. ``authorize`` then decides
-    whether the name is an active principal with a sufficient role.
+    In a cluster without principals, only the founding key of a principal gives a name, and every other request has the
+    empty name. Otherwise each holder of a key file that was made early could become the first admin. ``authorize`` then
+    decides whether the name is an active principal with a sufficient role.
     """
     if not state.principals:
-        return request.coded.principal if isinstance(request, SignedRequest) and not request.unverified else ""
+        is_founding = isinstance(request, SignedRequest) and request.coded.key == FOUNDING_KEY
+        return request.coded.principal if is_founding and not request.unverified else ""
     if not isinstance(request, SignedRequest):
         return Rejected(NOT_AUTHENTICATED, "the request has no code. Get a key from an admin: ringlog principal key")
     name, key = request.coded.principal, request.coded.key

@@ -19,7 +19,6 @@ from ringlog.kernel.model.modes import UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.principals import (
     ADMIN,
-    AGENT_NAMES,
     FIRST_KEY,
     KEYSPACES_MAX,
     PRINCIPAL_ROLES,
@@ -28,6 +27,7 @@ from ringlog.kernel.model.principals import (
     Principal,
     grant_of,
     has_admin,
+    is_reserved,
 )
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.values import Command, is_identifier, is_name
@@ -61,9 +61,9 @@ class CreatePrincipal(Command):
 
 def decide_create_principal(state: ClusterState, command: CreatePrincipal, context: EntryContext) -> Decision:
     """Add the principal if its name was never used."""
-    reserved = command.name.partition("-")[0] in AGENT_NAMES
     broken = broken_field(
-        (is_name(command.name), "name", NAME_RULE), (not reserved, "name", f"{command.name} is a name of an agent")
+        (is_name(command.name), "name", NAME_RULE),
+        (not is_reserved(command.name), "name", f"{command.name} looks like a name of an agent"),
     ) or _broken_grant(command.role, command.keyspaces)
     if broken is not None:
         return broken
