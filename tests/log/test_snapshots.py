@@ -271,6 +271,31 @@ def test_a_log_cut_and_extended_is_another_log(cluster: Cluster) -> None:
     assert cluster.begin() == Start()
 
 
+def forged(cluster: Cluster, start: Start) -> StoredSnapshot:
+    """Store a state that the log does not lead to, confirmed by an invented role."""
+    state = replace(start.state, name="forged")
+    head = SnapshotTopic(cluster.records).store(replace(start, state=state), cluster.log.identity(), "keeper", 0, "x")
+    SnapshotTopic(cluster.records).confirm(confirmation(head, "publisher"))
+    return head
+
+
+def test_a_snapshot_that_the_log_contradicts_is_skipped(cluster: Cluster) -> None:
+    """A thief who may write the snapshot topic, but not the log, invents a state and two roles that confirm it."""
+    early, true = cluster.store("publisher"), cluster.store("publisher")
+    cluster.apply(Noop(), ConfirmSnapshot(true.epoch, true.state_id, true.position, true.digest, ("keeper", "other")))
+    assert cluster.begin().state.epoch == true.epoch
+    assert forged(cluster, cluster.taken[-1]).digest != true.digest
+    assert cluster.begin().state.epoch == early.epoch
+
+
+def test_a_snapshot_of_an_epoch_without_a_mark_is_skipped(cluster: Cluster) -> None:
+    """The log never confirms such an epoch, so a forged state of it would not be found."""
+    early = cluster.store("publisher")
+    cluster.apply(Noop())
+    forged(cluster, Start(cluster.state, cluster.log.end_offset()))
+    assert cluster.begin().state.epoch == early.epoch
+
+
 def test_the_stored_view_of_a_process_is_compared(cluster: Cluster, tmp_path: object) -> None:
     head = cluster.store("publisher")
     with (

@@ -27,7 +27,7 @@ BUDGETS = {
     "ringlog/cli": 5_590,
     "ringlog/client": 5_660,
     "ringlog/kernel": 17_792,
-    "ringlog/log": 4_913,
+    "ringlog/log": 4_923,
     "ringlog/node": 6_575,
     "ringlog/operator": 4_514,
     "ringlog/protocol": 3_045,

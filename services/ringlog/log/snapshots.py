@@ -17,7 +17,10 @@ stores its own digest of that epoch (a *confirmation*). A reader begins with a s
 
 - Every chunk is present, and all bytes match their digests.
 
-- It belongs to this log: the topic id is the same, and the entry that made the state is right before the position.
+- It belongs to this log: the topic id is the same, and the ``TakeSnapshot`` that made the state is right before the
+  position.
+
+- The log confirms no other digest of this epoch (``ConfirmSnapshot``).
 
 A reader rejects any other snapshot with a code, and tries an older one or the log's beginning. Snapshots only save
 time; no correctness rule depends on them.
@@ -31,7 +34,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from ringlog.kernel.columns.fast_dataclass import replaced
-from ringlog.kernel.commands.cluster.truncation import WITNESSES_MIN
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import WITNESSES_MIN, ConfirmSnapshot
 from ringlog.kernel.encoding.decoder import StateUndecodable, decode_parts
 from ringlog.kernel.encoding.encoder import combined_digest, digest_of_chunks, digests_of, encoded_parts, sha256_of
 from ringlog.kernel.encoding.stored_generations import canonical_chunks, read_generations, stored_generations
@@ -204,10 +208,24 @@ def check_log_position(head: StoredSnapshot, topic_id: str, before: LogRecord | 
             f"{describe_snapshot(head)} belongs to topic {head.topic_id}, but the log is topic {topic_id}"
         )
     entry = None if before is None else decode_entry(before.data)
-    if not isinstance(entry, Entry) or entry.state_id != head.state_id:
+    # Only the states of marks are confirmed in the log. A snapshot of another epoch could never be compared with it.
+    is_marked = isinstance(entry, Entry) and isinstance(entry.command, TakeSnapshot) and entry.state_id == head.state_id
+    if not is_marked:
         raise SnapshotOfAnotherLog(
             f"{describe_snapshot(head)}: the entry at offset {head.position - 1} of the log differs"
         )
+
+
+def check_log_digest(head: StoredSnapshot, confirmed: ConfirmSnapshot) -> bool:
+    """Return True if the log confirms this snapshot, and False if this entry is about another one.
+
+    Raises SnapshotForged if the log confirms another state of the epoch.
+    """
+    if (confirmed.epoch, confirmed.state_id) != (head.epoch, head.state_id):
+        return False
+    if (confirmed.position, confirmed.digest) != (head.position, head.digest):
+        raise SnapshotForged(f"{describe_snapshot(head)}: the log confirms the digest {confirmed.digest}")
+    return True
 
 
 def key_of(record: SnapshotRecord) -> str:

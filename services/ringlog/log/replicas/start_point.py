@@ -18,9 +18,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final, Protocol
 
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot
 from ringlog.kernel.history import allowed_begin
+from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.errors import (
@@ -33,12 +36,13 @@ from ringlog.log.errors import (
     TopicMissing,
 )
 from ringlog.log.folding import BEGINNING, Start
-from ringlog.log.port import LogRecord, LogTail, MetadataLog
-from ringlog.log.reading import POLL_S, read_to_end, record_at
+from ringlog.log.port import LogTail, MetadataLog
+from ringlog.log.reading import POLL_S, read_to_end
 from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.log.snapshots import (
     CHUNK_BYTES,
     check_confirmed,
+    check_log_digest,
     check_log_position,
     decode_snapshot,
     encode_snapshot,
@@ -46,6 +50,7 @@ from ringlog.log.snapshots import (
     obsolete_keys,
 )
 from ringlog.runtime.logs import get_logger
+from ringlog.wire.entries import decode_entry
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
     SnapshotChunk,
@@ -59,6 +64,8 @@ from ringlog.wire.records import (
 FIRST_LOOK: Final = 16
 """Records that are read first. Without an acceptable snapshot among them, the next attempt reads sixteen times as many.
 """
+CONFIRMED_WITHIN: Final = 2_000
+"""The most records after a snapshot among which its confirmation is looked up. It follows within seconds."""
 ASK_S: Final = 5.0
 SILENCE_S: Final = 10.0
 
@@ -323,14 +330,32 @@ class StartPointFinder:
         if one.disputed_by:
             self._warn("snapshot_outvoted", epoch=head.epoch, roles=list(one.disputed_by), agreed=one.confirmed_by)
         try:
-            check_log_position(head, identity, _record_before(metadata, head.position))
+            _check_log(metadata, head, identity)
             return Start(snapshots.state(head), head.position)
         except (SnapshotRefused, LogDamaged) as refused:
             self._warn("snapshot_passed_over", epoch=head.epoch, code=refused.code, why=refused.message)
             return None
 
 
-def _record_before(metadata: MetadataLog, position: int) -> LogRecord | None:
-    if not metadata.begin_offset() < position <= metadata.end_offset():
-        return None
-    return record_at(metadata, position - 1, ASK_S)
+def _check_log(metadata: MetadataLog, head: StoredSnapshot, identity: str) -> None:
+    """Check that the log has the entry of a snapshot, and confirms no other state after it.
+
+    A process that writes the snapshot topic may invent a state, and the confirmation of another role. It cannot write
+    the log. Agents confirm each snapshot there, too, within seconds (``ConfirmSnapshot``).
+
+    Raises SnapshotRefused, LogDamaged, LogUnavailable.
+    """
+    if not metadata.begin_offset() < head.position <= metadata.end_offset():
+        check_log_position(head, identity, None)
+    tail = metadata.tail(head.position - 1)
+    try:
+        records = read_to_end(metadata, tail, silence_s=ASK_S)
+        before = next(records, None)
+        check_log_position(head, identity, before if before and before.offset == head.position - 1 else None)
+        for record in islice(records, CONFIRMED_WITHIN):
+            entry = decode_entry(record.data)
+            command = entry.command if isinstance(entry, Entry) else None
+            if isinstance(command, ConfirmSnapshot) and check_log_digest(head, command):
+                return
+    finally:
+        tail.close()

@@ -31,8 +31,9 @@ def sender_of(state: ClusterState, request: CommandRequest) -> str | Rejected:
     decides whether the name is an active principal with a sufficient role.
     """
     if not state.principals:
-        is_founding = isinstance(request, SignedRequest) and request.coded.key == FOUNDING_KEY
-        return request.coded.principal if is_founding and not request.unverified else ""
+        if isinstance(request, SignedRequest) and request.coded.key == FOUNDING_KEY and not request.unverified:
+            return request.coded.principal
+        return ""
     if not isinstance(request, SignedRequest):
         return Rejected(NOT_AUTHENTICATED, "the request has no code. Get a key from an admin: ringlog principal key")
     name, key = request.coded.principal, request.coded.key
