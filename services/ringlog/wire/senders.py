@@ -11,7 +11,7 @@ The validator replaces the name with that of the verified principal, and bounds 
 Invariants: ``parsed_sender(str(sender))`` has the same parts. A text without these parts is a name. A bounded text is
 printable and has at most ``SENDER_BYTES_MAX`` bytes.
 
-Source: decision 195.
+Source: decision 196.
 """
 
 from __future__ import annotations
