@@ -1,6 +1,7 @@
 """The cost of a commit, compared with etcd, ZooKeeper and one acknowledged record, in the same run.
 
     python bench/commits.py [--alone] [--json]
+    python bench/commits.py --signed [--json]
 
 Starts a broker and a validator, and commits entries that change nothing: one at a time through the validator, and
 directly; 64 in flight; 500 in flight. Then 64 writers contend for one object: each changes the record of the same node,
@@ -14,6 +15,9 @@ request to the validator and an entry to the log, and reads both.
 
 Then (without ``--alone``) everything runs again with the four required agents, Redis and three nodes. ``--json`` prints
 the ratios to etcd as one object in the last line; rates are divided by etcd's with 64 in flight; null without etcd.
+
+``--signed`` compares two clusters of one broker instead: in one of them an operator signs the requests. The rounds
+alternate between the clusters. Ratios are those of times: above 1, signed requests are slower.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
+from operator import truediv
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -39,18 +45,26 @@ from tests.system.agents_world import AgentsWorld
 from tests.system.nodes_world import NodesWorld
 
 from ringlog.client.client import Client
+from ringlog.files import write_private
 from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.control.principals import CreatePrincipal
 from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
+from ringlog.kernel.model.principals import FIRST_KEY
 from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.kafka.topics import METADATA, admin_client, create_topics
 from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.process import reduce_gc
+from ringlog.runtime.trust import TRUST_VARIABLE
+from ringlog.stack import StackInfo
+from ringlog.wire.requests import key_of_principal
 
 WARM, SEQUENTIAL, OUTSTANDING, MANY, ROUNDS = 300, 1_000, 64, 500, 6
 CONTENDED = 200
 """Wins that are counted; more of Ringlog's, which are soon done."""
 VALUE = b"x" * 100
 CLUSTER, OF_RECORDS = "commits", "records"
+SIGNED, UNSIGNED, TURNS = "signed", "unsigned", 30
+MASTER = "the-master-of-this-benchmark"
 ETCD, ZOOKEEPER, RECORD, RINGLOG, BUSY = "etcd", "ZooKeeper", "one record", "Ringlog", "Ringlog, all running"
 NODES = ("n1", "n2", "n3")
 
@@ -200,6 +214,56 @@ def of_cluster(folder: Path, *, alone: bool) -> dict[str, Figures]:
         stack.down()
 
 
+def signing_world(info: StackInfo, folder: Path) -> AgentsWorld:
+    """A cluster with an operator, who signs the requests of its client."""
+    world = AgentsWorld(info, SIGNED, folder / SIGNED)
+    master, trust = folder / "request.master", folder / "trust.properties"
+    write_private(master, MASTER)
+    write_private(trust, f"request.master={master}\n")
+    world.environment[TRUST_VARIABLE] = str(trust)
+    for command in (CreatePrincipal("root", "admin"), CreatePrincipal("ops", "operator")):
+        assert isinstance(world.client.direct.submit(command), AppliedResult)
+    key = key_of_principal(MASTER, world.client.state.cluster_id, "ops", FIRST_KEY)
+    world.client.keys = lambda: (key,)
+    return world
+
+
+def of_signed(folder: Path) -> tuple[dict[str, Figures], dict[str, float]]:
+    """Results of both clusters, and the ratios of times: median of the alternating rounds."""
+    stack = plain_stack(folder / "stack")
+    worlds: list[AgentsWorld] = []
+    try:
+        info = stack.up()
+        worlds += [AgentsWorld(info, UNSIGNED, folder / UNSIGNED), signing_world(info, folder)]
+        took: dict[str, list[list[float]]] = {UNSIGNED: [], SIGNED: []}
+        rates: dict[str, list[float]] = {UNSIGNED: [], SIGNED: []}
+        for world in worlds:
+            world.start("validator")
+            times(partial(world.client.submit, Noop()), WARM)
+        for turn in range(TURNS):
+            for world in worlds if turn % 2 else reversed(worlds):
+                client = world.client
+                took[world.cluster].append(times(partial(client.submit, Noop()), 50))
+                rates[world.cluster].append(keeping(partial(_begin_noop, client), _applied, 400)[0])
+    finally:
+        for world in worlds:
+            world.close()
+        stack.down()
+    found = {name: spread("sequential", list(itertools.chain(*took[name]))) for name in took}
+    for name, columns in found.items():
+        columns["64 under way"] = statistics.median(rates[name])
+    pairs = zip(took[SIGNED], took[UNSIGNED], strict=True)
+    return found, {
+        "signed_64_time": round(statistics.median(map(truediv, rates[UNSIGNED], rates[SIGNED])), 3),
+        "signed_p99": round(found[SIGNED]["sequential p99"] / found[UNSIGNED]["sequential p99"], 3),
+        "signed_p50": round(statistics.median(statistics.median(s) / statistics.median(u) for s, u in pairs), 3),
+    }
+
+
+def _begin_noop(client: Client, _: int) -> Answer:
+    return client.submit_future(Noop())
+
+
 def together(before: Figures, after: Figures) -> Figures:
     """The middle of two measurements of the same."""
     return {name: (before[name] + after[name]) / 2 for name in before}
@@ -224,6 +288,11 @@ def main() -> None:
     reduce_gc()  # what this program imports is large, and no part of a commit
     with tempfile.TemporaryDirectory(prefix="ringlog-bench-") as name:
         folder, found = Path(name), {}
+        if "--signed" in sys.argv:
+            found, signed = of_signed(folder)
+            show(found)
+            print(json.dumps(signed) if "--json" in sys.argv else f"times with signed requests: {signed}")
+            return
         before = of_peer(etcd, folder / "etcd-before")
         found = of_cluster(folder, alone="--alone" in sys.argv)
         if before:
