@@ -24,16 +24,16 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_600,
     "ringlog/cache": 673,
-    "ringlog/cli": 5_590,
-    "ringlog/client": 5_660,
-    "ringlog/kernel": 17_792,
+    "ringlog/cli": 5_650,
+    "ringlog/client": 5_680,
+    "ringlog/kernel": 17_820,
     "ringlog/log": 4_923,
-    "ringlog/node": 6_575,
-    "ringlog/operator": 4_514,
-    "ringlog/protocol": 3_045,
-    "ringlog/runtime": 1_985,
+    "ringlog/node": 6_590,
+    "ringlog/operator": 4_530,
+    "ringlog/protocol": 3_050,
+    "ringlog/runtime": 1_990,
     "ringlog/stack": 1_690,
-    "ringlog/wire": 1_884,
+    "ringlog/wire": 1_890,
     "ringlog_audit": 2_470,
     "ringlog_cdc": 8_000,
     "ringlog_cdc_reader": 1_050,
@@ -42,7 +42,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_962,
     "ringlog_testing": 2_600,
-    "tests": 79_010,
+    "tests": 79_340,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

@@ -25,10 +25,9 @@ from ringlog.client.fields import Intent, command_of, unfit
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch
-from ringlog.log.author import Author
+from ringlog.log.author import Author, this_sender
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.folding import Start
-from ringlog.log.author import Author, this_sender
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.diagnosis import reject_refused_login
 from ringlog.log.kafka.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
