@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from ringlog.cache.projection import Stamp, delta, full_projection, project, sta
 from ringlog.cache.reader import CachedReader, CacheNotReady
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.cli.completion import _ask
+from ringlog.cli.reference_pages import META_FIELDS
 from ringlog.runtime.context import ClusterContext
 from ringlog.stack import StackInfo
 from ringlog.stack.processes import wait_until
@@ -113,6 +115,20 @@ class TestRedisCache(CacheConformance):
         assert (cache.delete("another"), cache.read() is None) == (0, False)
         assert (cache.delete(state.cluster_id) > 0, cache.read()) == (True, None)
         assert cache.delete(state.cluster_id) == 0
+
+    def test_a_plain_client_reads_by_the_page_of_the_layout(
+        self, stack: StackInfo, cluster_name: str, cache: RedisCache
+    ) -> None:
+        state = history()[-1]
+        cache.apply(full_projection(state), AT_ONCE)
+        with redis.Redis.from_url(stack.redis_url, decode_responses=True) as connection:
+            meta = connection.hgetall(f"{{{cluster_name}}}:meta")
+            nodes = connection.hgetall(f"{{{cluster_name}}}:nodes")
+        assert meta.keys() == META_FIELDS.keys()
+        assert {id: json.loads(text)["name"] for id, text in nodes.items()} == {
+            node.id: node.name for node in state.nodes.values()
+        }
+        assert meta["counts"].split() == [str(len(fields)) for _, fields in sorted(project(state).items())]
 
     def test_a_redis_without_memory_changes_nothing(self, tmp_path: Path, cluster_name: str) -> None:
         """This test has its own Redis, because clients cannot configure that of the stack."""

@@ -1,4 +1,4 @@
-"""The reference page of the Python package: the public names of ``ringlog`` and ``ringlog.commands``, and errors."""
+"""Reference pages about the Python package and about the cache in Redis, for ``ringlog.cli.reference``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 import ringlog
 from ringlog import commands
+from ringlog.cache.projection import PARTS as HASHES
 from ringlog.errors import RinglogError
+from ringlog.kernel.model.state_section import WHOLE
+from ringlog.kernel.sections import PARTS
 
 _ABOUT_PYTHON = """\
 `import ringlog` provides these names, and `ringlog.commands` a class for each [command of the log](log-commands.md).
@@ -25,9 +28,10 @@ later. Time-outs also derive from `TimeoutError`. [Codes](codes.md) lists all co
 """
 
 
-def python_names(
-    head: str, table: Callable[[Sequence[str], Sequence[Sequence[object]]], Iterator[str]], prose: Callable[[str], str]
-) -> Iterator[str]:
+Table = Callable[[Sequence[str], Sequence[Sequence[object]]], Iterator[str]]
+
+
+def python_names(head: str, table: Table, prose: Callable[[str], str]) -> Iterator[str]:
     """Yield the lines of the page. ``head``, ``table`` and ``prose``: as in the other pages (``cli.reference``)."""
 
     def meaning(found: Any) -> str:
@@ -62,3 +66,46 @@ def _arguments(function: Any) -> str:
     needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
     more = any(one.default is not one.empty or one.kind is one.VAR_KEYWORD for one in parameters)
     return f"({', '.join([*needed, *(['…'] if more else [])])})"
+
+
+_ABOUT_REDIS = """\
+The cache writer stores the state in hashes of one Redis database, or of one hash slot of a Redis cluster. Values are
+JSON with sorted keys. Bytes are hex digits. Ranges are `(start, end]`, and wrap if `start >= end`.
+
+Read `{CLUSTER}:meta` and all hashes that you need in one `MULTI`/`EXEC`. Then they belong to one epoch. An epoch that
+decreases means that the cache writer started again from an older copy: read later. `counts` has the number of fields of
+each hash, in the order of the second table. Do not use the hashes if a number differs. A release may add hashes and
+fields. Other programs never write these keys.
+"""
+
+
+META_FIELDS = {
+    "cluster_id": "id of the cluster",
+    "epoch": "epoch of all hashes",
+    "state_id": "id of the state of that epoch",
+    "digest": "digest of that state",
+    "offset": "offset of the log after its entry",
+    "confirmed_at": "microseconds since 1970, when a cache writer last knew that the epoch was the newest",
+    "counts": "number of fields of each hash, in the order of the table, separated by spaces",
+}
+"""The fields of the hash of metadata."""
+
+
+def redis_layout(head: str, table: Table) -> Iterator[str]:
+    """Yield the lines of the page about the keys and values in Redis."""
+    yield from ("# Redis layout", "", head, "", _ABOUT_REDIS, "## `{CLUSTER}:meta`", "")
+    yield from table(("field", "value"), [(f"`{name}`", text) for name, text in META_FIELDS.items()])
+    yield from ("## Hashes", "")
+    rows = []
+    for part in PARTS:
+        split = {one.field: one for one in part.split_fields}
+        if WHOLE not in part.hidden and "" not in split:
+            shown = [name for name in part.fields if name not in split]
+            key = part.key or "key"
+            rows.append((f"`{{CLUSTER}}:{part.name}`", key, ", ".join(f"`{name}`" for name in shown) or "a value"))
+        for one in part.split_fields:
+            key = f"{part.key or 'key'} `/` end or number" if one.field else part.key
+            content = f"an element of `{one.field}` of `{part.name}`" if one.field else "a range with its replicas"
+            rows.append((f"`{{CLUSTER}}:{one.name}`", key, content))
+    assert sorted(name.partition(":")[2].strip("`") for name, *_ in rows) == list(HASHES), "the page has each hash"
+    yield from table(("key", "field", "JSON value"), sorted(rows))
