@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ringlog.client.errors import ClientError as ClientError
     from ringlog.client.errors import ClusterNotCreated as ClusterNotCreated
     from ringlog.client.errors import InvalidSubmission as InvalidSubmission
+    from ringlog.client.errors import NoClusterGiven as NoClusterGiven
     from ringlog.client.errors import RequestImpossible as RequestImpossible
     from ringlog.client.errors import RequestTimedOut as RequestTimedOut
     from ringlog.client.errors import SubmissionTimedOut as SubmissionTimedOut
@@ -103,6 +104,7 @@ __all__ = [
     "MetadataChange",
     "MetadataWatch",
     "Mutation",
+    "NoClusterGiven",
     "Node",
     "RejectedResult",
     "ReplicaHalted",
@@ -143,6 +145,7 @@ _MODULES = {
         "ClientError",
         "ClusterNotCreated",
         "InvalidSubmission",
+        "NoClusterGiven",
         "RequestImpossible",
         "RequestTimedOut",
         "SubmissionTimedOut",

@@ -69,6 +69,7 @@ WALKS = (
         left_out={"date -d": FAULT, "ringlog ddl change.cql --wait": "applies the same file again"},
         is_compared=True,
     ),
+    Walk("build/first-program.md"),
     Walk(
         "build/rows-and-registers.md",
         given=(
@@ -152,11 +153,8 @@ OFFLINE = (
 """Pages that need no cluster. They are typed in the root of the repository's copy."""
 
 PROGRAMS = (
-    ("build/python-client.md", 0),
-    ("build/python-client.md", 1),
-    ("build/python-client.md", 2),
-    ("build/python-client.md", 3),
-    ("build/python-client.md", 4),
+    *(("build/python-client.md", number) for number in range(8)),
+    *(("build/errors-and-retries.md", number) for number in range(4)),
     ("build/rows-and-registers.md", 0),
     ("build/rows-and-registers.md", 1),
     ("build/rows-and-registers.md", 2),

@@ -28,8 +28,8 @@ class AsyncClient:
 
     def __init__(
         self,
-        bootstrap_servers: str,
-        cluster: str,
+        bootstrap_servers: str = "",
+        cluster: str = "",
         submitter: str = "client",
         *,
         timeout_s: float = 5.0,

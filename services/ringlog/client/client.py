@@ -10,6 +10,7 @@ is reported only after the request was withdrawn, because the validator may stil
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 from ringlog.client.changes import ChangeStream, Snapshots, start_before, state_at
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.engine import RESEND_S, Engine, Submission
-from ringlog.client.errors import ClientError, ClusterNotCreated, InvalidSubmission, SubmissionTimedOut
+from ringlog.client.errors import ClientError, ClusterNotCreated, InvalidSubmission, NoClusterGiven, SubmissionTimedOut
 from ringlog.client.fields import Intent, command_of, unfit
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.state import ClusterState
@@ -43,6 +44,7 @@ from ringlog.protocol.effects import Draw
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.protocol.submission.submission import EncodedRequest, encoded_request
 from ringlog.runtime.clock import Clock, SystemClock
+from ringlog.runtime.context import current_cluster, use_stored_login, use_stored_trust
 from ringlog.runtime.draw import SystemDraw
 from ringlog.runtime.trust import request_keys
 from ringlog.wire.errors import WireError
@@ -50,6 +52,7 @@ from ringlog.wire.requests import PrincipalKey, chosen_key, with_code
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0
+BOOTSTRAP_VARIABLE, CLUSTER_VARIABLE = "RINGLOG_BOOTSTRAP_SERVERS", "RINGLOG_CLUSTER"
 ENVELOPE_BYTES_MAX = 4 * 1024
 """Space reserved for the envelope. A request is refused before it is sent if its entry would be too large."""
 
@@ -87,19 +90,27 @@ class Logs:
 
 
 def connect(
-    bootstrap_servers: str, cluster: str, submitter: str = "client", *, timeout_s: float = 5.0, **options: Any
+    bootstrap_servers: str = "", cluster: str = "", submitter: str = "client", *, timeout_s: float = 5.0, **options: Any
 ) -> Client:
     """Return a started client.
 
     Args:
-        bootstrap_servers: Kafka brokers, ``HOST:PORT,...``.
-        cluster: Name of the cluster.
+        bootstrap_servers: Kafka brokers, ``HOST:PORT,...``. Default: ``RINGLOG_BOOTSTRAP_SERVERS``, or those of the
+            cluster in use (``ringlog cluster use``). A stored login of these brokers is used.
+        cluster: Name of the cluster. Default: ``RINGLOG_CLUSTER``, or the cluster in use.
         submitter: Name of the program, which appears in the log.
         timeout_s: Seconds after which a broker that does not answer is reported.
         options: See ``Client``.
 
-    Raises LogUnavailable with the address and the cause, LoginRefused, ClusterNotCreated, TopicMissing.
+    Raises LogUnavailable with the address and the cause, LoginRefused, ClusterNotCreated, TopicMissing, NoClusterGiven.
     """
+    last = current_cluster()
+    bootstrap_servers = bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE) or (last.bootstrap if last else "")
+    cluster = cluster or os.environ.get(CLUSTER_VARIABLE) or (last.cluster if last else "")
+    if not bootstrap_servers or not cluster:
+        raise NoClusterGiven
+    use_stored_login(bootstrap_servers)
+    use_stored_trust(bootstrap_servers, cluster)
     if why := reject_refused_login(bootstrap_servers, timeout_s):
         raise LogUnavailable(f"{bootstrap_servers}: {why}", "check the address, and that the broker is up")
     return Client(bootstrap_servers, cluster, submitter, **options).start()

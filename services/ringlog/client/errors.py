@@ -3,6 +3,7 @@
 ClientError
 ├── SubmissionTimedOut   the outcome of a request is unknown
 ├── InvalidSubmission    the request cannot be sent with these arguments
+├── NoClusterGiven       neither arguments nor variables name a cluster, and none is in use
 ├── ClientClosed         the client is closed: nothing was sent
 ├── ClientBroken         a thread of the client failed; outcomes of pending requests are unknown
 ├── ClusterNotCreated    the log has no initial entry
@@ -53,6 +54,17 @@ class InvalidSubmission(ClientError):
     """The request cannot be sent with these arguments."""
 
     code = "invalid_submission"
+
+
+class NoClusterGiven(ClientError):
+    """Neither the arguments nor the environment name brokers and cluster, and no cluster is in use."""
+
+    code = "no_cluster_given"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no brokers or no cluster", "pass bootstrap_servers and cluster, or choose one: ringlog cluster use NAME"
+        )
 
 
 class ClientClosed(ClientError):
