@@ -111,17 +111,41 @@ def test_a_submission_has_its_id_before_the_answer_and_cannot_be_cancelled(clien
     assert waits.since_epoch < client.read_barrier().epoch
 
 
-def test_a_time_out_is_a_timeout_error(client: Client) -> None:
+def test_a_time_out_is_a_timeout_error_with_the_command_that_was_sent(client: Client, logs: Logs) -> None:
+    client.direct.submit(NODE)
+    client.read_barrier()
     with pytest.raises(TimeoutError) as error:
-        client.submit(commands.Noop(), timeout_s=0)
-    assert isinstance(error.value, ringlog.SubmissionTimedOut)
-    assert error.value.retriable
+        client.submit(commands.join("n1", 4), timeout_s=0)
+    late = error.value
+    assert isinstance(late, ringlog.SubmissionTimedOut)
+    assert late.retriable
+    again = {"request_id": late.request_id, "since_epoch": late.since_epoch}
+    with pytest.raises(ringlog.InvalidSubmission, match="another command at each attempt"):
+        client.submit(commands.join("n1", 4), **again)  # type: ignore[arg-type]
+    assert isinstance(late.command, commands.Join)
+    with MiniValidator(logs, "v1"):
+        assert client.submit(late.command, **again).request_id == late.request_id  # type: ignore[arg-type]
+    assert len(client.read_barrier().operations) == 1
 
 
 def test_a_broker_that_is_down_is_reported_with_its_address() -> None:
     with pytest.raises(ringlog.LogUnavailable, match=r"^127\.0\.0\.1:1: ") as error:
         ringlog.connect("127.0.0.1:1", "shop", timeout_s=1)
     assert error.value.retriable
+
+
+def test_without_arguments_variables_or_a_cluster_in_use_nothing_is_guessed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RINGLOG_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("RINGLOG_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.delenv("RINGLOG_CLUSTER", raising=False)
+    with pytest.raises(ringlog.NoClusterGiven, match="ringlog cluster use NAME"):
+        ringlog.connect()
+    monkeypatch.setenv("RINGLOG_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv("RINGLOG_CLUSTER", "shop")
+    with pytest.raises(ringlog.LogUnavailable, match=r"127\.0\.0\.1:1"):
+        ringlog.connect(timeout_s=1)
 
 
 # ------------------------------------------------------------------------------------------------------- changes
@@ -158,6 +182,13 @@ def test_changes_begin_after_the_newest_epoch_by_default(client: Client) -> None
     with client.changes() as changes:
         (next_one,) = applied(client, commands.Noop())
         assert next(changes).after.epoch == next_one
+
+
+def test_changes_end_with_the_client(logs: Logs) -> None:
+    with Client("", "tests", "tester", logs=logs) as client:
+        changes = client.changes()
+    with pytest.raises(ringlog.LogError):
+        next(changes)
 
 
 def test_a_closed_iterator_ends(client: Client) -> None:

@@ -24,8 +24,8 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_600,
     "ringlog/cache": 673,
-    "ringlog/cli": 5_650,
-    "ringlog/client": 5_680,
+    "ringlog/cli": 5_680,
+    "ringlog/client": 5_710,
     "ringlog/kernel": 17_820,
     "ringlog/log": 4_923,
     "ringlog/node": 6_590,
@@ -42,7 +42,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_962,
     "ringlog_testing": 2_600,
-    "tests": 79_340,
+    "tests": 79_360,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

@@ -56,13 +56,21 @@ class ChangeStream(Iterator[MetadataChange]):
         start: The state before the first change, and its position in the log.
         since: ChangeStream up to this epoch are left out.
         of: Names of sections, for example ``placements``. Empty: all changes.
+        check: Called before each wait. May raise to end the iterator.
     """
 
-    def __init__(self, log: MetadataLog, start: Start, since: Epoch, of: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        log: MetadataLog,
+        start: Start,
+        since: Epoch,
+        of: Collection[str] = (),
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         if unknown := sorted(set(of) - BY_NAME.keys()):
             raise ValueError(f"of: {', '.join(unknown)} is not a section: {', '.join(sorted(BY_NAME))}")
         self.state = start.state
-        self._name, self._since, self._of = log.name, since, frozenset(of)
+        self._since, self._of, self._check = since, frozenset(of), check
         self._tail = log.tail(start.position)
         self._found = self._changes()
         self._closed = False
@@ -83,6 +91,7 @@ class ChangeStream(Iterator[MetadataChange]):
     def _changes(self) -> Iterator[MetadataChange]:
         with closing(self._tail):
             while not self._closed:
+                self._check()
                 for made in follow(self._tail.poll(POLL_S), self.state):
                     if made.is_halt:
                         raise ReplicaHalted(made.outcome.code, made.outcome.detail, made.offset)
@@ -98,7 +107,10 @@ class ChangeStream(Iterator[MetadataChange]):
 
 
 class AsyncChanges:
-    """``ChangeStream`` for an event loop: ``async for change in changes``. Each wait runs in a worker thread."""
+    """``ChangeStream`` for an event loop: ``async for change in changes``. Each wait runs in a worker thread.
+
+    A cancelled wait ends the iteration. To continue, open another one with the last epoch.
+    """
 
     def __init__(self, changes: Callable[[], ChangeStream]) -> None:
         self._open = changes

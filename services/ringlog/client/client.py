@@ -271,8 +271,10 @@ class Client:
         here = self.replica.subscribe(lambda *_: None)
         here.close()
         if since is None or since >= here.state.epoch:
-            return ChangeStream(self.replica.log, Start(here.state, here.offset), since or here.state.epoch, of)
-        return ChangeStream(self.replica.log, start_before(self.replica.log, self._snapshots, since), since, of)
+            start, since = Start(here.state, here.offset), since or here.state.epoch
+        else:
+            start = start_before(self.replica.log, self._snapshots, since)
+        return ChangeStream(self.replica.log, start, since, of, self.replica.raise_if_ended)
 
     # -------------------------------------------------------------------------------------------- submit
 
@@ -297,7 +299,7 @@ class Client:
         ClientClosed, ReplicaHalted.
         """
         started = time.monotonic()
-        command = command_of(command, self.replica.state, self._draw)
+        command = command_of(command, self.replica.state, self._draw, is_again=request_id is not None)
         wait_s = timeout_s if direct_after_s is None else min(direct_after_s, timeout_s)
         try:
             return self.submit_future(
@@ -318,8 +320,8 @@ class Client:
         since_epoch: Epoch | None = None,
     ) -> Submission:
         """Submit without waiting. Callbacks of the future run in threads of the client and must not block."""
-        command = command_of(command, self.replica.state, self._draw)
-        return self._engine.submit(self._encoded_request(command, request_id, since_epoch), timeout_s)
+        command = command_of(command, self.replica.state, self._draw, is_again=request_id is not None)
+        return self._engine.submit(self._encoded_request(command, request_id, since_epoch), timeout_s, command)
 
     def submit_many(self, commands: Sequence[Command], *, timeout_s: float = TIMEOUT_S) -> tuple[Submitted, ...]:
         """Submit independent commands together and return their answers in order.

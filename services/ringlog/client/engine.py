@@ -27,7 +27,7 @@ from ringlog.client.outbox import GROUP, Outbox
 from ringlog.client.together import ResultBatch, ResultSlot
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.log.errors import (
     LogDamaged,
     LogError,
@@ -73,15 +73,21 @@ log = get_logger(__name__)
 class Submission(Future[Submitted]):
     """A request that was sent, and its answer.
 
-    ``request_id`` and ``since_epoch`` identify it before there is an answer. ``cancel`` returns False: a sent request
-    cannot be recalled. Call ``Client.withdraw`` with both values to end it.
+    ``request_id`` and ``since_epoch`` identify it before there is an answer. ``command`` is what was sent. ``cancel``
+    returns False: a sent request cannot be recalled. Call ``Client.withdraw`` with both values to end it.
     """
 
-    def __init__(self, request_id: str, since_epoch: Epoch) -> None:
+    def __init__(self, request_id: str, since_epoch: Epoch, command: Command | None) -> None:
         super().__init__()
         self.request_id = request_id
         self.since_epoch = since_epoch
+        self.command = command
         self.set_running_or_notify_cancel()
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        if isinstance(exception, SubmissionTimedOut):
+            exception.command = self.command
+        super().set_exception(exception)
 
 
 class _Pending:
@@ -148,7 +154,7 @@ class Engine:
         for pending in self._all():
             self._fail(pending, _timed_out(pending, "an answer until the client was closed"))
 
-    def submit(self, request: EncodedRequest, timeout_s: float) -> Submission:
+    def submit(self, request: EncodedRequest, timeout_s: float, command: Command | None = None) -> Submission:
         """Send a request. The future returns the answer or raises SubmissionTimedOut, ReplicaHalted.
 
         A second submission of the same pending request returns the same future. Raises InvalidSubmission if the id is
@@ -161,7 +167,7 @@ class Engine:
                 if busy.request.key != key or isinstance(busy.place, ResultSlot):
                     raise InvalidSubmission(f"request id {key.request_id} is in use", "pass another request id")
                 return busy.place
-            future = Submission(key.request_id, key.since_epoch)
+            future = Submission(key.request_id, key.since_epoch, command)
             settle = self._begin(request, micros(timeout_s), future)
         self._end(settle)
         return future

@@ -20,7 +20,7 @@ ClientError
 
 from __future__ import annotations
 
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Command, Epoch
 from ringlog.log.errors import LogError
 
 
@@ -34,7 +34,7 @@ class SubmissionTimedOut(ClientError, TimeoutError):
     """No answer arrived in time. The request may be applied later, or never.
 
     To continue to wait, submit the same command again with this request id and ``since_epoch``. To end the request,
-    call ``withdraw`` with both.
+    call ``withdraw`` with both. ``command``: what was sent, if the client knows it.
     """
 
     code = "submission_timed_out"
@@ -48,6 +48,7 @@ class SubmissionTimedOut(ClientError, TimeoutError):
         self.request_id = request_id
         self.since_epoch = since_epoch
         self.waited_s = waited_s
+        self.command: Command | None = None
 
 
 class InvalidSubmission(ClientError):

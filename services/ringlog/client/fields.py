@@ -21,9 +21,16 @@ Intent = Callable[[ClusterState, Draw], Any]
 """Returns the command for a state. It may draw random values. The result is a ``Command``."""
 
 
-def command_of(given: Command | Intent, state: ClusterState, draw: Draw) -> Command:
-    """Return the command, or the one that the function makes. Raises InvalidSubmission."""
+def command_of(given: Command | Intent, state: ClusterState, draw: Draw, *, is_again: bool = False) -> Command:
+    """Return the command, or the one that the function makes. Raises InvalidSubmission.
+
+    ``is_again``: the command must be that of an earlier attempt. A function would make another one.
+    """
     if callable(given) and not isinstance(given, type):
+        if is_again:
+            raise InvalidSubmission(
+                "a function makes another command at each attempt", "pass `command` of the submission or of its error"
+            )
         try:
             given = given(state, draw)
         except ValueError as error:

@@ -103,7 +103,8 @@ def planned(
 class HasReplica(Protocol):
     """A client or watch."""
 
-    replica: LogReplica
+    @property
+    def replica(self) -> LogReplica: ...
 
 
 class Router:

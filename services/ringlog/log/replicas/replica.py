@@ -244,7 +244,7 @@ class LogReplica:
         started = time.monotonic()
         while True:
             with self._changed:
-                self._raise_if_ended()
+                self.raise_if_ended()
                 version = self._version
             found = predicate(self._state)
             if found is not None and found is not False:
@@ -463,7 +463,7 @@ class LogReplica:
         """Return the offset after the last record of the log. Raises as ``read_barrier`` does."""
         deadline = time.monotonic() + timeout_s
         while True:
-            self._raise_if_ended()
+            self.raise_if_ended()
             try:
                 return self.log.end_offset(min(ASK_S, max(deadline - time.monotonic(), RETRY_S)))
             except (LogUnavailable, TopicMissing):
@@ -493,7 +493,7 @@ class LogReplica:
     def _has_ended(self) -> bool:
         return self._halted is not None or self._stopping.is_set()
 
-    def _raise_if_ended(self) -> None:
+    def raise_if_ended(self) -> None:
         if (halt := self._halted) is not None:
             raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)
         if self._stopping.is_set() or not self._threads:
