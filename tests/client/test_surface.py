@@ -137,7 +137,7 @@ def test_a_broker_that_is_down_is_reported_with_its_address() -> None:
 def test_without_arguments_variables_or_a_cluster_in_use_nothing_is_guessed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("RINGLOG_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("RINGLOG_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.delenv("RINGLOG_CLUSTER", raising=False)
     with pytest.raises(ringlog.NoClusterGiven, match="ringlog cluster use NAME"):
