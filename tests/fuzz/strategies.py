@@ -86,7 +86,7 @@ def _suggested(name: str, part: Any) -> dict[str, set[Any]]:
     for key, value in _walk(part):
         found.setdefault(key, set()).add(value)
         if type(value) is int:
-            found[key].add(value + 1)
+            found[key].add(min(value + 1, 2**63 - 1))
     if isinstance(part, Map):
         found.setdefault(name.removesuffix("s"), set()).update(part)
     if name == "prepared" and part is not None:

@@ -19,6 +19,7 @@ from ringlog.kernel.commands.cluster.service import AddServiceMember, Reconfigur
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, RecordArchive, TruncateLog
 from ringlog.kernel.commands.control.pauses import PauseChanges, ResumeChanges
+from ringlog.kernel.commands.control.plans import ApprovePlan, RejectPlan, RequireApprovals, StagePlan
 from ringlog.kernel.commands.control.principals import (
     CreatePrincipal,
     GrantRole,
@@ -59,6 +60,7 @@ from ringlog.kernel.generations.expiry import expires_at
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.model.zones import partition_key
+from ringlog.kernel.plans import planned
 from ringlog.kernel.values import CdcOptions, Column, Command, DatacenterReplication, Position, Replication, TypeField
 from ringlog.log.author import Author
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
@@ -166,6 +168,7 @@ def story() -> Story:
     _move_tablets(told)
     _rebalance_a_zone(told)
     _serve_and_recover(told)
+    _plan(told)
     told.apply(node(5), Join(node(5).id, (77,), SEED))
     told.coordinate(5)
     _expire(told)
@@ -281,9 +284,18 @@ def _serve_and_recover(told: Story) -> None:
     told.apply(RemoveServiceMember(first))
     told.coordinate()
     told.apply(CreatePrincipal("root", "admin"), CreatePrincipal("ops", "operator", ("ks",)), GrantRole("ops", "admin"))
+    told.apply(RequireApprovals(("TruncateLog",)), RequireApprovals(()))
     told.apply(RevokeRole("ops", "operator"), RotatePrincipalKey("ops", 2), RevokePrincipal("ops"))
     told.apply(PauseChanges(("splits",), "", "a test"), EnterRecovery("a test", "ops"))
     told.apply(ForceState("a test", "ops", (ForcedPart("pauses", b""),)), LeaveRecovery("mended", "ops"))
+
+
+def _plan(told: Story) -> None:
+    """Approve a plan, reject another one, and leave a third one in the state."""
+    drop = planned(DropKeyspace("later"))
+    told.apply(StagePlan("done", (planned(CreateKeyspace("later", Replication("simple", 1))),)))
+    told.apply(ApprovePlan("done", told.state.epoch), StagePlan("wrong", (drop,)))
+    told.apply(RejectPlan("wrong", told.state.epoch, "not now"), StagePlan("waiting", (drop, planned(Noop()))))
 
 
 def _expire(told: Story) -> None:

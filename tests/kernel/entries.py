@@ -24,6 +24,7 @@ from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, FenceCdcWriter
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
 from ringlog.kernel.commands.cluster.features import RequireFeature
 from ringlog.kernel.commands.cluster.service import AdvanceService
+from ringlog.kernel.commands.control.plans import ApprovePlan
 from ringlog.kernel.commands.control.recovery import EnterRecovery
 from ringlog.kernel.commands.schema.batch import PLACES, SchemaStatement, statement_of
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace
@@ -39,6 +40,7 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.plans import planned
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.service import next_step
 from ringlog.kernel.values import (
@@ -170,12 +172,16 @@ POOLS: dict[str, list[Any]] = {
     "timestamp": [10, 1_000, 10_000_000, 2**40],
     "horizon": [10, 1_000, 10_000_001],
     "low_watermark": [0, 10, 1_000],
+    "plan": ["p"],
+    "commands": [(planned(Noop()),), (planned(CreateKeyspace("ks", Replication("simple", 1))), planned(node(3)))],
+    "lifetime_s": [600],
 }
 """Field name to values of a valid command."""
 
 NAMES: dict[str, list[Any]] = {
     "columns": [(), ("v",), ("k", "c")],
     "arguments": [(), ("int",)],
+    "commands": [(), ("DropKeyspace",)],
     "witnesses": [("keeper",), ("keeper", "publisher"), ("keeper", "validator")],
 }
 """Field name to values, for fields with names."""
@@ -229,6 +235,7 @@ def _sound_command(draw: random.Random, state: ClusterState) -> Command:
         reports = tuple(StreamReport(name, operation.id, 5, "ab") for name in gaining)
         choices += [AdvanceOperation(operation.id, next_stage(operation) or "", witnesses, reports)] * 4
         choices += [CancelOperation(operation.id, "why not")] * (draw.random() < 0.2)
+    choices += [ApprovePlan(name, plan.staged) for name, plan in in_order(state.plans)] * 2
     if (step := next_step(state)) is not None:
         witnesses = tuple(Witness(name, state.epoch, state.epoch) for name in sorted(state.service))
         choices += [AdvanceService(step.node, step.to, witnesses)] * 2

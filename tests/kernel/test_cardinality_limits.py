@@ -12,9 +12,10 @@ from ringlog.kernel.cardinality_limits import COUNTS_MAX
 from ringlog.kernel.changes import CHANGE_TOPICS
 from ringlog.kernel.commands.cdc.generations import RequestCdcGeneration
 from ringlog.kernel.commands.cdc.writers import RegisterCdcWriter
-from ringlog.kernel.commands.cluster.cluster import TakeOver
+from ringlog.kernel.commands.cluster.cluster import Noop, TakeOver
 from ringlog.kernel.commands.cluster.features import EnableFeature
 from ringlog.kernel.commands.control.pauses import PauseChanges
+from ringlog.kernel.commands.control.plans import StagePlan
 from ringlog.kernel.commands.control.principals import CreatePrincipal, RevokePrincipal
 from ringlog.kernel.commands.control.recovery import EnterRecovery, LeaveRecovery
 from ringlog.kernel.commands.placement.zones import CreateZone
@@ -27,6 +28,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown, UnregisterNode, 
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import PARTS, ClusterState
+from ringlog.kernel.plans import planned
 from ringlog.kernel.values import CdcOptions, Command, Replication, TypeField
 from ringlog.log.kafka.topics import TOPICS
 from ringlog.protocol.validator.values import ANSWERS_MAX
@@ -53,6 +55,7 @@ def grown(part: str, number: int) -> list[Command]:
             CreatePrincipal(f"p{number}", "admin"),
             *([RevokePrincipal(f"p{number}")] if number > 1 else []),
         ],
+        "plans": [StagePlan(f"p{number}", (planned(Noop()),))],
         "nodes": [node(number + 1), UnregisterNode(uuid(number + 1, space=2))],
         "requests": [RequestCdcGeneration(bytes(16), f"r{number}")],
         "terms": [TakeOver(f"role{number}", "x", 1)],

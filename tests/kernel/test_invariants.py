@@ -33,6 +33,7 @@ from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_
 from ringlog.kernel.invariants.check import INVARIANTS, violations
 from ringlog.kernel.invariants.shape import BrokenInvariant
 from ringlog.kernel.model.modes import Feature, LogBound, Pause, Recovery, ServiceGoal, ServiceMember
+from ringlog.kernel.model.plans import StagedPlan
 from ringlog.kernel.model.principals import Grant, Principal
 from ringlog.kernel.model.state import ClusterState, GlobalRequest, PastTtl, Replica, Source
 from ringlog.kernel.model.tablet_map import TabletReplica, with_settled
@@ -239,6 +240,8 @@ PLANTED: dict[str, Planted] = {
         lambda s: replace(s, terms=s.terms.set("coordinator", replace(s.terms["coordinator"], since=999))),
     ),
     "principals": ("quiet", lambda s: replace(s, principals=Map({"a": Principal("a", (Grant("operator"),), 1, 1)}))),
+    "plans": ("quiet", lambda s: replace(s, plans=Map({"p": StagedPlan("p", (), "ann", 1, 1, "ab")}))),
+    "approvals": ("quiet", lambda s: replace(s, approvals=Map({"Join": 1}))),
     "counts": (
         "quiet",
         lambda s: replace(s, terms=s.terms.update({f"r{n}": s.terms["coordinator"] for n in range(64)})),

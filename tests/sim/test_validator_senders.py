@@ -284,8 +284,8 @@ PLANTED = [
     ),
     Mutant(
         "statements_not_checked",
-        "ringlog.kernel.authorization:authorize",
-        "_commands_of(command)",
+        "ringlog.kernel.plans:parts_of",
+        "tuple(parts) or (command,)",
         "(command,)",
         "a schema batch hides a command that needs another role",
         1,
@@ -308,7 +308,7 @@ PLANTED = [
     ),
     Mutant(
         "revoked_principal_accepted",
-        "ringlog.kernel.authorization:authorize",
+        "ringlog.kernel.authorization:_unauthorized",
         "known is None or known.revoked is not None",
         "known is None",
         "the validator authenticates a revoked principal",

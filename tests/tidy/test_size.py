@@ -26,7 +26,7 @@ BUDGETS = {
     "ringlog/cache": 673,
     "ringlog/cli": 5_680,
     "ringlog/client": 5_710,
-    "ringlog/kernel": 17_820,
+    "ringlog/kernel": 18_115,
     "ringlog/log": 4_923,
     "ringlog/node": 6_590,
     "ringlog/operator": 4_530,

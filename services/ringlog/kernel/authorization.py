@@ -2,7 +2,9 @@
 
 Each command class declares the roles that may send it (``NEEDS``). One of them is enough. The role admin includes the
 role operator. The role node allows commands about the node or CDC writer with the principal's name. An operator with
-keyspaces may send only schema commands, and only in these keyspaces. Each command of a schema batch is checked alone.
+keyspaces may send only schema commands, and only in these keyspaces. Each command of a schema batch or plan is checked
+alone. An approval is checked for the approver and for the author of the plan, since either may have lost a role. A
+command that needs an approval is refused (``approval_needed``) unless it comes in a plan.
 
 A cluster without principals authorizes every command except the first CreatePrincipal. Only the new admin itself may
 send that one: its key follows from the master secret, so the sender holds the master or got the key from its holder.
@@ -22,6 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.control.plans import ApprovePlan, StagePlan, needs_approval
 from ringlog.kernel.commands.control.principals import CreatePrincipal
 from ringlog.kernel.commands.schema.batch import SchemaBatch
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
@@ -41,6 +44,7 @@ from ringlog.kernel.model.principals import (
     principal_of,
 )
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.plans import PLAN_COMMANDS, commands_of_plan, parts_of
 from ringlog.kernel.values import Command
 
 NOT_AUTHORIZED: Final = "not_authorized"
@@ -65,14 +69,31 @@ _OWNERS: Final[Mapping[type[Command], Callable[[ClusterState, Any], str]]] = {
 
 def authorize(state: ClusterState, principal: str, command: Command) -> Rejected | None:
     """Return why the principal may not send the command, or None if it may. ``principal`` empty: not authenticated."""
+    commands = commands_of(state, command)
     if not state.principals:
-        if not isinstance(command, CreatePrincipal) or command.name == principal:
+        first = next((one for one in commands if isinstance(one, CreatePrincipal) and one.name != principal), None)
+        if first is None:
             return None
-        return Rejected("not_authenticated", f"CreatePrincipal: the first admin, {command.name}, must send this itself")
+        return Rejected("not_authenticated", f"CreatePrincipal: the first admin, {first.name}, must send this itself")
+    if (refused := _unauthorized(state, principal, command, commands)) is not None:
+        return refused
+    if isinstance(command, ApprovePlan) and (plan := state.plans.get(command.plan)) is not None:
+        lost = _unauthorized(state, plan.author, command, commands)
+        return None if lost is None else Rejected("not_authorized", f"author of the plan: {lost.detail}")
+    if not isinstance(command, PLAN_COMMANDS) and any(needs_approval(state, one) for one in commands):
+        kinds = ", ".join(sorted({type(one).__name__ for one in commands if needs_approval(state, one)}))
+        return Rejected("approval_needed", f"{kinds}: a second principal must approve. Run: ringlog plan stage NAME")
+    return None
+
+
+def _unauthorized(
+    state: ClusterState, principal: str, command: Command, commands: tuple[Command, ...]
+) -> Rejected | None:
+    """Return why the principal may not send a command that consists of these commands."""
     known = principal_of(state.principals, principal)
     if known is None or known.revoked is not None:
         return Rejected("not_authenticated", f"{type(command).__name__}: {principal or 'its sender'} {_was(known)}")
-    for each in _commands_of(command):
+    for each in commands:
         if not any(_covers(state, principal, grant, each) for grant in known.roles):
             needed, is_scoped = " or ".join(each.NEEDS), any(role in SCOPED_ROLES for role in each.NEEDS)
             place = keyspace_of(each) if is_scoped else ""
@@ -103,9 +124,13 @@ def _was(known: Principal | None) -> str:
     return "is not a principal" if known is None else f"was revoked with epoch {known.revoked}"
 
 
-def _commands_of(command: Command) -> tuple[Command, ...]:
-    """Return the commands of a schema batch, or the command itself."""
-    parts = [part for one in command.statements for part in one.commands] if isinstance(command, SchemaBatch) else []
+def commands_of(state: ClusterState, command: Command) -> tuple[Command, ...]:
+    """Return the commands of a schema batch or plan, or the command itself. An invalid plan is its own command."""
+    if not isinstance(command, PLAN_COMMANDS):
+        return parts_of(command)
+    staged = command if isinstance(command, StagePlan) else state.plans.get(command.plan)
+    commands = () if staged is None else commands_of_plan(staged.commands)
+    parts = () if isinstance(commands, Rejected) else [part for one in commands for part in parts_of(one)]
     return tuple(parts) or (command,)
 
 

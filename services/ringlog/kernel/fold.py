@@ -26,7 +26,8 @@ fold to another state. Stopping before the entry is never wrong. It is also rare
 before they append, and there a defect is a plain rejection.
 
 Decisions: ``decide`` refuses commands that operators have paused or that a recovery does not allow, for all commands in
-one place (``commands.control.pauses``, ``commands.control.recovery``).
+one place (``commands.control.pauses``, ``commands.control.recovery``). The commands of a plan are decided one by one,
+with all of these checks (``kernel.plans``).
 
 A rule checks the command's own fields first (code ``bad_field``), then its conditions on the state, and only then makes
 the next state. ``decide`` then rejects a state that is too large for its readers (``kernel.size_limits``).
@@ -50,6 +51,7 @@ from ringlog.kernel.cardinality_limits import too_many
 from ringlog.kernel.columns.fast_dataclass import maker_of, replacer_of
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.commands.control.pauses import paused
+from ringlog.kernel.commands.control.plans import ApprovePlan, StagePlan
 from ringlog.kernel.commands.control.recovery import held_by_recovery
 from ringlog.kernel.encoding.encoder import encode, sha256_of
 from ringlog.kernel.model.applied_history import Applied
@@ -69,6 +71,7 @@ from ringlog.kernel.model.outcome import (
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, advance, in_order
 from ringlog.kernel.model.tables import Table, TableLifetime
+from ringlog.kernel.plans import with_plan
 from ringlog.kernel.registry import CODES, RULES
 from ringlog.kernel.schema.sizes import LIVING
 from ringlog.kernel.sections import PARTS, SCHEMA
@@ -114,6 +117,7 @@ def _with(lifetime: TableLifetime, table: Table, marked: Table) -> TableLifetime
     return replace(lifetime, versions=versions)
 
 
+_WITH_PLAN: Final = (StagePlan, ApprovePlan)
 DEFECT: Final = "broken_rule"
 """The code of a decision that failed: an author answers it with a rejection, a fold halts on it."""
 assert DEFECT in CODES, "each code of a rejection has a meaning"
@@ -130,6 +134,12 @@ def decide(state: ClusterState, command: Command, context: EntryContext) -> Deci
             return held
         decision = RULES[type(command)](state, command, context)
         if isinstance(decision, Accepted):
+            if isinstance(command, _WITH_PLAN):
+                # The commands of the plan were checked one by one; the sum of their changes is left.
+                decision = with_plan(state, command, decision.state, context, decide)
+                if isinstance(decision, Rejected):
+                    return decision
+                return too_many(state, decision.state) or too_large(state, decision.state, command) or decision
             if decision.state is state:
                 return decision
             assert decision.state.epoch == state.epoch, "a decision does not change the epoch"
@@ -199,7 +209,7 @@ def _on_the_chain(state: ClusterState, entry: Entry) -> Folded:
     if (broken := _broken_identity(state, entry)) is not None:
         return _unchanged(state, OutcomeKind.REFUSED, broken.code, broken.detail)
     # State time must not decrease if an author's clock is behind.
-    context = _new_context(state.epoch + 1, entry.state_id, max(state.time, entry.at))
+    context = _new_context(state.epoch + 1, entry.state_id, max(state.time, entry.at), entry.submitter, 0)
     decision = decide(state, command, context)
     if isinstance(decision, Accepted):
         after = _applied(state, decision.state, entry, context)

@@ -22,7 +22,7 @@ from ringlog.kernel.commands.cdc import generations as cdc
 from ringlog.kernel.commands.cdc import verdicts
 from ringlog.kernel.commands.cdc import writers as cdc_writers
 from ringlog.kernel.commands.cluster import cluster, features, service, snapshots, truncation
-from ringlog.kernel.commands.control import pauses, principals, recovery
+from ringlog.kernel.commands.control import pauses, plans, principals, recovery
 from ringlog.kernel.commands.placement import rebalances, resizes, tablets, zones
 from ringlog.kernel.commands.schema import batch as schema_batch
 from ringlog.kernel.commands.schema import functions, keyspaces, user_types, views
@@ -30,6 +30,7 @@ from ringlog.kernel.commands.schema import tables as schema
 from ringlog.kernel.commands.topology import movements, nodes, operations
 from ringlog.kernel.model.modes import SCOPES, UNPAUSED
 from ringlog.kernel.model.outcome import Decision, EntryContext
+from ringlog.kernel.model.plans import DANGEROUS
 from ringlog.kernel.model.principals import PRINCIPAL_ROLES
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
@@ -52,6 +53,7 @@ FAMILIES: Final = (
     resizes,
     pauses,
     principals,
+    plans,
     service,
     recovery,
     cdc,
@@ -84,6 +86,7 @@ def _rules() -> dict[type[Command], Rule]:
 
 RULES: Final = _rules()
 
+assert {kind.__name__ for kind in RULES if kind.DANGEROUS} == {*DANGEROUS}, "dangerous commands are listed"
 assert all("PAUSED_BY" in vars(kind) for kind in RULES), "each command declares the pause that blocks it"
 assert all(kind.PAUSED_BY in (UNPAUSED, *SCOPES) for kind in RULES), "the declared pause is a scope or none"
 assert all({*vars(kind).get("NEEDS", ())} & {*PRINCIPAL_ROLES} for kind in RULES), "each command declares its roles"

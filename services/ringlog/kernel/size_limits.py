@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from ringlog.kernel.commands.control.plans import ApprovePlan
 from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
 from ringlog.kernel.commands.schema.keyspaces import REPLICATION_BYTES_MAX
 from ringlog.kernel.model.outcome import Rejected
@@ -155,11 +156,11 @@ def weight_of_partition(partition: ZonePartition) -> int:
 
 
 def changed_partitions(before: ClusterState, after: ClusterState, command: Any) -> Iterable[ZonePartition]:
-    """Return the partitions of the command's zone that are new or replaced. A command changes no other zone's
-    partitions.
-    """
+    """Return the partitions that are new or replaced. Only a plan changes those of several zones."""
     if after.zone_partitions is before.zone_partitions:
         return ()
+    if isinstance(command, ApprovePlan):
+        return [one for key, one in after.zone_partitions.items() if before.zone_partitions.get(key) is not one]
     named = getattr(command, "partition", None)  # such a command changes only this partition
     numbers = range(after.zones[command.zone].partitions) if named is None else (named,)
     keys = [partition_key(command.zone, number) for number in numbers]
@@ -168,6 +169,8 @@ def changed_partitions(before: ClusterState, after: ClusterState, command: Any) 
 
 
 def _zones(before: ClusterState, after: ClusterState, command: Command) -> Rejected | None:
+    if isinstance(command, ApprovePlan):
+        return _partitions_too_large(before, after, command)  # its commands were checked one by one
     zone = after.zones.get(getattr(command, "zone", ""))
     if zone is None:
         return None  # it was dropped
@@ -177,8 +180,11 @@ def _zones(before: ClusterState, after: ClusterState, command: Command) -> Rejec
         if named > NAMED_NODES_MAX:
             why = f"nodes: all zones would name {named:,} data nodes, the limit is {NAMED_NODES_MAX:,}"
             return Rejected("too_many", why)
-    if zone.partitions * _PARTITION_MOST <= PARTITIONS_BYTES_MAX:
-        return None
+    small = zone.partitions * _PARTITION_MOST <= PARTITIONS_BYTES_MAX
+    return None if small else _partitions_too_large(before, after, command)
+
+
+def _partitions_too_large(before: ClusterState, after: ClusterState, command: Command) -> Rejected | None:
     total = sum([weight_of_partition(one) for one in changed_partitions(before, after, command)])
     then = "name fewer partitions, or create a smaller zone"
     return _refusal("partitions: the records that change", total, PARTITIONS_BYTES_MAX, then)

@@ -77,13 +77,14 @@ class Command:
     name. The fields are those of the Avro record ``ringlog.commands.<kind>`` and of the JSON that operators type.
     ``PAUSED_BY``: the scope of pauses that blocks the command (``kernel.model.modes``); empty: none. Each command
     declares it. ``NEEDS``: the roles of principals that may send it (``kernel.model.principals``); each command
-    declares them. ``CHANGES_ITS_TABLE``: the only table that the command changes is the one named by ``keyspace`` and
-    ``name``.
+    declares them. ``DANGEROUS``: whether the cluster can demand an approval (``commands.control.plans``).
+    ``CHANGES_ITS_TABLE``: the only table that the command changes is the one named by ``keyspace`` and ``name``.
     """
 
     VERSION = 1
     PAUSED_BY = "all"
     NEEDS = NO_ROLES
+    DANGEROUS = False
     CHANGES_ITS_TABLE = False
 
 

@@ -117,6 +117,8 @@ FAMILY = Family(
         "TruncateLog": None,
         "PauseChanges": None,
         "ResumeChanges": None,
+        # ``tests/sim/test_plans.py`` has authors and approvers.
+        **dict.fromkeys(("StagePlan", "ApprovePlan", "RejectPlan", "RequireApprovals")),
         "DeclareDown": (2, _down),
         "DeclareUp": (1, _up),
         "TakeOver": (2, _take_over),

@@ -54,7 +54,7 @@ AGENT_KINDS = {
 ADMIN_KINDS = {
     *("Assassinate", "CreatePrincipal", "DropKeyspace", "EnterRecovery", "ForceState", "GrantRole"),
     *("InitializeCluster", "LeaveRecovery", "RecordArchive", "RevokePrincipal", "RevokeRole", "RotatePrincipalKey"),
-    "TruncateLog",
+    *("RequireApprovals", "TruncateLog"),
 }
 NODE_KINDS = {"AdvanceCdcWriter", "Join", "RegisterCdcWriter", "RegisterNode", "SettleVerdicts", "UpdateNode"}
 

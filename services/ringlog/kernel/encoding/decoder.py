@@ -76,6 +76,15 @@ def decode_part(name: str, data: bytes) -> Any:
     return _part(_Reader(b""), name, data) if data else getattr(EMPTY_STATE, name)
 
 
+def decode_record(kind: Any, data: bytes) -> Any:
+    """Return the record of this class that ``encode`` made ``data`` from. Raise StateUndecodable, and nothing else."""
+    reader = _Reader(data)
+    found = reader.value(_reader_of(kind))
+    if reader.at != len(data):
+        raise StateUndecodable(f"{len(data) - reader.at} bytes follow the {kind.__name__}")
+    return found
+
+
 def _part(reader: _Reader, name: str, data: bytes) -> Any:
     """Return a section. ``reader`` is shared by all sections, which have texts in common."""
     reader.data, reader.at = data, 0

@@ -19,6 +19,7 @@ from ringlog.kernel.history import (
 )
 from ringlog.kernel.invariants.shape import Details, changed_items, invariant
 from ringlog.kernel.model.modes import SCOPES, Feature, pause_key
+from ringlog.kernel.model.plans import COMMANDS_MAX, DANGEROUS, PLANS_BYTES_MAX, plans_size
 from ringlog.kernel.model.principals import PRINCIPAL_ROLES, has_admin
 from ringlog.kernel.model.settings import SETTINGS, broken_setting, setting
 from ringlog.kernel.model.state import EMPTY_STATE, NO_MEMBER, NODE_STATES, OWNING, PARTS, ClusterState, Node, in_order
@@ -129,6 +130,25 @@ def principals(state: ClusterState, known: ClusterState) -> Details:
         yield f"the principal {lost[0]} was removed"
     if state.principals and not has_admin(state.principals):
         yield "no principal is an admin"
+
+
+@invariant("a plan has a past epoch, commands, an effect and a time limit; plans have bounded bytes", "plans")
+def plans(state: ClusterState, known: ClusterState) -> Details:
+    """Check the new plans, and the size of all."""
+    for name, plan in changed_items(state.plans, known.plans):
+        is_whole = 1 <= len(plan.commands) <= COMMANDS_MAX and plan.effect and plan.expires_at > 0
+        if plan.name != name or not 1 <= plan.staged <= state.epoch or not is_whole:
+            yield f"{name} is {plan.name}, staged with epoch {plan.staged}, with {len(plan.commands)} commands"
+    if (size := plans_size(state.plans.values())) > PLANS_BYTES_MAX:
+        yield f"plans have {size} bytes"
+
+
+@invariant("approvals name commands that can need one, and have past epochs", "approvals")
+def approvals(state: ClusterState, known: ClusterState) -> Details:
+    """Check each name."""
+    for name, since in in_order(state.approvals):
+        if name not in DANGEROUS or not 1 <= since <= state.epoch:
+            yield f"{name} needs an approval since epoch {since}"
 
 
 @invariant("sections that only grow have a maximum number of items", *COUNTS_MAX)
@@ -353,6 +373,8 @@ INVARIANTS = (
     settings,
     terms,
     principals,
+    plans,
+    approvals,
     counts,
     names,
     nodes,
@@ -410,7 +432,7 @@ def recoveries(state: ClusterState, known: ClusterState) -> Details:
             yield f"{key} lasts from epoch {one.entered} to {one.left}, by {one.operator!r}"
         if (one.left is None) != (one.left_by == ""):
             yield f"{key} ended at {one.left} by {one.left_by!r}"
-        if any(not one.entered < epoch <= ends for epoch in one.forced):
+        if any(not one.entered <= epoch <= ends for epoch in one.forced):
             yield f"{key} has the forced epochs {one.forced}"
     if len([one for one in state.recoveries.values() if one.left is None]) > 1:
         yield "two recoveries are active"

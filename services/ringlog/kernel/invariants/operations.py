@@ -74,11 +74,14 @@ def stages(state: ClusterState, known: ClusterState) -> Details:
             yield f"the marks of {name} differ from those at epoch {known.epoch}"
 
 
-@invariant("the id of an operation is its kind and first epoch, so no later operation has it", "operations")
+@invariant(
+    "the id of an operation is its kind, first epoch and number in a plan, so no later operation has it", "operations"
+)
 def named(state: ClusterState, known: ClusterState) -> Details:
     """Check the names. ``ForceState`` may add operations, and admission requires that a new name is unused."""
     for name, operation in changed_items(state.operations, known.operations):
-        if operation.marks and name != f"{operation.kind}-{operation.marks[0].epoch}":
+        first = f"{operation.kind}-{operation.marks[0].epoch}" if operation.marks else name
+        if name != first and not name.removeprefix(f"{first}-").isdecimal():
             yield f"{name} began at epoch {operation.marks[0].epoch}"
 
 

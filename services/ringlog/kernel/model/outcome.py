@@ -11,11 +11,16 @@ from ringlog.kernel.values import Command, Epoch, Micros
 
 @dataclass(frozen=True, slots=True)
 class EntryContext:
-    """The entry's data for a decision: the epoch and the state id that it would make, and the state time then."""
+    """The entry's data for a decision: the epoch and the state id that it would make, and the state time then.
+
+    ``submitter``: the author of the entry. ``part``: the number of the command in the plan that the entry applies.
+    """
 
     epoch: Epoch
     state_id: str
     time: Micros
+    submitter: str = ""
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from ringlog.kernel.model.modes import (
     TakenSnapshot,
     Term,
 )
+from ringlog.kernel.model.plans import APPROVALS, PLANS, StagedPlan
 from ringlog.kernel.model.principals import PRINCIPALS, Principal
 from ringlog.kernel.model.state_section import WHOLE, part
 from ringlog.kernel.model.tables import (
@@ -398,7 +399,11 @@ class GlobalRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The state at ``epoch``. No rule depends on ``time``, the greatest ``at``, or ``chain`` (``kernel.history``)."""
+    """The state at ``epoch``.
+
+    ``time``: the greatest ``at`` of the applied entries; only plans expire by it. No rule depends on ``chain``
+    (``kernel.history``).
+    """
 
     cluster_id: str = ""
     name: str = ""
@@ -422,8 +427,7 @@ class ClusterState:
     past_ttls: tuple[PastTtl, ...] = ()
     types: Map[str, UserType] = field(default_factory=Map)
     features: Map[str, Feature] = field(
-        default_factory=Map,
-        metadata=part(Feature, "features", key="name of the feature", most=(256, "features")),
+        default_factory=Map, metadata=part(Feature, "features", key="name of the feature", most=(256, "features"))
     )
     tablets: Map[str, TabletMap] = field(default_factory=Map)
     settled: Settled = field(default_factory=Settled)
@@ -457,6 +461,8 @@ class ClusterState:
     service_goal: ServiceGoal = field(default_factory=ServiceGoal)
     recoveries: Map[str, Recovery] = field(default_factory=Map, metadata=RECOVERIES)
     principals: Map[str, Principal] = field(default_factory=Map, metadata=PRINCIPALS)
+    plans: Map[str, StagedPlan] = field(default_factory=Map, metadata=PLANS)
+    approvals: Map[str, int] = field(default_factory=Map, metadata=APPROVALS)
     history: History = EMPTY_HISTORY
     changed: Map[str, int] = field(default_factory=Map)
     chain: bytes = b""

@@ -30,7 +30,7 @@ def requested(kind: OperationKind, node: NodeId, context: EntryContext, seed: by
     """Return a new operation of ``kind``, without plan and locks."""
     mark = StageMark(REQUESTED, context.epoch, context.time)
     return Operation(
-        id=f"{kind.name}-{context.epoch}",
+        id=f"{kind.name}-{context.epoch}" + (f"-{context.part}" if context.part else ""),
         kind=kind.name,
         node=node,
         tokens=(),

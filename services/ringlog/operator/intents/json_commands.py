@@ -14,9 +14,13 @@ from typing import Any, cast
 
 from ringlog import __version__
 from ringlog.kernel.columns.lazy_tuple import LazyTuple
+from ringlog.kernel.commands.control.plans import StagePlan
 from ringlog.kernel.commands.schema.batch import PLACES, SchemaBatch, SchemaStatement, statement_of
 from ringlog.kernel.generations.describe import ranges_digest
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.plans import PlannedCommand
 from ringlog.kernel.model.state import CdcWriter, ClusterState
+from ringlog.kernel.plans import commands_of_plan, planned
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.values import IDENTIFIER_MAX, CdcOptions, Command, Replication, public_name
 from ringlog.kernel.zones.resets import MANUAL
@@ -70,6 +74,8 @@ def _read(source: AuthorSource, value: Any) -> Command:
     kind, given = _kind_of(value)
     if kind == SchemaBatch.__name__:
         return _batch(source, given)
+    if kind == StagePlan.__name__ and isinstance(typed_ones := given.get("commands"), list):
+        return _plan(source, given, typed_ones)
     if "tokens" in DEFAULTS.get(kind, {}):
         source, given = _counted(source, given)
     elif kind in ("CreateTable", "AlterTable"):
@@ -108,6 +114,18 @@ def _statement(source: AuthorSource, given: Any) -> SchemaStatement:
     if type(command) not in PLACES:
         raise InvalidJsonError("bad_field", f"command: {type(command).__name__} cannot be in a batch")
     return statement_of(command, if_needed)
+
+
+def _plan(source: AuthorSource, given: Mapping[str, Any], typed_ones: list[Any]) -> StagePlan:
+    """Return a StagePlan, whose commands are full commands."""
+    values = read_fields(StagePlan, {**given, "commands": []}, source.state, ())
+    found = []
+    for index, one in enumerate(typed_ones):
+        try:
+            found.append(planned(_read(source, one)))
+        except InvalidJsonError as invalid:
+            raise InvalidJsonError(invalid.code, f"commands[{index}]: {invalid.detail}") from None
+    return StagePlan(**values | {"commands": tuple(found)})
 
 
 def _kind_of(value: Any) -> tuple[str, Mapping[str, Any]]:
@@ -202,6 +220,12 @@ def _newest(source: AuthorSource, _values: Values) -> int:
     return source.state.epoch
 
 
+def _staged(source: AuthorSource, values: Values) -> int:
+    """Return the epoch of the plan of that name; 0 if there is none, which the command's rule refuses."""
+    plan = source.state.plans.get(values["plan"])
+    return 0 if plan is None else plan.staged
+
+
 def _digest(source: AuthorSource, values: Values) -> str:
     """Return the digest of a prepared generation's data; empty if none is prepared: the command's rule refuses that."""
     prepared = source.state.prepared
@@ -240,6 +264,8 @@ DEFAULTS: Mapping[str, Mapping[str, Default]] = {
         "features": _always(()),
         "capacity": _always(1),
     },
+    "ApprovePlan": {"staged": _staged},
+    "RejectPlan": {"staged": _staged},
     "DeclareDown": _NO_REASON,
     "DeclareUp": _NO_REASON,
     "TakeOver": {"instance": _uuid, "term": _next_term},
@@ -301,6 +327,8 @@ def _written(state: ClusterState, name: str, item: Any) -> Any:
         return item.hex()
     if isinstance(item, Replication):
         return replication_json(item)
+    if isinstance(item, PlannedCommand) and not isinstance(found := commands_of_plan((item,)), Rejected):
+        return to_json(state, found[0])
     if isinstance(item, SchemaStatement) and len(item.commands) == 1:
         return to_json(state, item.commands[0]) | ({"if_needed": True} if item.if_needed else {})
     if is_dataclass(item):

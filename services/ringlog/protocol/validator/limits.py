@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ringlog.kernel.authorization import commands_of
 from ringlog.kernel.commands.cdc.clock import LowerSettledTime, WithdrawCdcGeneration
 from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration
 from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration, CommitCdcGeneration
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter
+from ringlog.kernel.commands.control.plans import ApprovePlan, StagePlan
 from ringlog.kernel.generations.verdicts import widest_leeway
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.settings import setting
@@ -67,8 +69,12 @@ def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejecte
 
     A horizon or timestamp from a wrong clock would delay every later generation. An expiry ahead of the present would
     remove streams whose rows are kept. Pruning must not reach the last hour, because nodes may still validate its
-    writes. The validation watermark must not be lowered to times that writes may use now.
+    writes. The validation watermark must not be lowered to times that writes may use now. The commands of a plan have
+    the same limits, when it is staged and when it is approved.
     """
+    if isinstance(command, StagePlan | ApprovePlan):
+        found = (too_far_ahead(state, one, now) for one in commands_of(state, command) if one is not command)
+        return next((refused for refused in found if refused is not None), None)
     limit = LIMITS.get(type(command))
     if limit is not None:
         time, latest = getattr(command, limit.field), now + min(setting(state, limit.setting), limit.most)

@@ -99,6 +99,7 @@ class RecordArchive(Command):
 
     PAUSED_BY = UNPAUSED
     NEEDS = (ADMIN,)
+    DANGEROUS = True
 
     epoch: Annotated[Epoch, "Last epoch in the archive. 0: the archive no longer exists."]
     position: Annotated[int, "Log offset after the entry that made the epoch. 0 without an archive."]
@@ -134,6 +135,7 @@ class TruncateLog(Command):
 
     PAUSED_BY = SETTING_CHANGES
     NEEDS = (ADMIN,)
+    DANGEROUS = True
 
     below_epoch: Annotated[Epoch, "Upper bound of the new begin: the newest confirmed snapshot at or below this epoch."]
 

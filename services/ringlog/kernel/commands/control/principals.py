@@ -83,6 +83,7 @@ class GrantRole(Command):
 
     PAUSED_BY = UNPAUSED
     NEEDS = (ADMIN,)
+    DANGEROUS = True
 
     principal: Annotated[str, "Name of the principal."]
     role: Annotated[str, f"One of {', '.join(PRINCIPAL_ROLES)}."]

@@ -51,11 +51,11 @@ FORCED_KEPT_MAX: Final = 100
 STATE_BYTES_MAX: Final = 512 * 1024
 """The most bytes of all parts of one ForceState together; a larger repair needs several commands."""
 
-UNFORCEABLE: Final = ("log_bounds", "recoveries", "settled", "snapshots")
+UNFORCEABLE: Final = ("log_bounds", "plans", "recoveries", "settled", "snapshots")
 """Parts that cannot be replaced.
 
-These are the record of recoveries itself, facts of the log and its archive, and the validation watermark, which has its
-own commands (``SettleVerdicts``, ``LowerSettledTime``).
+These are the record of recoveries itself, facts of the log and its archive, plans with their effects, and the
+validation watermark, which has its own commands (``SettleVerdicts``, ``LowerSettledTime``).
 """
 assert {*UNFORCEABLE} < {*PARTS}, "each name is a section of the state"
 FORCEABLE: Final = tuple(name for name in PARTS if name not in UNFORCEABLE)
@@ -73,6 +73,7 @@ class EnterRecovery(Command):
 
     PAUSED_BY = UNPAUSED
     NEEDS = (ADMIN,)
+    DANGEROUS = True
 
     reason: Annotated[str, "Reason, in free text."]
     operator: Annotated[str, "Name of the operator."]
@@ -108,7 +109,8 @@ def decide_leave_recovery(state: ClusterState, command: LeaveRecovery, context: 
     running = _running(state)
     if isinstance(running, Rejected):
         return running
-    assert running.entered < context.epoch, "a recovery ends after its beginning"
+    if running.entered == context.epoch:
+        return Rejected("in_recovery", "operator: a plan cannot end the recovery that it enters")
     ended = replace(running, left=context.epoch, left_by=command.operator)
     recoveries = state.recoveries.set(str(ended.entered), ended)
     return Accepted(advance(state, context.epoch, recoveries=recoveries))
@@ -128,6 +130,7 @@ class ForceState(Command):
 
     PAUSED_BY = UNPAUSED
     NEEDS = (ADMIN,)
+    DANGEROUS = True
 
     reason: Annotated[str, "Reason, in free text."]
     operator: Annotated[str, "Name of the operator."]
@@ -157,7 +160,8 @@ def decide_force_state(state: ClusterState, command: ForceState, context: EntryC
     forced = replace(running, forced=(*running.forced, context.epoch)[-FORCED_KEPT_MAX:])
     recoveries = state.recoveries.set(str(forced.entered), forced)
     after = advance(state, context.epoch, **_replaced(state, parts), recoveries=recoveries)
-    if wrong := _unsound(state, after, context):
+    # The effect of a plan is computed with another epoch, for which no state is sound.
+    if context.epoch == state.epoch + 1 and (wrong := _unsound(state, after, context)):
         return Rejected("state_unsound", f"state: {wrong}")
     return Accepted(after)
 

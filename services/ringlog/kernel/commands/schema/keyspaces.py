@@ -153,6 +153,7 @@ class DropKeyspace(Command):
 
     PAUSED_BY = SCHEMA
     NEEDS = (ADMIN,)
+    DANGEROUS = True
 
     name: Annotated[str, "Name of the keyspace."]
 

@@ -266,6 +266,7 @@ class Assassinate(Command):
 
     PAUSED_BY = UNPAUSED
     NEEDS = (ADMIN,)
+    DANGEROUS = True
 
     node: Annotated[str, "Id of the node."]
 
