@@ -43,6 +43,7 @@ class Cluster(World):
         self.take_over(1)
         self.validator = Validator("v", 1)
         self.offset = 0
+        self.now = NOW
 
     def sign(
         self, command: Command, name: str, key: int = 1, cluster: str = "", master: str = MASTER
@@ -60,7 +61,7 @@ class Cluster(World):
         """Decide requests together, and return their answers in order."""
         offered = [(self.offset + number, (one,)) for number, one in enumerate(requests)]
         self.offset += len(requests)
-        step = begin_batch(add_requests(self.validator, offered).validator, self.state, NOW, self.draw)
+        step = begin_batch(add_requests(self.validator, offered).validator, self.state, self.now, self.draw)
         for effect in step.effects:
             if isinstance(effect, CommitChain):
                 step = settle_batch(step.validator, self.land_all(effect.chain))

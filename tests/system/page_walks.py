@@ -207,6 +207,7 @@ NOT_TYPED = {
     "operate/backup-and-recovery.md": "needs a lost topic; tests/system/test_recovery.py",
     "operate/cdc-writers.md": "needs a job; tests/system/test_cdc_fence.py, test_cdc_clocks.py",
     "operate/operations.md": FAULT,
+    "operate/plans.md": "needs agents with keys; tests/system/test_plans_page.py",
     "operate/principals.md": "needs agents with keys; tests/system/test_request_keys.py",
     "operate/remove-a-node.md": "needs nodes to lose; tests/system/test_movement_commands.py",
     "operate/replace-a-node.md": "needs a dead node; tests/system/test_movement_commands.py",

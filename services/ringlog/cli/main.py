@@ -67,6 +67,7 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
         "whoami": Subcommand(
             "ringlog.cli.cluster.principals", "whoami", "Show the principal that signs this user's requests."
         ),
+        "plan": Subcommand("ringlog.cli.cluster.plans", "app", "Stage, review, approve and reject plans of commands."),
         "pause": Subcommand("ringlog.cli.metadata.pause", "pause", "Pause changes of these scopes."),
         "resume": Subcommand("ringlog.cli.metadata.pause", "resume", "Resume changes of these scopes."),
     },

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from ringlog.client.client import Client
+from ringlog.kernel.commands.control.plans import ApprovePlan
 from ringlog.kernel.commands.topology.movements import Remove, Replace
 from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import Accepted, EntryContext
@@ -67,6 +70,8 @@ def setting_hint(wrong: str) -> str:
 
 def ways_after(state: ClusterState, intent: Intent, answer: Submitted) -> tuple[str, ...]:
     """Return commands that the state accepts in place of a rejected one, a line each."""
+    if isinstance(answer, RejectedResult) and answer.code == "approval_needed":
+        return _staged(state, resolved(intent, state, SeededDraw(b"advice")))
     if not isinstance(answer, RejectedResult) or answer.code != "too_few_replicas":
         return ()
     command = resolved(intent, state, SeededDraw(b"advice"))
@@ -76,6 +81,15 @@ def ways_after(state: ClusterState, intent: Intent, answer: Submitted) -> tuple[
     node = state.nodes[dead]
     text = f"no other node has all rows of {node.name}"
     return tuple(advice.last_resort(state, node, *advice.down(node), text=text))
+
+
+def _staged(state: ClusterState, command: Command | InvalidCommand) -> tuple[str, ...]:
+    """Return the command line that stages a command as a plan. The parser is imported late, as it is slow to load."""
+    from ringlog.operator.intents.json_commands import to_json
+
+    if isinstance(command, InvalidCommand | ApprovePlan):
+        return ()
+    return (f"stage it: ringlog plan stage NAME <<<{shlex.quote(json.dumps(to_json(state, command)))}",)
 
 
 def _command(intent: Intent, state: ClusterState, draw: Draw) -> Command:

@@ -30,6 +30,7 @@ from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.tablets.mutual_exclusion import is_draining
 from ringlog.kernel.values import Command, StreamReport, is_token
 from ringlog.log.author import Author
+from ringlog.operator import plans
 from ringlog.operator.intents.intents import InvalidCommand
 from ringlog.operator.intents.json_commands import from_json
 from ringlog.operator.rehearsal import tablets as rehearsed_tablets
@@ -107,7 +108,7 @@ class Rehearsal:
             raise Invalid(command.code, command.detail)
         if sender is not None and (refused := authorize(self.state, sender, command)) is not None:
             return self._rejected(refused.code, refused.detail)
-        outcome = self._apply(command)
+        outcome = self._apply(command, sender)
         if outcome.kind is not OutcomeKind.APPLIED:
             return self._rejected(outcome.code, outcome.detail)
         begun = [op.id for op in self.state.operations.values() if op.marks[0].epoch == outcome.epoch]
@@ -116,9 +117,9 @@ class Rehearsal:
     def _rejected(self, code: str, detail: str) -> Json:
         return {"outcome": "rejected", "epoch": self.state.epoch, "code": code, "detail": detail}
 
-    def _apply(self, command: Command) -> Outcome:
+    def _apply(self, command: Command, sender: str | None = None) -> Outcome:
         try:
-            entry = self._author.entry(self.state, command).entry
+            entry = self._author.entry(self.state, command, submitter=sender).entry
         except WireError as error:
             raise Invalid("bad_field", str(error)) from None
         folded = fold(self.state, entry)
@@ -139,6 +140,7 @@ class Rehearsal:
             "features": ((), lambda _: {"features": views.features(self.state)}),
             "service": ((), lambda _: views.service(self.state)),
             "principals": ((), lambda _: {"principals": views.principals(self.state)}),
+            "plans": ((), lambda _: plans.plans(self.state)),
             "recoveries": ((), lambda _: {"recoveries": views.recoveries(self.state)}),
             "operations": ((), lambda _: {"operations": views.operations(self.state)}),
             "schema": ((), lambda _: views.schema(self.state)),
