@@ -24,7 +24,7 @@ from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace, DropKeyspac
 from ringlog.kernel.fold import decide, fold
 from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.outcome import Accepted, Entry, EntryContext
-from ringlog.kernel.model.principals import ADMIN, OPERATOR
+from ringlog.kernel.model.principals import ADMIN, FIRST_KEY, FOUNDING_KEY, OPERATOR
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.plans import planned
 from ringlog.kernel.values import SECOND_US, Command, Replication
@@ -51,7 +51,8 @@ def a_cluster() -> Cluster:
         token_owners=made.state.token_owners.set(1, one.id),
     )
     for name, role in PEOPLE.items():
-        assert made.code(made.sign(CreatePrincipal(name, role), "ann")) == "applied"
+        number = FIRST_KEY if name != "ann" else FOUNDING_KEY
+        assert made.code(made.sign(CreatePrincipal(name, role), "ann", number)) == "applied"
     return made
 
 
@@ -242,7 +243,7 @@ PLANTED = [
     Mutant(
         "author_approves",
         WITH,
-        'context.submitter in ("", plan.author)',
+        'principal_in(context.submitter) in ("", plan.author)',
         'context.submitter == ""',
         "the author of a plan approves it",
         1,

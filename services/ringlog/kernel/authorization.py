@@ -82,7 +82,9 @@ def authorize(state: ClusterState, principal: str, command: Command) -> Rejected
         return None if lost is None else Rejected("not_authorized", f"author of the plan: {lost.detail}")
     if not isinstance(command, PLAN_COMMANDS) and any(needs_approval(state, one) for one in commands):
         kinds = ", ".join(sorted({type(one).__name__ for one in commands if needs_approval(state, one)}))
-        return Rejected("approval_needed", f"{kinds}: a second principal must approve it. Stage it: ringlog plan stage NAME")
+        return Rejected(
+            "approval_needed", f"{kinds}: needs the approval of a second principal. Run: ringlog plan stage NAME"
+        )
     return None
 
 

@@ -29,7 +29,7 @@ from ringlog.kernel.encoding.decoder import StateUndecodable, decode_record
 from ringlog.kernel.encoding.encoder import encode, sha256_of
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
-from ringlog.kernel.model.plans import PlannedCommand
+from ringlog.kernel.model.plans import PlannedCommand, principal_in
 from ringlog.kernel.model.principals import ADMIN, OPERATOR
 from ringlog.kernel.model.state import PARTS, ClusterState, advance
 from ringlog.kernel.registry import COMMANDS
@@ -110,7 +110,7 @@ def with_plan(
         whole = replace(plan, effect=effect_digest(effect))
         return Accepted(advance(after, context.epoch, plans=after.plans.set(plan.name, whole)))
     needing = [part for one in commands for part in parts_of(one) if needs_approval(state, part)]
-    if needing and context.submitter in ("", plan.author):
+    if needing and principal_in(context.submitter) in ("", plan.author):
         return Rejected(
             "approval_needed",
             f"{type(needing[0]).__name__}: {plan.author} staged {plan.name}, so another principal approves it",

@@ -68,7 +68,7 @@ def details(state: ClusterState, plan: StagedPlan, state_at: StateAt) -> Json:
     now = effect_of(state, commands, decide)
     unchanged = not isinstance(now, Rejected) and effect_digest(now) == plan.effect
     past = None if unchanged else state_at(plan.staged - 1)
-    then = now if unchanged else past and effect_of(past, commands, decide)
+    then = now if unchanged else None if past is None else effect_of(past, commands, decide)
     return summary(state, plan) | {
         "commands": [to_json(state, one) for one in commands],
         "effect_then": _shown(state, then),

@@ -117,6 +117,15 @@ def test_all_commands_of_a_plan_apply_in_one_entry() -> None:
     assert violations(after, state) == ()
 
 
+def test_another_machine_or_person_of_the_author_is_not_another_principal() -> None:
+    author = "ann host=ws1 client=ringlog/1"
+    state = staged(admins("DropKeyspace"), DROP, by=author)
+    assert state.plans["p"].author == "ann"
+    for by in ("ann", author, "ann host=ws2", "ann host=ws1 on_behalf=bob"):
+        assert code(state, approval(state), by) == "approval_needed"
+    assert "ks" not in approved(state, by="bob host=ws1 client=ringlog/1").keyspaces
+
+
 def test_a_plan_applies_as_a_whole_or_not_at_all() -> None:
     state = staged(ready(), KEYSPACE, TABLE)
     state = applied(state, KEYSPACE)

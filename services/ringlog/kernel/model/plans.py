@@ -43,7 +43,7 @@ class PlannedCommand:
 
 @dataclass(frozen=True, slots=True)
 class StagedPlan:
-    """A plan that waits for its approval. ``author``: the submitter that staged it, with the epoch ``staged``.
+    """A plan that waits for its approval. ``author``: the principal that staged it, with the epoch ``staged``.
 
     ``expires_at``: the state time from which it cannot be approved. ``effect``: the digest of its effect at ``staged``.
     """
@@ -54,6 +54,11 @@ class StagedPlan:
     staged: Epoch
     expires_at: Micros
     effect: str = ""
+
+
+def principal_in(submitter: str) -> str:
+    """Return the name in a submitter. The text may also have machine, program and person (``wire.senders``)."""
+    return submitter.partition(" ")[0]
 
 
 PLANS: Final = part(

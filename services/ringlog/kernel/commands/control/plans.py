@@ -33,6 +33,7 @@ from ringlog.kernel.model.plans import (
     PlannedCommand,
     StagedPlan,
     plans_size,
+    principal_in,
 )
 from ringlog.kernel.model.principals import ADMIN, OPERATOR, grant_of
 from ringlog.kernel.model.state import ClusterState, advance
@@ -77,7 +78,7 @@ def decide_stage_plan(state: ClusterState, command: StagePlan, context: EntryCon
     if (known := plans.get(command.plan)) is not None:
         return Rejected("plan_exists", f"plan: {known.name} was staged by {known.author} with epoch {known.staged}")
     expires_at = context.time + command.lifetime_s * SECOND_US
-    plan = StagedPlan(command.plan, command.commands, context.submitter, context.epoch, expires_at)
+    plan = StagedPlan(command.plan, command.commands, principal_in(context.submitter), context.epoch, expires_at)
     plans = plans.set(plan.name, plan)
     if (size := plans_size(plans.values())) > PLANS_BYTES_MAX:
         return Rejected("too_large", f"commands: all plans would have {size:,} bytes, the limit is {PLANS_BYTES_MAX:,}")
