@@ -41,6 +41,7 @@ def test_the_help_imports_no_sub_command() -> None:
         "ringlog.cli",
         "ringlog.cli.help",
         "ringlog.cli.main",
+        "ringlog.errors",
         "ringlog.files",
         "ringlog.runtime",
         "ringlog.runtime.certificates",

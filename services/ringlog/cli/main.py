@@ -26,6 +26,7 @@ from typer.core import TyperGroup
 
 from ringlog import __version__
 from ringlog.cli.help import METAVARS, prepare
+from ringlog.errors import RinglogError
 from ringlog.files import refused_by_files
 from ringlog.runtime.json_errors import print_exception, print_usage, wants_json
 from ringlog.runtime.kafka.config import VARIABLE, use
@@ -411,7 +412,9 @@ def _main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        expected: BaseException | None = refused_by_files(error) if isinstance(error, OSError) else error
+        expected: BaseException | None = error
+        if isinstance(error, OSError) and not isinstance(error, RinglogError):  # Ringlog's time-outs are OSErrors, too
+            expected = refused_by_files(error)
         code = getattr(expected, "code", None)
         if expected is None or not isinstance(code, str):
             raise
