@@ -46,6 +46,17 @@ class WriterReplaced(CdcError):
         )
 
 
+class WriterNotAuthorized(CdcError):
+    """The principal of this writer was revoked, or lost its role, so its promises are refused."""
+
+    def __init__(self, writer: str, why: str) -> None:
+        super().__init__(
+            "not_authorized",
+            f"CDC writer {writer!r}: {why}",
+            "give the writer a principal with the role node; a revoked name cannot be used again",
+        )
+
+
 class PartitionsAdded(CdcError):
     """The source topic has more partitions than the job reads."""
 

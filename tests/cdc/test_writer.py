@@ -17,12 +17,13 @@ from ringlog.client.direct import DirectAuthor
 from ringlog.client.errors import SubmissionTimedOut
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter
+from ringlog.kernel.commands.control.principals import CreatePrincipal, RevokePrincipal
 from ringlog.kernel.model.state import CdcWriter
 from ringlog.kernel.values import Command
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.protocol.submission.results import Submitted
-from ringlog_cdc.errors import StopRequested, WriterReplaced
+from ringlog.protocol.submission.results import RejectedResult, Submitted
+from ringlog_cdc.errors import StopRequested, WriterNotAuthorized, WriterReplaced
 from ringlog_cdc.plan.plan import OffsetRange, close_entry, route_entry
 from ringlog_cdc.plan.store import PlanStore
 from tests import waiting
@@ -179,6 +180,42 @@ def test_a_newer_incarnation_stops_the_old_one(bench: Bench) -> None:
         with pytest.raises(WriterReplaced):
             writer.promises.horizon(bench.replica.state)
         assert bench.known.incarnation == newer.promises.incarnation
+
+
+def test_a_writer_with_a_revoked_principal_stops(bench: Bench) -> None:
+    bench.world.apply(CreatePrincipal("root", "admin"))
+    bench.world.apply(CreatePrincipal("spark", "node"))
+    with bench.running() as writer:
+        bench.await_extension()
+        bench.world.apply(RevokePrincipal("spark"))
+        until(lambda: writer.failure, "the writer to stop, although no batch needs it")
+        epoch = bench.replica.state.principals["spark"].revoked
+        with pytest.raises(WriterNotAuthorized, match=f"'spark': its principal was revoked with epoch {epoch}"):
+            writer.check()
+        with pytest.raises(WriterNotAuthorized):
+            writer.promises.horizon(bench.replica.state)
+
+
+@pytest.mark.parametrize(("code", "stops"), [("not_authorized", True), ("not_authenticated", False)])
+def test_a_writer_without_its_role_stops_and_one_with_an_old_key_asks_again(
+    bench: Bench, code: str, stops: bool
+) -> None:
+    refused: list[Command] = []
+
+    def submit(command: Command, **given: Any) -> Submitted:
+        if isinstance(command, AdvanceCdcWriter) and len(refused) < 2:
+            refused.append(command)
+            return RejectedResult("id", code, "spark needs the role node", 0)
+        return bench.author.submit(command, **given)
+
+    with bench.running(submit) as writer:
+        if stops:
+            until(lambda: writer.failure, "the writer to stop")
+            with pytest.raises(WriterNotAuthorized, match="spark needs the role node"):
+                writer.check()
+        else:
+            bench.await_extension()
+            assert (len(refused), writer.failure) == (2, None)
 
 
 def test_an_ended_generation_is_closed_in_the_chain_before_the_low_watermark_is_claimed(bench: Bench) -> None:

@@ -10,6 +10,8 @@ Invariants:
 * Under the lock (``Locked``) a plan is checked against the horizon and stored, and a lowering starts. A lowering thus
   never goes below the use of a stored plan.
 * One promise is in flight at a time. Its request is repeated with the same id until there is an answer.
+* A writer whose principal was revoked, or lost its role, stops. One whose key was rotated asks again: its key file may
+  get the next key.
 
 ``ringlog_cdc.plan.leases`` decides which promise to make.
 """
@@ -20,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from ringlog.kernel.authorization import NOT_AUTHORIZED
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.model.settings import leeway_at, setting
@@ -28,7 +31,7 @@ from ringlog.kernel.values import Epoch, Micros, Position
 from ringlog.protocol.effects import FOREVER, Barrier, Draw, FaultPoint, Newest, Now, Until, WallClock
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.protocol.submission.submission import submit_until_answered
-from ringlog_cdc.errors import CdcError, WriterReplaced, source_in_use
+from ringlog_cdc.errors import CdcError, WriterNotAuthorized, WriterReplaced, source_in_use
 from ringlog_cdc.plan.chain import PlanChain
 from ringlog_cdc.plan.leases import (
     Claim,
@@ -103,7 +106,11 @@ class Promises:
 
         Raises:
             WriterReplaced: The incarnation is not the current one, or is fenced.
+            WriterNotAuthorized: The principal with the writer's name was revoked.
         """
+        principal = state.principals.get(self.name)
+        if principal is not None and principal.revoked is not None:
+            raise WriterNotAuthorized(self.name, f"its principal was revoked with epoch {principal.revoked}")
         found = state.writers.get(self.name)
         if found is None or found.incarnation != self.incarnation or found.fenced is not None:
             raise WriterReplaced(self.name, self.incarnation, found.incarnation if found else "")
@@ -263,6 +270,8 @@ class Promises:
             await _folded(answer.epoch)
         elif is_replaced(answer):
             raise WriterReplaced(self.name, self.incarnation, "")
+        elif isinstance(answer, RejectedResult) and answer.code == NOT_AUTHORIZED:
+            raise WriterNotAuthorized(self.name, answer.detail)
         else:
             await Barrier(self._times.timeout)
         await Locked(self._unbind)
