@@ -35,7 +35,7 @@ BUDGETS = {
     "ringlog/stack": 1_690,
     "ringlog/wire": 1_890,
     "ringlog_audit": 2_470,
-    "ringlog_cdc": 8_000,
+    "ringlog_cdc": 8_011,
     "ringlog_cdc_reader": 1_050,
     "ringlog_debezium": 560,
     "ringlog_demo": 970,
