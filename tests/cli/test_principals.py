@@ -83,6 +83,19 @@ def test_a_key_is_written_and_rotated(client: Client, master: str, tmp_path: Pat
     assert file.read_text() == key(client, "root", 3)
 
 
+def test_without_a_place_for_its_key_a_principal_is_not_created(client: Client, master: str, tmp_path: Path) -> None:
+    client.direct.submit(CreatePrincipal("root", "admin"))
+    words = ("principal", "create", "ops", "--role", "operator", "--request-master", master, "--to")
+    with pytest.raises(AssertionError, match="No such file"):  # only the whole program catches FileUnusable
+        run(*words, str(tmp_path / "none" / "ops.key"))
+    assert "ops" not in client.read_barrier().principals
+    kept = tmp_path / "root.key"
+    kept.write_text("the key in use")
+    again = ("principal", "create", "root", "--role", "admin", "--request-master", master, "--to", str(kept))
+    assert run(*again)[2].startswith("principal_exists: ")
+    assert kept.read_text() == "the key in use"
+
+
 def test_missing_options_and_principals_are_refused(client: Client, master: str, tmp_path: Path) -> None:
     file = str(tmp_path / "x.key")
     client.direct.submit(CreatePrincipal("root", "admin"))
@@ -121,5 +134,5 @@ def test_whoami_says_whose_key_signs(
     monkeypatch.setenv(REQUEST_KEY_VARIABLE, str(file))
     assert run("whoami")[1] == "ops, key 1: operator (ks)\n"
     run("principal", "key", "ops", "--rotate")
-    assert run("whoami")[1] == "ops, key 1: not valid in this cluster\n"
+    assert run("whoami")[1] == "ops, key 1: not valid, key 2 is\n"
     assert json.loads(run("whoami", "--json")[1])["valid"] is False

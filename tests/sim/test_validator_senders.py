@@ -302,8 +302,8 @@ PLANTED = [
     Mutant(
         "any_key_founds",
         "ringlog.protocol.validator.authentication:sender_of",
-        "request.coded.key == FOUNDING_KEY",
-        "request.coded.key >= FOUNDING_KEY",
+        "request.coded.key != FOUNDING_KEY",
+        "request.coded.key < FOUNDING_KEY",
         "a holder of a key file can become the first admin",
         1,
     ),
@@ -335,7 +335,7 @@ PLANTED = [
     Mutant(
         "open_without_a_master",
         "ringlog.wire.requests:verified",
-        '"it has no valid code of this cluster and key" if masters else "the validator has no request.master"',
+        '"it has no valid code of this cluster and key" if masters else _NO_MASTER',
         '"it has no valid code of this cluster and key" if masters else ""',
         "a validator without a master accepts each code",
         1,

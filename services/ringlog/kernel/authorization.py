@@ -74,7 +74,8 @@ def authorize(state: ClusterState, principal: str, command: Command) -> Rejected
         first = next((one for one in commands if isinstance(one, CreatePrincipal) and one.name != principal), None)
         if first is None:
             return None
-        return Rejected("not_authenticated", f"CreatePrincipal: the first admin, {first.name}, must send this itself")
+        how = f"ringlog principal create {first.name} --role admin --request-master FILE"
+        return Rejected("not_authenticated", f"CreatePrincipal: only the master creates the first admin: {how}")
     if (refused := _unauthorized(state, principal, command, commands)) is not None:
         return refused
     if isinstance(command, ApprovePlan) and (plan := state.plans.get(command.plan)) is not None:

@@ -94,7 +94,7 @@ def wanted_command(state: ClusterState, chance: Chance, name: str) -> Command:
         CreateKeyspace(chance.pick(KEYSPACES[1:]), Replication("simple", 1)),
         AlterKeyspace(chance.pick(KEYSPACES[1:]), Replication("simple", 1)),
         DropKeyspace(chance.pick(KEYSPACES[1:])),
-        SchemaBatch((statement_of(DropKeyspace(chance.pick(KEYSPACES[1:])), True),)),
+        SchemaBatch((statement_of(DropKeyspace("nowhere"), True),)),
         *([UpdateNode(chance.pick(nodes), release="0.1.0", capacity=chance.between(1, 3))] * 2 if nodes else []),
     ]
     return chance.pick(wanted)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fai
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.submitting import change_command, show_answer, submitted
 from ringlog.cli.shared.tables import show_table
-from ringlog.files import write_private
+from ringlog.files import private_draft, write_private
 from ringlog.kernel.commands.control.principals import (
     CreatePrincipal,
     GrantRole,
@@ -26,12 +27,11 @@ from ringlog.kernel.commands.control.principals import (
     RevokeRole,
     RotatePrincipalKey,
 )
-from ringlog.kernel.model.principals import FIRST_KEY, FOUNDING_KEY, PRINCIPAL_ROLES
+from ringlog.kernel.model.principals import FIRST_KEY, FOUNDING_KEY, Principal
 from ringlog.kernel.values import Command
 from ringlog.operator.intents.intents import Intent, named
 from ringlog.operator.views import views
 from ringlog.operator.views.words import printable
-from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.trust import BadTrustConfig, read_secrets, request_keys
 from ringlog.wire.requests import PrincipalKey, chosen_key, key_of_principal
@@ -39,7 +39,11 @@ from ringlog.wire.requests import PrincipalKey, chosen_key, key_of_principal
 app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the principal.")]
-OneRole = Annotated[str, typer.Option("--role", help=f"One of: {', '.join(PRINCIPAL_ROLES)}.")]
+ROLE_HELP = (
+    "application: a program that uses the data. node: a data node or CDC writer. operator: a person or tool that runs "
+    "the cluster. admin: also recovery, truncation, principals. agent: a program that replaces an agent."
+)
+OneRole = Annotated[str, typer.Option("--role", help=ROLE_HELP)]
 Keyspaces = Annotated[
     list[str] | None,
     typer.Option("--scope", metavar="KEYSPACE", help="Limit the role to this keyspace. May be repeated. Default: all."),
@@ -156,10 +160,16 @@ def whoami(context: ClusterContext) -> Iterator[Any]:
     if own is None:
         out.print("this user has no key: get one from an admin (ringlog principal key), and pass --request-key")
     else:
-        found = _roles(view) if is_valid else "not valid in this cluster"
-        out.print(printable(f"{own.name}, key {own.number}: {found}"))
+        out.print(printable(f"{own.name}, key {own.number}: {_roles(view) if is_valid else _invalid(known)}"))
     if not state.principals:
         out.print(views.NOT_AUTHENTICATED)
+
+
+def _invalid(known: Principal | None) -> str:
+    """Return why the cluster does not accept a key of this principal."""
+    if known is None:
+        return "not a principal of this cluster"
+    return f"not valid, key {known.key} is" if known.revoked is None else f"revoked with epoch {known.revoked}"
 
 
 def _change(
@@ -173,10 +183,15 @@ def _change(
         if master and not state.principals:
             founding = key_of_principal(master, state.cluster_id, name, FOUNDING_KEY)
             client.keys = lambda: (founding,)
-        answer, _ = submitted(client, named(command))
-        if to is not None and isinstance(answer, AppliedResult):
-            _write(to, own)
-    show_answer(answer, None, as_json)
+        # The draft is opened first, so that a principal is not created without a file for its key.
+        with private_draft(to) if to is not None else nullcontext() as draft:
+            answer, _ = submitted(client, named(command))
+            show_answer(answer, None, as_json)
+            if draft is not None:
+                draft.write(f"{own}\n")
+    if not as_json:
+        write = f"valid; to write its file: ringlog principal key {name} --request-master FILE --to FILE"
+        out.print(f"key {number} of {name} is {write if to is None else f'in {to}'}")
 
 
 def _master_of(path: Path | None, to: Path | None) -> str:

@@ -31,14 +31,15 @@ def sender_of(state: ClusterState, request: CommandRequest) -> str | Rejected:
     decides whether the name is an active principal with a sufficient role.
     """
     if not state.principals:
-        if isinstance(request, SignedRequest) and request.coded.key == FOUNDING_KEY and not request.unverified:
-            return request.coded.principal
-        return ""
-    if not isinstance(request, SignedRequest):
+        if not isinstance(request, SignedRequest) or request.coded.key != FOUNDING_KEY:
+            return ""
+    elif not isinstance(request, SignedRequest):
         return Rejected(NOT_AUTHENTICATED, "the request has no code. Get a key from an admin: ringlog principal key")
     name, key = request.coded.principal, request.coded.key
     if request.unverified:
         return Rejected(NOT_AUTHENTICATED, f"request of {name[:100]}: {request.unverified}")
+    if not state.principals:
+        return name
     known = principal_of(state.principals, name)
     if known is not None and known.key != key:
         return Rejected(NOT_AUTHENTICATED, f"key {key} of {name} is not valid, key {known.key} is")
