@@ -237,6 +237,14 @@ def test_an_ignored_process_is_not_discovered(other: DiscoveryView) -> None:
     assert merge_view(initial_view("c", "a", "1", "b"), other) is None
 
 
+@pytest.mark.parametrize("name", ["a b", "../c", "c\x1b]0;title\x07"])
+def test_an_impossible_name_is_not_stored(name: str) -> None:
+    """A process that has stored such a name would wait for its log at each start."""
+    assert merge_view(initial_view("", "a", "1", "b"), DiscoveryView(name, "b", "2", ("a", "b"))) is None
+    hidden = DiscoveryView("c", "b", "2", ("a", "b", "x\x1b[8m"))
+    assert merge_view(initial_view("", "a", "1", "b"), hidden) is None
+
+
 def test_the_lowest_discovered_id_creates_the_cluster() -> None:
     met = (MetPeer("b", "2"), MetPeer("d", "3"))
     view = DiscoveryView("c", "a", "1", ("a", "b", "d"), met)

@@ -46,6 +46,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from ringlog.kernel.values import is_name
 from ringlog.wire.data import DiscoveryView, MetPeer
 
 ADDRESSES_MAX: Final = 1_000
@@ -79,6 +80,8 @@ def merge_view(view: DiscoveryView, other: DiscoveryView, asked_at: str = "") ->
     texts = (*addresses, other.id, other.cluster, other.founder, other.cluster_id)
     if (
         names_differ(view, other)
+        # The view is stored, so an impossible name would keep this process from each later start.
+        or not (is_name(other.cluster or "none") and all(map(str.isprintable, texts)))
         or (asked_at and view.address not in other.known)
         or not (other.address and other.id)
         or len(addresses) > ADDRESSES_MAX

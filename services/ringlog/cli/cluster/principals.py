@@ -27,7 +27,7 @@ from ringlog.kernel.commands.control.principals import (
     RevokeRole,
     RotatePrincipalKey,
 )
-from ringlog.kernel.model.principals import FIRST_KEY, FOUNDING_KEY, Principal
+from ringlog.kernel.model.principals import FIRST_KEY, FOUNDING_KEY, PRINCIPAL_ROLES, Principal
 from ringlog.kernel.values import Command
 from ringlog.operator.intents.intents import Intent, named
 from ringlog.operator.views import views
@@ -39,11 +39,7 @@ from ringlog.wire.requests import PrincipalKey, chosen_key, key_of_principal
 app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the principal.")]
-ROLE_HELP = (
-    "application: a program that uses the data. node: a data node or CDC writer. operator: a person or tool that runs "
-    "the cluster. admin: also recovery, truncation, principals. agent: a program that replaces an agent."
-)
-OneRole = Annotated[str, typer.Option("--role", help=ROLE_HELP)]
+OneRole = Annotated[str, typer.Option("--role", help=f"One of: {', '.join(PRINCIPAL_ROLES)}.")]
 Keyspaces = Annotated[
     list[str] | None,
     typer.Option("--scope", metavar="KEYSPACE", help="Limit the role to this keyspace. May be repeated. Default: all."),
@@ -66,6 +62,10 @@ def create(
     """Create a principal with a role.
 
     The first principal of a cluster is an admin, and needs --request-master. From then on, each request needs a key.
+
+    An application uses the data. A node is a data node or a CDC writer. An operator runs the cluster. An admin is also
+    allowed to recover it, to truncate the log and to manage principals. The role agent is for a program that
+    replaces an agent.
     """
     command = CreatePrincipal(name, role, _sorted(scope))
     _change(resolve(bootstrap, cluster), command, FIRST_KEY, _master_of(master, to), to, as_json)
