@@ -44,11 +44,20 @@ from ringlog.protocol.role import BecomeActive, CheckSuperseded, Initialise, Sta
 from ringlog.protocol.submission.commit import Undecided, commit
 from ringlog.protocol.submission.direct import AheadOfLog, Direct, NoCluster, RoleRefused
 from ringlog.protocol.submission.results import AppliedResult, CommitOutcome, EntryChain, RejectedResult
-from ringlog.protocol.validator.validator import ReadResults, Requests, RequestsDuringCommit, Trim, answer_requests
+from ringlog.protocol.validator.validator import (
+    ReadResults,
+    Requests,
+    RequestsDuringCommit,
+    Trim,
+    answer_requests,
+    memory_of,
+)
 from ringlog.protocol.validator.values import Ack, NoteApplied, Publish
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry, decode_entry
+from ringlog.wire.records import CodedRequest, encode_coded_request, encode_request
+from ringlog.wire.requests import decode_request
 from tests.agents.world import BAD, GOOD, NOW, World
 from tests.log.commit_driver import settling
 
@@ -199,9 +208,23 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results(wo
     )
 
 
+@pytest.mark.parametrize("long", ["submitter", "principal", "code"])
+def test_all_that_a_sender_chooses_counts_as_memory(long: str) -> None:
+    """Also before its code is checked: a record without a payload could fill the memory with names."""
+    request = World().request()
+    size = 1_000_000
+    coded = CodedRequest(encode_request(request), "x" * size, 1, b"")
+    if long == "submitter":
+        request = replace(request, submitter="x" * size)
+    else:
+        coded = coded if long == "principal" else replace(coded, principal="x", code=b"x" * size)
+        request = decode_request(encode_coded_request(coded))
+    assert memory_of(request) > size
+
+
 @pytest.mark.parametrize("bound", ["requests", "bytes"])
 def test_a_validator_reads_no_more_while_much_waits(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(World().request().payload)
+    size = memory_of(World().request())
     name, most = ("WAITING_MAX", 3) if bound == "requests" else ("WAITING_BYTES_MAX", 3 * size)
     monkeypatch.setattr(f"ringlog.protocol.validator.validator.{name}", most)
     monkeypatch.setattr("ringlog.protocol.validator.core.BATCH_ENTRIES_MAX", 2)

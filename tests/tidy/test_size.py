@@ -30,7 +30,7 @@ BUDGETS = {
     "ringlog/log": 4_923,
     "ringlog/node": 6_590,
     "ringlog/operator": 4_530,
-    "ringlog/protocol": 3_050,
+    "ringlog/protocol": 3_052,
     "ringlog/runtime": 1_990,
     "ringlog/stack": 1_690,
     "ringlog/wire": 1_890,

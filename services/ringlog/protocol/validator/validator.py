@@ -61,14 +61,15 @@ from ringlog.protocol.validator.values import (
     WaitingRequest,
     folded,
 )
-from ringlog.wire.records import REJECTED, Result
+from ringlog.wire.records import REJECTED, CommandRequest, Result
+from ringlog.wire.requests import SignedRequest
 
 OPEN: Micros = 100_000
 """How long after its begin a batch takes in requests. Its entries are not sent again in that time."""
 WAITING_MAX = 5_000
 """The most waiting requests before the validator stops reading. Further ones wait in the topic."""
 WAITING_BYTES_MAX = 64 << 20
-"""The most bytes of their payloads. One payload may have almost two megabytes."""
+"""The most bytes of their payloads, names and codes. Each of these may have almost two megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,15 @@ async def answer_requests(
 
 
 def _has_room(waiting: Sequence[WaitingRequest]) -> bool:
-    return len(waiting) < WAITING_MAX and sum(len(one.request.payload) for one in waiting) < WAITING_BYTES_MAX
+    return len(waiting) < WAITING_MAX and sum(memory_of(one.request) for one in waiting) < WAITING_BYTES_MAX
+
+
+def memory_of(request: CommandRequest) -> int:
+    """Return about the bytes of a request in memory. Its sender chooses all of them, even with an invalid code."""
+    size = len(request.payload) + len(request.submitter) + len(request.kind)
+    if isinstance(request, SignedRequest):
+        size += len(request.coded.request) + len(request.coded.principal) + len(request.coded.code)
+    return size
 
 
 @dataclass(frozen=True, slots=True)
