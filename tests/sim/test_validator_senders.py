@@ -335,8 +335,8 @@ PLANTED = [
     Mutant(
         "open_without_a_master",
         "ringlog.wire.requests:verified",
-        '"it has no valid code of this cluster and key" if masters else _NO_MASTER',
-        '"it has no valid code of this cluster and key" if masters else ""',
+        "_NO_VALID_CODE if masters else _NO_MASTER",
+        '_NO_VALID_CODE if masters else ""',
         "a validator without a master accepts each code",
         1,
     ),

@@ -49,6 +49,7 @@ from ringlog.wire.senders import bounded
 TOGETHER_MAX = 500
 """Maximum number of requests in one record."""
 _NO_CODE: Final = CodedRequest(b"", "", 0, b"")
+_NO_VALID_CODE: Final = "it has no valid code of this cluster and key; after a new master, write the key file again"
 _NO_MASTER: Final = "the validator has no request.master; set it in the --trust-config file of the agents"
 _REQUESTS_OF: Final = "ringlog requests of "
 _LINE: Final = re.compile(r"([^/]+)/([0-9]{1,18})/([0-9a-f]{64})")
@@ -126,7 +127,7 @@ def verified(request: CommandRequest, cluster_id: str, masters: Sequence[str]) -
         request_id, since_epoch, submitter, *others = _plain(request)
         sender = bounded(submitter, "" if is_instance else coded.principal)
         return _new_signed(request_id, since_epoch, sender, *others, coded, "")
-    why = "it has no valid code of this cluster and key" if masters else _NO_MASTER
+    why = _NO_VALID_CODE if masters else _NO_MASTER
     return _new_signed(*_plain(request), coded, why)
 
 

@@ -143,7 +143,7 @@ def key(
 def whoami(context: ClusterContext) -> Iterator[Any]:
     """Show the principal that signs this user's requests.
 
-    Shows its roles, and whether the cluster accepts its key.
+    Shows its roles, and whether the number of its key is the present one. Only the validator can check the key itself.
     """
     state = newest(context)
     own = chosen_key(state, request_keys())
