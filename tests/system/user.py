@@ -49,13 +49,14 @@ class User:
         assert ended.returncode == status, (words, ended.stdout, ended.stderr)
         return ended.stdout
 
-    def begin(self, *words: str) -> None:
-        """Start a command that continues to run."""
+    def begin(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a command that continues to run; return its process."""
         with (self._home / f"{words[0]}.log").open("ab") as log:
             command = [sys.executable, "-m", "ringlog.cli", *words]
             self._running.append(
                 subprocess.Popen(command, env=self._environment, cwd=self._home, stdout=log, stderr=subprocess.STDOUT)
             )
+        return self._running[-1]
 
     def join_node(self, *options: str) -> None:
         """Start the node n1 and return when it is normal. No polling by commands meanwhile: each is a process."""

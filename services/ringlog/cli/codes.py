@@ -96,6 +96,7 @@ JOB_CODES: Final = {
     "lake_tables_changed": "The checkpoint writes other tables to its lake. Pass the same --lake-table.",
     "lake_of_another": "The lake belongs to another cluster.",
     "lake_unreadable": "The lake cannot be read. Check that Spark has the jars of Delta.",
+    "not_authorized": "The principal of the writer was revoked, or lacks the role `node`.",
     "not_registered": "The log rejected the registration of the writer. The message has the reason.",
     "partitions_added": "The mutations topic has more partitions than the job reads. Restart the job.",
     "partitions_changed": "The CDC topic has another number of partitions than the checkpoint.",

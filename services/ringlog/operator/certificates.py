@@ -49,7 +49,7 @@ CA_DAYS: Final = 3650
 DAYS: Final = 30
 """The lifetime of a certificate, unless the operator chooses another."""
 LIFE_LEFT: Final = 1 / 3
-"""The part of its life in which a certificate is renewed."""
+"""A certificate is renewed in this last part of its life."""
 DAY_S: Final = 86_400
 OPENSSL_S: Final = 60.0
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
