@@ -12,6 +12,7 @@ from ringlog.agents.monitoring.health_view import STATES, AgentWatch, ProcessVie
 from ringlog.agents.monitoring.metrics import LatencyMetrics
 from ringlog.agents.roles.role import BEATS, EPOCHS, InvariantMonitor
 from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.model.principals import SENDER_CODES
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.replicas.metrics import SILENT_S, LogView
 from ringlog.log.replicas.subscribers import Halt
@@ -117,7 +118,9 @@ def test_requests_wait_until_their_record_is_acknowledged() -> None:
     for outcome in ("applied", "applied", "rejected"):
         times.settled(outcome)
     times.acknowledged(5, 11.0)
+    times.refused("not_authorized")
     found = values(times)
+    assert [found[("ringlog_validator_refused", one)] for one in SENDER_CODES] == [0, 1, 0]
     assert found[("ringlog_validator_waiting_requests",)] == 1
     assert [found[("ringlog_validator_answers", one)] for one in ("applied", "rejected", "expired")] == [2, 1, 0]
     assert count(found[("ringlog_validator_answer_seconds",)]) == (2, 2.0)

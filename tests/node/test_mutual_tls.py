@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from ringlog.client.data.peers import Peers, StatusPages, Unreachable
 from ringlog.client.errors import NotAuthorized
@@ -25,9 +26,11 @@ from ringlog.kernel.commands.topology.nodes import UnregisterNode
 from ringlog.kernel.values import Command
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rows.replica import RowReplica
+from ringlog.node.servers import data_server
 from ringlog.node.servers.http_server import HttpServer, make_api
 from ringlog.runtime.certificates import serial_of
 from ringlog.runtime.clock import ManualClock
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.trust import TRUST_VARIABLE, CertificateOfAnotherNode, Trust, TrustFile, use_trust_file
 from ringlog.wire.data import (
     BEHIND,
@@ -197,7 +200,7 @@ def test_a_node_that_has_left_reads_and_writes_nothing(world: DataWorld, known: 
 
 
 def test_rows_and_registers_need_a_principal_with_the_role_application(
-    world: DataWorld, authority: Path, known: dict[str, Trust]
+    world: DataWorld, authority: Path, known: dict[str, Trust], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = trusts(authority, {}, "elsewhere", "ann", "stranger")
     node, key, cell = world.nodes[1], key_of("ks", b"k"), RegisterCell(1, b"v")
@@ -230,7 +233,11 @@ def test_rows_and_registers_need_a_principal_with_the_role_application(
     assert world.coordinator.read("ks", b"k").cell == cell
 
     world.submit(RevokePrincipal("ops"))
-    assert refusals(known["ops"]) == {NOT_AUTHORIZED}
+    monkeypatch.setattr(data_server, "_warnings", RateLimitedWarnings(get_logger("ringlog.node")))
+    with capture_logs() as told:
+        assert refusals(known["ops"]) == {NOT_AUTHORIZED}
+    (noted,) = [one for one in told if one["event"] == "call_refused"]
+    assert (noted["code"], HOST in noted["peer"], "ops" in noted["why"]) == (NOT_AUTHORIZED, True, True)
     with pytest.raises(NotAuthorized, match=r"ops was revoked with epoch \d+; rows of the keyspace ks need the role"):
         world.coordinator.write("ks", b"k", b"w", timestamp=2)
     assert node.host.value.durable.cells[key] == cell

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,22 +16,29 @@ from ringlog.files import FileUnusable
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLog
+from ringlog.kernel.commands.control.plans import ApprovePlan, StagePlan
+from ringlog.kernel.commands.schema.batch import SchemaBatch, statement_of
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable, DropTable
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import allowed_begin
+from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.plans import planned
+from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.log.archive.archive import Archive, update_archive
 from ringlog.log.errors import LogTruncated
 from ringlog.log.folding import FoldedRecord, Start, follow
 from ringlog.log.port import LogRecord
 from ringlog.log.replicas.start_point import SnapshotTopic
 from ringlog.operator.errors import Refused
-from ringlog.operator.history.log_lines import chosen, read_dump, write_dump
+from ringlog.operator.history.log_lines import LogFilter, check_export, chosen, read_dump, write_dump, write_export
 from ringlog.operator.history.log_past import Past, archive_fault, checked, past, state_at
 from ringlog.operator.views.summary import OFFERED_RECORDS, format_truncation, truncation_view
 from tests.agents.world import World
 from tests.kernel.commands.test_truncation import DIGEST, confirm
-from tests.kernel.entries import applied, entry, founded
+from tests.kernel.entries import applied, entry, founded, uuid, with_normal_nodes
 from tests.log.test_snapshots import Cluster
 
 
@@ -176,7 +184,7 @@ def test_only_the_last_lines_are_kept_in_memory() -> None:
             yield record
             most = max(most, alive())
 
-    shown = list(chosen(follow(watched()), 0, 3, all_records=True))
+    shown = list(chosen(follow(watched()), LogFilter(all_records=True), 3))
     assert [line.offset for line in shown] == [58, 59, 60]
     assert 3 <= most <= 5
 
@@ -198,7 +206,76 @@ def test_only_the_entries_of_an_author_are_shown(by: str, expected: int) -> None
         after = fold(state, item)
         lines.append(FoldedRecord(number, item, after.outcome, state, after.state))
         state = after.state
-    assert len(list(chosen(lines, 0, None, False, by))) == expected
+    assert len(list(chosen(lines, LogFilter(by=by), None))) == expected
+
+
+def test_entries_are_selected_by_command_and_time() -> None:
+    """A command counts inside a schema batch and in the plan that an approval applies."""
+    columns = (Column("a", "int"),)
+    table = CreateTable("ks", "t", uuid(1, 9), columns, ("a",), (), CdcOptions())
+    drop = DropTable("ks", "t")
+    state = applied(with_normal_nodes(founded(), 1), CreateKeyspace("ks", Replication("simple", 1)))
+    lines: list[FoldedRecord] = []
+    other = CreateTable("ks", "u", uuid(2, 9), columns, ("a",), (), CdcOptions())
+    approval = ApprovePlan("p", state.epoch + 2)
+    batch = SchemaBatch((statement_of(table, False),))
+    for command in (batch, StagePlan("p", (planned(drop),)), approval, other, Noop()):
+        item = entry(state, command)
+        after = fold(state, item)
+        lines.append(FoldedRecord(len(lines), item, after.outcome, state, after.state))
+        state = after.state
+
+    def shown(**wanted: Any) -> list[int]:
+        return [line.offset for line in chosen(lines, LogFilter(**wanted), None)]
+
+    assert "ks.t" not in state.tables
+    assert shown(kinds=frozenset({"CreateTable"})) == [0, 3]
+    assert shown(kinds=frozenset({"DropTable"})) == [1, 2]
+    assert shown(kinds=frozenset({"Noop", "SchemaBatch"})) == [0, 4]
+    times = [line.item.at for line in lines if isinstance(line.item, Entry)]
+    assert shown(first=times[1], until=times[3]) == [1, 2]
+
+
+def test_an_export_is_valid_by_itself_and_its_chain_is_that_of_the_log(tmp_path: Path, cluster: Cluster) -> None:
+    path = tmp_path / "trail.jsonl"
+    written = write_export(path, past_in(cluster))
+    state = cluster.state
+    assert written == {"records": len(list(read_dump(path))), "epoch": state.epoch, "chain": state.chain.hex()}
+    assert check_export(path, {state.epoch: state.chain.hex()}) == written
+    for anchors, why in (
+        ({state.epoch: "00" * 32}, "has another chain than the anchor"),
+        ({state.epoch + 1: "00" * 32}, "before the anchor of epoch"),
+    ):
+        with pytest.raises(Refused, match=why):
+            check_export(path, anchors)
+
+
+@pytest.mark.parametrize("change", ["author", "bytes", "missing", "swapped", "added", "repeated", "text", "cut"])
+def test_a_changed_export_is_refused_with_its_line(tmp_path: Path, cluster: Cluster, change: str) -> None:
+    path = tmp_path / "trail.jsonl"
+    written = write_export(path, past_in(cluster))
+    lines = path.read_text().splitlines()
+    place = next(number for number, line in enumerate(lines) if number > 8 and json.loads(line)["outcome"] == "applied")
+    told = json.loads(lines[place])
+    match change:
+        case "author":
+            lines[place] = json.dumps(told | {"submitter": "somebody"})
+        case "bytes":
+            lines[place] = json.dumps(told | {"data": json.loads(lines[place - 1])["data"]})
+        case "missing":
+            del lines[place]
+        case "swapped":
+            lines[place], lines[place + 1] = lines[place + 1], lines[place]
+        case "added" | "repeated":
+            lines.insert(place, lines[place] if change == "repeated" else json.dumps(told | {"data": "00"}))
+        case "text":
+            lines[place] = lines[place][:-3]
+        case "cut":
+            del lines[place:]
+    path.write_text("\n".join(lines) + "\n")
+    anchors = {written["epoch"]: written["chain"]} if change == "cut" else {}
+    with pytest.raises(Refused, match="before the anchor" if change == "cut" else r"line \d+: |trail.jsonl: "):
+        check_export(path, anchors)
 
 
 def test_a_dump_replaces_the_previous_one_only_when_complete(tmp_path: Path) -> None:

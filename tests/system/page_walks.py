@@ -52,6 +52,7 @@ WALKS = (
         "operate/settings.md",
         left_out={"ringlog cluster settings": "shows two of its lines", "ringlog cluster create": ELSEWHERE},
     ),
+    Walk("operate/audit.md"),
     Walk("operate/rehearse.md", given=(('echo \'{"show": "nodes"}\' >plan.json', "the plan is there"),)),
     Walk("operate/move-tokens.md", left_out={"ringlog node rebuild": FAULT}, is_compared=True),
     Walk(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ringlog.kernel.history import ARCHIVED, TRUNCATED, confirmed_snapshots
+from ringlog.kernel.model.principals import SENDER_CODES
 from ringlog.kernel.model.state import NODE_STATES, ClusterState
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.service import in_recovery, read_group
@@ -111,6 +112,7 @@ class LatencyMetrics:
         self._waiting = 0
         self._sent: float | None = None
         self._outcomes = Counter({APPLIED: 0, REJECTED: 0, EXPIRED: 0})
+        self._refusals = Counter(dict.fromkeys(SENDER_CODES, 0))
         self._answered = Durations()
         self._committed = Durations()
 
@@ -123,6 +125,10 @@ class LatencyMetrics:
         """Record an append of entries. Only the first append before ``committed`` starts the latency."""
         if self._sent is None:
             self._sent = now
+
+    def refused(self, code: str) -> None:
+        """Count a request that its sender may not send. ``code``: one of ``SENDER_CODES``."""
+        self._refusals[code] += 1
 
     def settled(self, outcome: str) -> None:
         """Count an answer to one request."""
@@ -147,3 +153,4 @@ class LatencyMetrics:
         yield Sample("ringlog_validator_answer_seconds", self._answered)
         yield Sample("ringlog_validator_commit_seconds", self._committed)
         yield from (Sample("ringlog_validator_answers", self._outcomes[one], (one,)) for one in sorted(self._outcomes))
+        yield from (Sample("ringlog_validator_refused", self._refusals[one], (one,)) for one in sorted(self._refusals))

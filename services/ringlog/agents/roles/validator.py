@@ -11,6 +11,7 @@ from ringlog.agents.monitoring.metrics import LatencyMetrics
 from ringlog.agents.ports import Acknowledge, Ended
 from ringlog.agents.roles.results import ResultsLog
 from ringlog.agents.roles.role import LOOK_S, InboxRecord, RoleThread
+from ringlog.kernel.model.principals import SENDER_CODES
 from ringlog.log.errors import LogDamaged, LogUnavailable
 from ringlog.log.kafka.adapter import KafkaLog, KafkaTail
 from ringlog.log.kafka.topics import REQUESTS, RESULTS, topic_name
@@ -147,6 +148,9 @@ class ValidatorThread(RoleThread):
         for result in effect.results:
             if not is_floor_mark(result):
                 self._latencies.settled(result.outcome)
+            if result.code in SENDER_CODES:
+                self._latencies.refused(result.code)
+                self.warnings.warn("request_refused", code=result.code, why=result.detail, request=result.request_id)
 
     def _note_applied(self, effect: NoteApplied) -> None:
         self._latencies.committed(time.monotonic())

@@ -8,6 +8,7 @@ entries that a truncation deletes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,7 @@ import typer
 from rich.text import Text
 
 from ringlog.cli import help as help_texts
-from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
+from ringlog.cli.shared.connection import TIMES, Bootstrap, Cluster, Json, fail, out, resolve, time_of
 from ringlog.cli.shared.options import view_command
 from ringlog.cli.shared.submitting import change_command, submit
 from ringlog.cli.shared.tables import show_table
@@ -25,17 +26,27 @@ from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLog
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.model.outcome import OutcomeKind, UnreadableEntry
+from ringlog.kernel.registry import COMMANDS
 from ringlog.log.archive.archive import Archive, update_archive
 from ringlog.log.archive.locations import open_location
 from ringlog.log.errors import SnapshotRefused
 from ringlog.log.folding import FoldedRecord
 from ringlog.log.opening import open_metadata, open_snapshots
 from ringlog.log.replicas.start_point import ListedSnapshot, SnapshotTopic
-from ringlog.operator.history.log_lines import chosen, entry_json, line_json, write_dump
+from ringlog.operator.history.log_lines import (
+    LogFilter,
+    check_export,
+    chosen,
+    entry_json,
+    line_json,
+    write_dump,
+    write_export,
+)
 from ringlog.operator.history.log_past import archive_fault, checked, past_of, state_at
 from ringlog.operator.intents.intents import Intent, named
+from ringlog.operator.intents.json_shapes import near as near_words
 from ringlog.operator.views import views
-from ringlog.operator.views.words import picked, printable, time_of_day, with_names
+from ringlog.operator.views.words import is_today, picked, printable, time_of_day, when, with_names
 from ringlog.runtime.context import ClusterContext
 from ringlog.wire.records import StoredSnapshot
 from ringlog.wire.senders import parsed_sender
@@ -59,6 +70,16 @@ def show(
     by: Annotated[
         str | None, typer.Option("--by", help="Only entries of this author: a principal, or a role of agents.")
     ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="COMMAND", help="Only this command, also in batches and plans. Repeatable."),
+    ] = None,
+    first: Annotated[
+        int | None, typer.Option("--since", parser=time_of, metavar="TIME", help=f"Only later entries: {TIMES}")
+    ] = None,
+    until: Annotated[
+        int | None, typer.Option("--until", parser=time_of, metavar="TIME", help=f"Only earlier entries: {TIMES}")
+    ] = None,
     dump: Annotated[
         Path | None, typer.Option("--dump", help="Write the raw log to this file, for `rehearse --from`.")
     ] = None,
@@ -71,6 +92,10 @@ def show(
     """
     if ctx.invoked_subcommand is not None:
         return
+    kinds = frozenset(kind or ())
+    for unknown in sorted(kinds - COMMANDS.keys()):
+        fail("unknown_command", f"{unknown} is not a command{near_words(unknown, COMMANDS)}", 2)
+    wanted = LogFilter(since, all_records, by, kinds, first, until)
     near = since - 1 if dump is None else None
     with past_of(resolve(bootstrap, cluster), _opened(archive), near=near) as past:
         if dump is not None:
@@ -82,11 +107,56 @@ def show(
             else:
                 out.print(f"{count} records in {dump}")
             return
-        for line in chosen(past.lines(), since, last, all_records, by):
+        for line in chosen(past.lines(), wanted, last):
             if as_json:
                 typer.echo(json.dumps(line_json(line)))
             else:
                 _print(line)
+
+
+@app.command("export")
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File with a record on each line, as JSON.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the file instead of writing it. Needs no broker.")
+    ] = False,
+    anchor: Annotated[
+        list[str] | None,
+        typer.Option("--anchor", metavar="EPOCH:CHAIN", help="With --verify: a chain that `ringlog status` showed."),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    archive: InArchive = None,
+    as_json: Json = False,
+) -> None:
+    """Write the audit trail to a file, or check such a file.
+
+    Each line has the bytes of a record, its readable form and the chain up to it. The chain of an epoch proves that the
+    log up to it is unchanged since somebody wrote that chain down.
+    """
+    if anchor and not verify:
+        fail("bad_usage", "--anchor needs --verify", 2)
+    if verify:
+        found = check_export(file, dict(map(_anchor, anchor or ())))
+    else:
+        with past_of(resolve(bootstrap, cluster), _opened(archive)) as past:
+            if past.start.position:
+                fail("log_truncated", f"the log begins with epoch {past.start.state.epoch}: pass --archive")
+            found = write_export(file, past)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    done = "valid" if verify else "written"
+    out.print(f"{found['records']} records {done}, chain {found['epoch']}:{found['chain']}", markup=False)
+    if verify and not anchor:
+        out.print("no --anchor: a file made from a rewritten log would be valid, too")
+
+
+def _anchor(text: str) -> tuple[int, str]:
+    epoch, _, chain = text.partition(":")
+    if not epoch.isdecimal() or re.fullmatch("[0-9a-f]{64}", chain) is None:
+        fail("bad_option", f"--anchor: {text[:80]!r} is not EPOCH:CHAIN with 64 hex digits", 2)
+    return int(epoch), chain
 
 
 @app.command("at")
@@ -217,7 +287,8 @@ def _print(line: FoldedRecord) -> None:
     why = f"  {outcome.code}: {with_names(line.before, outcome.detail)}" if outcome.code else ""
     sender = parsed_sender(item.submitter)
     author = f"{sender.name} for {sender.on_behalf}" if sender.on_behalf else sender.name
-    shown.append(printable(f"{time_of_day(item.at)} {author:<20} "))
+    moment = time_of_day(item.at) if is_today(item.at) else when(item.at)
+    shown.append(printable(f"{moment} {author:<20} "))
     shown.append(printable(item.kind), "bold")
     out.print(shown.append(printable(f" {fields}{why}")))
 

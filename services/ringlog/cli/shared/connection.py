@@ -17,9 +17,11 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -95,6 +97,20 @@ def seconds_of(text: str) -> float:
         if 0 <= (found := float(text)) <= SECONDS_MAX:
             return found
     raise typer.BadParameter(f"{text[:40]!r} is not a number of seconds from 0 to {SECONDS_MAX:,.0f}")
+
+
+TIMES = "a date and time in UTC (2026-11-30, 2026-11-30T12:00), or an age (90m, 36h, 30d)."
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def time_of(text: str) -> int:
+    """Parse an option's point in time. Returns microseconds since 1970."""
+    with suppress(ValueError, OverflowError):
+        if text[-1:] in _UNITS and text[:-1].isdecimal():
+            return int((time.time() - int(text[:-1]) * _UNITS[text[-1]]) * 1e6)
+        found = datetime.fromisoformat(text)
+        return int(found.replace(tzinfo=found.tzinfo or UTC).timestamp() * 1e6)
+    raise typer.BadParameter(f"{text[:40]!r} is not {TIMES.removesuffix('.')}")
 
 
 def fail(code: str, text: str, status: int = 1, ways_out: Sequence[str] = ()) -> NoReturn:

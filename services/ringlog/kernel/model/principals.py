@@ -69,6 +69,8 @@ class Principal:
 AGENT_NAMES: Final = ("validator", "coordinator", "publisher", "keeper", "balancer", "rebalancer")
 """Agents author entries with these names and a suffix, so no other principal may have such a name."""
 _SEPARATORS: Final = re.compile("[-._]")
+SENDER_CODES: Final = ("not_authenticated", "not_authorized", "approval_needed")
+"""Codes of requests that their sender may not send."""
 FIRST_KEY: Final = 1
 FOUNDING_KEY: Final = 0
 """The number of the key that signs the creation of the first admin. No key file has it: only the master makes it."""

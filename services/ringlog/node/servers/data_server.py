@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import grpc
 
@@ -41,6 +41,7 @@ from ringlog.node.rows import row_reads
 from ringlog.node.rows.pages import Body, grouped, stream_messages
 from ringlog.node.rows.replica import NotReady, NotServed, RowFetch, RowReplica, SourceBehind
 from ringlog.node.streams import row_stream
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.monitoring.open_connections import grpc_options
 from ringlog.runtime.monitoring.scrape import with_port
 from ringlog.runtime.trust import Trust, current
@@ -306,10 +307,14 @@ class DataServer:
         if request.node != self._host.node:
             return WRONG_NODE
         sender = self._row_replica.state.nodes.get(shown_node(context) or "")
-        return FOREIGN_CERTIFICATE if sender is not None and sender.state == "left" else ""
+        if sender is None or sender.state != "left":
+            return ""
+        _note(FOREIGN_CERTIFICATE, context)
+        return FOREIGN_CERTIFICATE
 
     def _check_revocation(self, context: grpc.ServicerContext) -> None:
         if is_revoked(context, self._trust()):
+            _note("certificate_revoked", context)
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate is revoked")
 
     # -------------------------------------------------------------------------------------------- streaming
@@ -391,12 +396,23 @@ def bodies(found: CellSnapshot, after: Key | None, page_bytes: int) -> Iterator[
         yield pack(found.page(group)), len(group)
 
 
+_warnings: Final = RateLimitedWarnings(get_logger("ringlog.node"))
+
+
+def _note(code: str, context: grpc.ServicerContext, why: str = "") -> None:
+    """Log a refused call with the address of the peer, at a bounded rate."""
+    _warnings.warn("call_refused", code=code, peer=context.peer(), why=why)
+
+
 def _authorizing(context: grpc.ServicerContext, name: str) -> requests.Authorize:
     """Return the check of a client's rights to a keyspace, or to the keyspace of a table. It passes without TLS."""
     principal, keyspace = shown_principal(context), name.partition(".")[0]
 
     def authorize(state: ClusterState) -> Rejected | None:
-        return None if principal is None else authorize_rows(state, principal, keyspace)
+        rejected = None if principal is None else authorize_rows(state, principal, keyspace)
+        if rejected is not None:
+            _note(rejected.code, context, rejected.detail)
+        return rejected
 
     return authorize
 

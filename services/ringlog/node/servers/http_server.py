@@ -27,6 +27,7 @@ from ringlog.node.rows.replica import NotReady, NotServed, RowReplica
 from ringlog.node.servers.data_service import DataService
 from ringlog.runtime.certificates import dns_names
 from ringlog.runtime.clock import Clock
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.monitoring.health import WatchedProcess
 from ringlog.runtime.monitoring.open_connections import BoundedListener, OpenConnections
 from ringlog.runtime.monitoring.scrape import CHALLENGE, HEALTH, METRICS, NO_TOKEN, REFUSAL, answer, is_admitted, is_own
@@ -90,11 +91,15 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
 
 
+_warnings: Final = RateLimitedWarnings(get_logger("ringlog.node"))
+
+
 def _header_value(scope: Message, header: bytes) -> list[str]:
     return [value.decode("latin-1") for name, value in scope["headers"] if name == header]
 
 
 async def _refuse(scope: Message, send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    _warnings.warn("call_refused", code=status, peer=scope.get("client"), path=ascii(scope["path"])[:200])
     if scope["type"] == "websocket":
         await send({"type": "websocket.close"})
         return

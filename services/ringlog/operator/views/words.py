@@ -29,6 +29,12 @@ def when(micros: int) -> str:
     return f"{micros} µs" if found is None else found.strftime("%Y-%m-%d %H:%M:%S.%f UTC")
 
 
+def is_today(micros: int) -> bool:
+    """Return True for a time of the present day, in UTC."""
+    found = _instant(micros)
+    return found is not None and found.date() == datetime.now(UTC).date()
+
+
 def time_of_day(micros: int) -> str:
     """Return microseconds since 1970 as time of day with milliseconds; as a number if the calendar has no such date."""
     found = _instant(micros)

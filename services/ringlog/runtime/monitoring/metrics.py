@@ -138,6 +138,13 @@ _ROWS: Final = (
     Metric("ringlog_validator_waiting_requests", "gauge", VALIDATOR, "Requests without an answer yet."),
     Metric("ringlog_validator_answers", "counter", VALIDATOR, "Requests answered since the start.", ("outcome",)),
     Metric(
+        "ringlog_validator_refused",
+        "counter",
+        VALIDATOR,
+        "Requests that their sender may not send, by the code of the answer. The log has `request_refused`.",
+        ("code",),
+    ),
+    Metric(
         "ringlog_validator_answer_seconds",
         "histogram",
         VALIDATOR,
