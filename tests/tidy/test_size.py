@@ -34,6 +34,7 @@ BUDGETS = {
     "ringlog/runtime": 1_990,
     "ringlog/stack": 1_690,
     "ringlog/wire": 1_890,
+    "ringlog/testing": 20,
     "ringlog_audit": 2_470,
     "ringlog_cdc": 8_020,
     "ringlog_cdc_reader": 1_050,
@@ -41,7 +42,7 @@ BUDGETS = {
     "ringlog_demo": 970,
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
-    "ringlog_testing": 2_600,
+    "ringlog_testing": 2_940,
     "tests": 80_220,
 }
 """The maximum of code lines per package."""

@@ -1,0 +1,22 @@
+"""Tools for tests of programs that use Ringlog. Each name is imported when it is first used.
+
+    from ringlog.testing import FakeCluster
+
+The package ``ringlog_testing`` contains the implementation. No other module of ``ringlog`` refers to it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ringlog_testing.cluster.cluster import FakeCluster as FakeCluster
+
+__all__ = ["FakeCluster"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module ringlog.testing has no attribute {name!r}")
+    return getattr(import_module("ringlog_testing.cluster.cluster"), name)

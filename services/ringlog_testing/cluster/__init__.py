@@ -1,0 +1,1 @@
+"""A cluster in memory for tests of programs that use Ringlog."""
