@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,8 @@ def test_an_invalid_url_is_refused_by_its_part(url: str, part: str, rule: str) -
     assert rule in str(refused.value)
     assert SECRET not in str(refused.value)
     assert refused.value.code == "bad_redis_url"
+
+
+def test_a_reader_of_another_store_needs_no_redis() -> None:
+    code = "import sys; sys.modules['redis'] = None; import ringlog.cache.reader"
+    subprocess.run([sys.executable, "-c", code], check=True)

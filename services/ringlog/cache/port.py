@@ -30,6 +30,8 @@ from ringlog.cache.projection import CacheDelta, Fields, FullProjection, Stamp
 from ringlog.errors import RinglogError
 from ringlog.kernel.values import Micros
 
+TIMEOUT_S = 2.0
+"""The default limit of one call to the store."""
 FOREIGN_ACTIVE_US: Micros = 10_000_000
 """The stored cluster counts as active if the confirmations of two clusters are less than this apart.
 

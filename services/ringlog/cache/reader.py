@@ -17,9 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ringlog.cache.port import CacheStore, CacheUnavailable, Confirmation
+from ringlog.cache.port import TIMEOUT_S, CacheStore, CacheUnavailable, Confirmation
 from ringlog.cache.projection import Stamp, join_parts
-from ringlog.cache.redis_cache import TIMEOUT_S, RedisCache
 from ringlog.errors import RinglogError
 from ringlog.kernel.values import Micros
 
@@ -76,6 +75,9 @@ class CachedReader:
     @classmethod
     def connect(cls, url: str, cluster: str, timeout_s: float = TIMEOUT_S) -> CachedReader:
         """Return a reader of the cluster's cache in the Redis at ``url``. ``timeout_s``: see ``RedisCache``."""
+        # A reader of another store works without the package redis.
+        from ringlog.cache.redis_cache import RedisCache
+
         return cls(RedisCache(url, cluster, timeout_s), lambda: time.time_ns() // 1_000)
 
     def read(self) -> CachedView:

@@ -33,6 +33,7 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 from ringlog.cache.port import (
     CLOCK_SKEW_MAX_US,
     FOREIGN_ACTIVE_US,
+    TIMEOUT_S,
     CacheUnavailable,
     Confirmation,
     StoredEpoch,
@@ -41,7 +42,6 @@ from ringlog.cache.port import (
 from ringlog.cache.projection import PARTS, CacheDelta, FullProjection, Stamp
 from ringlog.cache.redis_url import RedisAddress, redis_address
 
-TIMEOUT_S = 2.0
 COMMAND_ROWS_MAX = 10_000
 COMMAND_BYTES_MAX = 4 * 1024 * 1024
 """Maximum rows and bytes of one command. Larger writes are split into pieces."""

@@ -155,7 +155,7 @@ class FakeCluster:
         return digest(self.state)
 
     def client(self, name: str = "client", **options: Any) -> Client:
-        """Return a started client. Rules refer to it by ``name``. ``options``: see ``ringlog.Client``."""
+        """Return a started client. Rules refer to it by ``name``. ``options``: see ``Client``."""
         logs = Logs(self._view(name), self._requests, self._results)
         return Client("", self.name, name, logs=logs, clock=self.clock, keys=tuple, **options).start()
 
