@@ -38,6 +38,7 @@ from ringlog.kernel.commands.cluster.service import (
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, RecordArchive, TruncateLog
 from ringlog.kernel.commands.control.pauses import PauseChanges, ResumeChanges
+from ringlog.kernel.commands.control.plans import ApprovePlan, RejectPlan, RequireApprovals, StagePlan
 from ringlog.kernel.commands.control.principals import (
     CreatePrincipal,
     GrantRole,
@@ -73,6 +74,7 @@ from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave,
 from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode, UpdateNode
 from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.plans import planned
 from ringlog.kernel.values import (
     CdcOptions,
     Column,
@@ -100,6 +102,7 @@ __all__ = [
     "AlterTable",
     "AlterType",
     "AlterZone",
+    "ApprovePlan",
     "Assassinate",
     "CancelOperation",
     "CancelRebalance",
@@ -158,11 +161,13 @@ __all__ = [
     "RecordArchive",
     "RegisterCdcWriter",
     "RegisterNode",
+    "RejectPlan",
     "Remove",
     "RemoveServiceMember",
     "Replace",
     "Replication",
     "RequestCdcGeneration",
+    "RequireApprovals",
     "RequireFeature",
     "ResetPartitions",
     "RestartReplicas",
@@ -177,6 +182,7 @@ __all__ = [
     "SetDataNodes",
     "SettleVerdicts",
     "Shard",
+    "StagePlan",
     "SwitchStable",
     "TabletMigration",
     "TabletOptions",
@@ -199,6 +205,7 @@ __all__ = [
     "register_node",
     "remove",
     "replace",
+    "stage_plan",
     "tablets",
     "zone",
 ]
@@ -326,3 +333,8 @@ def replace(node: str, replaced: str, *, ignore_nodes: Sequence[str] = ()) -> In
 def rebuild(node: str, *, source_datacenter: str = "") -> Intent:
     """Stream everything that a node owns to it again."""
     return named(Rebuild(node, source_datacenter))
+
+
+def stage_plan(name: str, *commands: Command, lifetime_s: int = 86_400) -> StagePlan:
+    """Store commands as a plan, which ``ApprovePlan`` applies together or not at all."""
+    return StagePlan(name, tuple(map(planned, commands)), lifetime_s)

@@ -22,18 +22,18 @@ from tests.tidy.files import ROOT, python_files, shown
 MODULES_MAX = 15
 SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
-    "ringlog/agents": 2_600,
-    "ringlog/cache": 673,
-    "ringlog/cli": 5_810,
+    "ringlog/agents": 2_610,
+    "ringlog/cache": 680,
+    "ringlog/cli": 5_890,
     "ringlog/client": 5_710,
     "ringlog/kernel": 18_170,
     "ringlog/log": 4_923,
-    "ringlog/node": 6_590,
-    "ringlog/operator": 4_620,
+    "ringlog/node": 6_600,
+    "ringlog/operator": 4_690,
     "ringlog/protocol": 3_070,
-    "ringlog/runtime": 1_990,
+    "ringlog/runtime": 2_000,
     "ringlog/stack": 1_690,
-    "ringlog/wire": 1_890,
+    "ringlog/wire": 1_900,
     "ringlog/testing": 20,
     "ringlog_audit": 2_470,
     "ringlog_cdc": 8_020,
@@ -43,7 +43,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 2_940,
-    "tests": 80_220,
+    "tests": 80_690,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
