@@ -44,7 +44,7 @@ def ringlog_cluster() -> FakeCluster:
 def ringlog_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackInfo]:
     """Return the addresses of a real broker and Redis of this run, and stop both at its end.
 
-    Tests share them. Give each test a cluster name of its own.
+    Tests share them. Use a different cluster name in each test.
     """
     from ringlog.stack import Stack
     from ringlog.stack.errors import StackError

@@ -234,7 +234,7 @@ class FakeCluster:
         """Hold matching entries until ``release``.
 
         Args:
-            participant: Who does not see them (``node-n1``, name of a client), as a shell pattern. Empty: everyone.
+            participant: Shell pattern of the readers that do not see them, such as ``node-n1``. Empty: all.
             commit: Keep them out of the log instead.
             match: Fields of ``ringlog.log.delays.rules.Match``, for example ``kind="Join"``.
         """
