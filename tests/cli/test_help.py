@@ -28,12 +28,14 @@ SHARED: dict[str, str] = {
     "--from": "a file of `ringlog log --dump`",
     "--group": "a consumer group by its name",
     "--insecure": "connections without certificates",
+    "--kind": "a command by its name",
     "--limit": "the greatest number of things to show or send",
     "--name": "a name that the command gives to its subject",
     "--node": "a node by its name",
     "--reason": "the reason of a change, or of a dead letter",
     "--request-id": "a request by its id",
     "--set": "a value by its name",
+    "--since": "the earliest time",
     "--table": "a table by its name",
     "--timeout": "the seconds to wait",
     "--topic": "a topic by its name",
@@ -43,10 +45,10 @@ SHARED: dict[str, str] = {
 BEGINNINGS = frozenset(
     re.findall(
         r"\w+",
-        """add append assassinate cancel change check choose create declare decommission delay delete describe draw drop
-        enable end explain fence forget grant hold import join let list lower maintain manage merge move pause plant
-        print publish read rebuild release remove repair replace report require reset resume retry revoke run send set
-        show simulate split start stop stream submit take truncate unregister update withdraw write""",
+        """add append approve assassinate cancel change check choose create declare decommission delay delete describe
+        draw drop enable end explain fence forget grant hold import join let list lower maintain manage merge move pause plant
+        print publish read rebuild release reject remove repair replace report require reset resume retry revoke run send
+        set stage show simulate split start stop stream submit take truncate unregister update withdraw write""",
     )
 )
 """The verbs that a summary may begin with."""

@@ -17,6 +17,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.log.archive.archive import Archive, all_records, extend_archive
 from ringlog.log.archive.copies import copy_of_archive, end_of
@@ -53,6 +54,7 @@ def archive(store: MemoryFileSystem, cluster: Cluster) -> Archive:
     for seed in (1, 2, 3):
         archived(cluster, made)
         cluster.live(random.Random(seed), 10)
+        cluster.apply(Noop())  # a random command may be refused
     return made
 
 

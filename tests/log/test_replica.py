@@ -264,6 +264,7 @@ def test_the_stored_view_is_compared_after_a_restart(tmp_path: Path) -> None:
         "position": 3,
         "epoch": 1,
         "state_id": state.state_id,
+        "chain": state.chain.hex(),
         "cluster_id": state.cluster_id,
         "cluster": "c",
         "kafka": "memory",

@@ -90,15 +90,19 @@ PACKAGES = (
 )
 
 
+LAZY = ("ringlog", "ringlog.testing")
+
+
 def order(imports: dict[str, set[str]]) -> tuple[str, ...]:
     """Return the modules in the order of their imports. Raises CycleError."""
     return tuple(TopologicalSorter(imports).static_order())
 
 
 def test_no_module_imports_itself_indirectly() -> None:
-    """Imports for types only count, too."""
+    """Imports for types only count, too, except in the packages that import their public names when they are used."""
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    imports |= {package: set[str]() for package in LAZY}
     assert len(order(imports)) == len(imports) > 700
 
 

@@ -28,7 +28,7 @@ BUDGETS = {
     "ringlog/client": 5_710,
     "ringlog/kernel": 18_170,
     "ringlog/log": 4_923,
-    "ringlog/node": 6_600,
+    "ringlog/node": 6_610,
     "ringlog/operator": 4_690,
     "ringlog/protocol": 3_070,
     "ringlog/runtime": 2_000,
@@ -43,7 +43,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 2_940,
-    "tests": 80_690,
+    "tests": 80_710,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

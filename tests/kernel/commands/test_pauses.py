@@ -45,9 +45,13 @@ UNPAUSED_KINDS = {
         "SettleVerdicts",
     ),
     *("CreatePrincipal", "GrantRole", "RevokePrincipal", "RevokeRole", "RotatePrincipalKey"),
+    *("StagePlan", "ApprovePlan", "RejectPlan", "RequireApprovals"),
     *("SwitchStable", "TakeOver", "TakeSnapshot", "UpdateNode", "WithdrawCdcGeneration"),
 }
-"""Steps and ends of running operations, reports, last resorts, recoveries, pauses, and principals."""
+"""Steps and ends of running operations, reports, last resorts, recoveries, pauses, principals and plans.
+
+The commands of a plan are paused as if they were sent alone.
+"""
 
 
 def test_each_command_declares_its_pause_scope() -> None:

@@ -43,25 +43,16 @@ def certificates(
     ] = None,
     agents: Annotated[
         list[str] | None,
-        typer.Option(
-            "--agents",
-            metavar="NAME",
-            help="Name for agents, which check acknowledgements with the master key. May be repeated.",
-        ),
+        typer.Option("--agents", metavar="NAME", help="Name for agents, which check codes. May be repeated."),
     ] = None,
     ack_key: Annotated[
         list[str] | None,
-        typer.Option(
-            "--ack-key",
-            metavar="NAME=ID",
-            help="Node with a certificate of another authority, which gets only a key for acknowledgements.",
-        ),
+        typer.Option("--ack-key", metavar="NAME=ID", help="Node with a certificate of another authority: only a key."),
     ] = None,
     days: Annotated[int, typer.Option(help="Days until the certificates expire.", min=1, max=3650)] = DAYS,
     ca_days: Annotated[int, typer.Option(help="Days until a new authority expires.", min=1, max=36_500)] = CA_DAYS,
     new_ca: Annotated[
-        bool,
-        typer.Option("--new-ca", help="Create a new signing authority. The old one stays valid in ca.pem."),
+        bool, typer.Option("--new-ca", help="Create a new signing authority. The old one stays valid in ca.pem.")
     ] = False,
     retire_ca: Annotated[bool, typer.Option("--retire-ca", help="Remove the old authorities from ca.pem.")] = False,
     cluster_id: Annotated[

@@ -1,8 +1,7 @@
 """ClusterState: the content of the log as one immutable value.
 
-Every entity is a frozen dataclass; every collection is a tuple or a persistent map (``immutables.Map``), so the next
-state shares all unchanged parts. Maps iterate in hash-seed order: code that decides, encodes or digests sorts first
-(``in_order``).
+Every entity is a frozen dataclass; every collection is a tuple or a persistent map, so states share unchanged parts.
+Maps iterate in hash-seed order: code that decides, encodes or digests sorts first (``in_order``).
 
 ``changed`` has the epoch of the last modification of each section. ``advance`` is the only way to the next state. It
 stamps sections by identity: a section that was not replaced keeps its epoch.
@@ -399,11 +398,7 @@ class GlobalRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The state at ``epoch``.
-
-    ``time``: the greatest ``at`` of the applied entries; only plans expire by it. No rule depends on ``chain``
-    (``kernel.history``).
-    """
+    """The state at ``epoch``. Only plans expire by ``time``, the greatest ``at``. No rule depends on ``chain``."""
 
     cluster_id: str = ""
     name: str = ""

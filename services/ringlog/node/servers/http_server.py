@@ -124,6 +124,19 @@ def _sayable(why: Exception | str) -> str:
     return str(why).encode("utf-8", "backslashreplace").decode()
 
 
+def _malformed(_request: Request, broken: RequestValidationError) -> Response:
+    # Without the input: it may contain values that JSON cannot represent (NaN, unpaired surrogates).
+    detail = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in broken.errors()]
+    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
+
+
+def _key_of(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise HTTPException(422, "the partition key must be hex") from None
+
+
 def make_api(
     row_replica: RowReplica,
     name: str,
@@ -139,12 +152,7 @@ def make_api(
     """
     api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
     api.add_middleware(AuthMiddleware, hosts=hosts, trust=trust)
-
-    @api.exception_handler(RequestValidationError)
-    def malformed(_request: Request, broken: RequestValidationError) -> Response:
-        # Omit the input itself: it may contain values that JSON cannot represent (NaN, unpaired surrogates).
-        detail = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in broken.errors()]
-        return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
+    api.exception_handler(RequestValidationError)(_malformed)
 
     @api.get("/v1/status")
     def status() -> dict[str, Any]:
@@ -166,14 +174,9 @@ def make_api(
     @api.get("/v1/tables/{table}/rows/{partition_key_hex}")
     def rows(request: Request, table: str, partition_key_hex: str) -> dict[str, Any]:
         check_right(request, table)
-        try:
-            key = bytes.fromhex(partition_key_hex)
-        except ValueError:
-            raise HTTPException(422, "the partition key must be hex") from None
-        return _partition(row_replica, table, key, clock.now_us())
+        return _partition(row_replica, table, _key_of(partition_key_hex), clock.now_us())
 
-    # A key may be empty or longer than a URL allows. Then it is sent as the body.
-    def rows_by_body(
+    def rows_by_body(  # a key that is empty, or longer than a URL allows
         request: Request, table: str, key: Annotated[bytes, Body(media_type="application/octet-stream")] = b""
     ) -> Any:
         check_right(request, table)
