@@ -34,7 +34,7 @@ class SubmissionTimedOut(ClientError, TimeoutError):
     """No answer arrived in time. The request may be applied later, or never.
 
     To continue to wait, submit the same command again with this request id and ``since_epoch``. To end the request,
-    call ``withdraw`` with both. ``command``: what was sent, if the client knows it.
+    call ``withdraw`` with both. ``command``: the submitted one, if the client knows it.
     """
 
     code = "submission_timed_out"

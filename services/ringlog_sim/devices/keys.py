@@ -67,7 +67,7 @@ class KeyRing:
         return request
 
     def exchange(self, coded: CodedRequest, request: bytes) -> bytes:
-        """Return the record of another request, with the code that somebody else made."""
+        """Return the record of another request, with the code of another sender."""
         self._record(request)
         return encode_coded_request(CodedRequest(request, coded.principal, coded.key, coded.code))
 

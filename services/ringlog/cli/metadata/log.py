@@ -132,7 +132,7 @@ def export(
     """Write the audit trail to a file, or check such a file.
 
     Each line has the bytes of a record, its readable form and the chain up to it. The chain of an epoch proves that the
-    log up to it is unchanged since somebody wrote that chain down.
+    log up to it has not changed since that value was noted.
     """
     if anchor and not verify:
         fail("bad_usage", "--anchor needs --verify", 2)

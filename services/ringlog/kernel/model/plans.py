@@ -45,7 +45,7 @@ class PlannedCommand:
 class StagedPlan:
     """A plan that waits for its approval. ``author``: the principal that staged it, with the epoch ``staged``.
 
-    ``expires_at``: the state time from which it cannot be approved. ``effect``: the digest of its effect at ``staged``.
+    ``expires_at``: its approval needs an earlier state time. ``effect``: the digest of its effect at ``staged``.
     """
 
     name: str

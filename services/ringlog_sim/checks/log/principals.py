@@ -50,7 +50,7 @@ AGENT = Person(1, {"agent": (), "operator": ()})
 class Principals(Check):
     """Each entry of a request was signed by its submitter, with the present key, and a role of it allows the command.
 
-    All of this holds in the state before the entry. A refusal names an epoch at which it was not so.
+    All of this holds in the state before the entry. A refusal names another epoch.
     """
 
     def __init__(self, sim: Simulation) -> None:

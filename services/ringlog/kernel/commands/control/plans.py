@@ -143,7 +143,7 @@ ADMINS_MIN: Final = 2
 
 
 def decide_require_approvals(state: ClusterState, command: RequireApprovals, context: EntryContext) -> Decision:
-    """Replace the set, unless nobody could approve."""
+    """Replace the set, unless too few principals could approve."""
     names = command.commands
     broken = broken_field(
         ({*names} <= {*DANGEROUS}, "commands", f"must be of {', '.join(DANGEROUS)}"),
