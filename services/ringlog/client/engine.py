@@ -73,8 +73,8 @@ log = get_logger(__name__)
 class Submission(Future[Submitted]):
     """A request that was sent, and its answer.
 
-    ``request_id`` and ``since_epoch`` identify it before there is an answer. ``command`` is the submitted one. ``cancel``
-    returns False: a sent request cannot be recalled. Call ``Client.withdraw`` with both values to end it.
+    ``request_id`` and ``since_epoch`` identify it before there is an answer. ``command`` is the submitted one.
+    ``cancel`` returns False: a sent request cannot be recalled. Call ``Client.withdraw`` with both values to end it.
     """
 
     def __init__(self, request_id: str, since_epoch: Epoch, command: Command | None) -> None:

@@ -50,7 +50,7 @@ EFFECT: Final = EntryContext(2**62, "ffffffff-ffff-7fff-bfff-ffffffffffff", 0)
 _IDENTITY: Final = ("id", "made", "registered", "created")
 """Fields that distinguish an item from an earlier one of the same name."""
 _PRUNED: Final = ("operations",)
-"""Sections whose items are removed with age. The effect has no removed items."""
+"""Sections whose items are removed with age. Their removal is not part of the effect."""
 _DERIVED: Final = ("settled", "table_lives")
 """Sections for validators of earlier writes. They depend on the watermark, which nodes advance every few seconds."""
 _SUBJECTS: Final = ("node", "name", "principal", "zone", "feature", "writer", "operation")
