@@ -42,6 +42,7 @@ from ringlog.cache.redis_cache import RedisCache
 from ringlog.client.client import Client
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
@@ -147,7 +148,7 @@ class Nodes:
 
 def made(world: AgentsWorld, nodes: int) -> tuple[ClusterState, int]:
     """Found the cluster with ``nodes`` nodes; the state of the snapshot, and its position."""
-    assert isinstance(world.client.direct.submit(Noop()), AppliedResult)
+    assert isinstance(world.client.direct.submit(TakeSnapshot()), AppliedResult)
     founded, large = world.client.replica.state, cluster(nodes, TOKENS)
     version = founded.state_id
     parts = {
