@@ -29,6 +29,7 @@ EXEMPT = {
     "ringlog_audit.sources.topics.Decoder.__init__": "schemas that the cluster published; a bad one ends the audit",
     "ringlog_audit.sources.topics.Decoder.decode": "any failure becomes AuditError, which is the audit's verdict",
     "cli.json_commands.submit": "an operator's argument, read like a rehearsed line; the rest is author_json",
+    "cli.cluster.plans._lines": "an operator's file, read like a rehearsed line; the rest is author_json",
     "cli.completion._ask": "whatever fails completes no name (tests/cli/test_completion.py)",
     "log.snapshots.decode_snapshot": "compared by its digests (tests/log/test_snapshots.py)",
     "node.registers.packed.decode_record": "cut and damaged in tests/node/test_cells.py",

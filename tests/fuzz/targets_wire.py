@@ -14,8 +14,9 @@ from ringlog.cli.metadata import log as cli_log
 from ringlog.cli.shared.connection import out
 from ringlog.client.data.row_merge import merged
 from ringlog.kernel.changes import diff
+from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.cql.types import TYPES, TypeMismatch, deserialize, serialize
-from ringlog.kernel.encoding.decoder import StateUndecodable, decode_part, decode_parts, decode_state
+from ringlog.kernel.encoding.decoder import StateUndecodable, decode_part, decode_parts, decode_record, decode_state
 from ringlog.kernel.encoding.encoder import digest, encoded_parts
 from ringlog.kernel.encoding.encoder import encode as encode_state
 from ringlog.kernel.fold import DEFECT, fold
@@ -24,7 +25,8 @@ from ringlog.kernel.model.outcome import Entry, OutcomeKind, Undecodable, Unknow
 from ringlog.kernel.model.stream_id import StreamIdError
 from ringlog.kernel.model.stream_id import decode as decode_stream_id
 from ringlog.kernel.model.stream_id import encode as encode_stream_id
-from ringlog.kernel.registry import CODES, VERSIONS
+from ringlog.kernel.plans import PLANNABLE
+from ringlog.kernel.registry import CODES, COMMANDS, VERSIONS
 from ringlog.kernel.ring.murmur3 import compose, token_of
 from ringlog.log.folding import FoldedRecord
 from ringlog.node.rows.partial_decode import plain
@@ -250,6 +252,18 @@ def cluster_state(data: bytes) -> None:
     assert encode_state(decode_state(data)) == data
 
 
+def planned_command(data: bytes) -> None:
+    """Decode a command of a plan, given as kind, line feed and bytes, and encode it to the same bytes."""
+    kind, _, command = data.partition(b"\n")
+    assert encode_state(decode_record(COMMANDS.get(kind.decode(errors="replace"), Noop), command)) == command
+
+
+def _planned() -> tuple[bytes, ...]:
+    commands = (step.encoded.entry.command for step in story().steps)
+    found = {type(one).__name__: encode_state(one) for one in commands if type(one).__name__ in PLANNABLE}
+    return tuple(kind.encode() + b"\n" + data for kind, data in sorted(found.items()))
+
+
 def state_parts(data: bytes) -> None:
     """Decode a state section, given as name, line feed and bytes, within the last state. It must encode to the same
     bytes.
@@ -348,6 +362,9 @@ TARGETS = (
         of_record,
     ),
     Target("states", ("kernel.encoding.decoder.decode_state",), cluster_state, (StateUndecodable,), _states),
+    Target(
+        "planned_commands", ("kernel.encoding.decoder.decode_record",), planned_command, (StateUndecodable,), _planned
+    ),
     Target(
         "state_parts",
         ("kernel.encoding.decoder.decode_part", "kernel.encoding.decoder.decode_parts"),

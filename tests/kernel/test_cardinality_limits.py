@@ -135,7 +135,7 @@ def quoted(rows: list[list[str]], column: int) -> list[str]:
 
 def test_the_guide_has_a_bound_for_every_part_of_the_state() -> None:
     """The state without the scalars that identify it."""
-    one = {"cluster_id", "name", "epoch", "state_id", "time"}
+    one = {"cluster_id", "name", "epoch", "state_id", "time", "chain"}
     assert set(quoted(cells("The state"), 2)) == {field.name for field in fields(ClusterState)} - one
 
 
