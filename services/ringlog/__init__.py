@@ -41,9 +41,12 @@ if TYPE_CHECKING:
     from ringlog.client.errors import ClusterNotCreated as ClusterNotCreated
     from ringlog.client.errors import InvalidSubmission as InvalidSubmission
     from ringlog.client.errors import NoClusterGiven as NoClusterGiven
+    from ringlog.client.errors import NotAuthorized as NotAuthorized
     from ringlog.client.errors import RequestImpossible as RequestImpossible
     from ringlog.client.errors import RequestTimedOut as RequestTimedOut
     from ringlog.client.errors import SubmissionTimedOut as SubmissionTimedOut
+    from ringlog.client.errors import TooLarge as TooLarge
+    from ringlog.client.errors import WriteUnanswered as WriteUnanswered
     from ringlog.client.routing import KeyReplicas as KeyReplicas
     from ringlog.client.routing import Router as Router
     from ringlog.client.routing import replicas as replicas
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from ringlog.log.errors import LogError as LogError
     from ringlog.log.errors import LoginRefused as LoginRefused
     from ringlog.log.errors import LogUnavailable as LogUnavailable
+    from ringlog.log.errors import RecordTooLarge as RecordTooLarge
     from ringlog.log.errors import ReplicaHalted as ReplicaHalted
     from ringlog.log.errors import TopicMissing as TopicMissing
     from ringlog.log.errors import WaitTimedOut as WaitTimedOut
@@ -106,6 +110,8 @@ __all__ = [
     "Mutation",
     "NoClusterGiven",
     "Node",
+    "NotAuthorized",
+    "RecordTooLarge",
     "RejectedResult",
     "ReplicaHalted",
     "Replication",
@@ -118,10 +124,12 @@ __all__ = [
     "Submission",
     "SubmissionTimedOut",
     "Submitted",
+    "TooLarge",
     "TopicMissing",
     "WaitTimedOut",
     "WireError",
     "WithdrawnResult",
+    "WriteUnanswered",
     "commands",
     "connect",
     "count",
@@ -146,9 +154,12 @@ _MODULES = {
         "ClusterNotCreated",
         "InvalidSubmission",
         "NoClusterGiven",
+        "NotAuthorized",
         "RequestImpossible",
         "RequestTimedOut",
         "SubmissionTimedOut",
+        "TooLarge",
+        "WriteUnanswered",
     ),
     "ringlog.client.routing": ("KeyReplicas", "Router", "replicas"),
     "ringlog.client.watch": ("MetadataWatch",),
@@ -157,8 +168,9 @@ _MODULES = {
     "ringlog.kernel.values": ("Command", "Replication"),
     "ringlog.log.errors": (
         "LogError",
-        "LoginRefused",
         "LogUnavailable",
+        "LoginRefused",
+        "RecordTooLarge",
         "ReplicaHalted",
         "TopicMissing",
         "WaitTimedOut",

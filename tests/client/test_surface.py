@@ -15,6 +15,7 @@ import ringlog
 from ringlog import AsyncClient, Client, commands
 from ringlog.client.client import Logs
 from ringlog.kernel.registry import COMMANDS
+from ringlog.runtime.context import ClusterContext, remove_clusters, store_cluster
 from tests.client.mini_validator import MiniValidator
 
 NODE = commands.register_node("n1", "127.0.0.1:7001")
@@ -140,6 +141,12 @@ def test_without_arguments_variables_or_a_cluster_in_use_nothing_is_guessed(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("RINGLOG_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.delenv("RINGLOG_CLUSTER", raising=False)
+    store_cluster(ClusterContext("127.0.0.1:2", "other", ""))
+    with pytest.raises(ringlog.NoClusterGiven, match="ringlog cluster use NAME"):
+        ringlog.connect("127.0.0.1:1")
+    with pytest.raises(ringlog.LogUnavailable, match=r"127\.0\.0\.1:2"):
+        ringlog.connect(timeout_s=1)
+    remove_clusters(lambda _: True)
     with pytest.raises(ringlog.NoClusterGiven, match="ringlog cluster use NAME"):
         ringlog.connect()
     monkeypatch.setenv("RINGLOG_BOOTSTRAP_SERVERS", "127.0.0.1:1")

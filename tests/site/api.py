@@ -20,6 +20,8 @@ from tests.tidy.markdown import blocks
 SOURCES = ("services", "streaming", "schemas")
 CLIENT = "ringlog.client"
 SHOWN_BY = "docs/build"
+BEHIND = ("ringlog_testing",)
+"""Packages whose names public modules export."""
 PROGRAM = "ringlog"
 INTERNAL = frozenset({f"{CLIENT}.engine", f"{CLIENT}.outbox", f"{CLIENT}.together"})
 """Modules of the client that its other modules use."""
@@ -159,7 +161,7 @@ def pages() -> dict[str, str]:
     """Return the text of each page by file name, with an index."""
     loader = griffe.GriffeLoader(search_paths=[ROOT / name for name in SOURCES])
     wanted = public_names()
-    for top in sorted({module.partition(".")[0] for module in wanted}):
+    for top in sorted({*(module.partition(".")[0] for module in wanted), *BEHIND}):
         loader.load(top)
     loader.resolve_aliases()
     made: dict[str, str] = {}

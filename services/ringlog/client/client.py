@@ -97,16 +97,18 @@ def connect(
     Args:
         bootstrap_servers: Kafka brokers, ``HOST:PORT,...``. Default: ``RINGLOG_BOOTSTRAP_SERVERS``, or those of the
             cluster in use (``ringlog cluster use``). A stored login of these brokers is used.
-        cluster: Name of the cluster. Default: ``RINGLOG_CLUSTER``, or the cluster in use.
+        cluster: Name of the cluster. Default: ``RINGLOG_CLUSTER``; without given brokers, the cluster in use.
         submitter: Name of the program, which appears in the log.
         timeout_s: Seconds after which a broker that does not answer is reported.
         options: See ``Client``.
 
     Raises LogUnavailable with the address and the cause, LoginRefused, ClusterNotCreated, TopicMissing, NoClusterGiven.
     """
-    last = current_cluster()
-    bootstrap_servers = bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE) or (last.bootstrap if last else "")
-    cluster = cluster or os.environ.get(CLUSTER_VARIABLE) or (last.cluster if last else "")
+    bootstrap_servers = bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE, "")
+    cluster = cluster or os.environ.get(CLUSTER_VARIABLE, "")
+    if not bootstrap_servers and (last := current_cluster()) is not None:
+        # The name of the cluster in use means that cluster at its own brokers only.
+        bootstrap_servers, cluster = last.bootstrap, cluster or last.cluster
     if not bootstrap_servers or not cluster:
         raise NoClusterGiven
     use_stored_login(bootstrap_servers)
