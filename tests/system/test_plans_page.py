@@ -34,8 +34,9 @@ def test_two_admins_type_the_page(stack: StackInfo, cluster_name: str, tmp_path:
     home.mkdir()
     programs.mkdir()
     with shell(home, program_folder(programs)) as typed:
-        setup = SETUP.format(bootstrap=stack.bootstrap, cluster=cluster_name, master=MASTER)
-        assert typed.run(setup)[0] == 0
+        setup = SETUP.format(bootstrap=stack.bootstrap_servers, cluster=cluster_name, master=MASTER)
+        status, printed = typed.run(setup)
+        assert status == 0, printed
         refused = 'ringlog submit \'{"command": "EnterRecovery"'
         walk = Walk("operate/plans.md", is_compared=True, statuses={refused: 1})
         type_page(walk, blocks(PAGE.read_text(encoding="utf-8")), typed)
