@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -16,7 +17,14 @@ from ringlog.client.data.row_merge import merged
 from ringlog.kernel.changes import diff
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.cql.types import TYPES, TypeMismatch, deserialize, serialize
-from ringlog.kernel.encoding.decoder import StateUndecodable, decode_part, decode_parts, decode_record, decode_state
+from ringlog.kernel.encoding.decoder import (
+    StateUndecodable,
+    decode_forced,
+    decode_part,
+    decode_parts,
+    decode_record,
+    decode_state,
+)
 from ringlog.kernel.encoding.encoder import digest, encoded_parts
 from ringlog.kernel.encoding.encoder import encode as encode_state
 from ringlog.kernel.fold import DEFECT, fold
@@ -270,6 +278,8 @@ def state_parts(data: bytes) -> None:
     """
     name, _, part = data.partition(b"\n")
     known = name.decode(errors="replace")
+    with suppress(StateUndecodable):
+        assert decode_forced(known, part) == decode_part(known, part)
     parts = {**encoded_parts(story().state), known: part}
     found = decode_parts(parts)
     assert encoded_parts(found) == parts
@@ -367,7 +377,7 @@ TARGETS = (
     ),
     Target(
         "state_parts",
-        ("kernel.encoding.decoder.decode_part", "kernel.encoding.decoder.decode_parts"),
+        tuple(f"kernel.encoding.decoder.{name}" for name in ("decode_part", "decode_parts", "decode_forced")),
         state_parts,
         (StateUndecodable,),
         _parts,

@@ -250,7 +250,9 @@ def test_an_export_is_valid_by_itself_and_its_chain_is_that_of_the_log(tmp_path:
             check_export(path, anchors)
 
 
-@pytest.mark.parametrize("change", ["author", "bytes", "missing", "swapped", "added", "repeated", "text", "cut"])
+@pytest.mark.parametrize(
+    "change", ["author", "bytes", "missing", "swapped", "added", "repeated", "text", "cut", "twice", "null", "hex"]
+)
 def test_a_changed_export_is_refused_with_its_line(tmp_path: Path, cluster: Cluster, change: str) -> None:
     path = tmp_path / "trail.jsonl"
     written = write_export(path, past_in(cluster))
@@ -270,6 +272,12 @@ def test_a_changed_export_is_refused_with_its_line(tmp_path: Path, cluster: Clus
             lines.insert(place, lines[place] if change == "repeated" else json.dumps(told | {"data": "00"}))
         case "text":
             lines[place] = lines[place][:-3]
+        case "twice":
+            lines[place] = '{"submitter": "somebody", ' + lines[place][1:]
+        case "null":
+            lines[place] = json.dumps(told | {"more": None})
+        case "hex":
+            lines[place] = json.dumps(told | {"data": told["data"].upper()})
         case "cut":
             del lines[place:]
     path.write_text("\n".join(lines) + "\n")

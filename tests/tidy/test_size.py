@@ -26,10 +26,10 @@ BUDGETS = {
     "ringlog/cache": 680,
     "ringlog/cli": 5_890,
     "ringlog/client": 5_710,
-    "ringlog/kernel": 18_170,
+    "ringlog/kernel": 18_190,
     "ringlog/log": 4_923,
     "ringlog/node": 6_610,
-    "ringlog/operator": 4_690,
+    "ringlog/operator": 4_700,
     "ringlog/protocol": 3_070,
     "ringlog/runtime": 2_000,
     "ringlog/stack": 1_690,
@@ -43,7 +43,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 2_940,
-    "tests": 80_710,
+    "tests": 80_780,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

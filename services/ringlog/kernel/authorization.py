@@ -26,6 +26,7 @@ from typing import Any, Final
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.control.plans import ApprovePlan, StagePlan, needs_approval
 from ringlog.kernel.commands.control.principals import CreatePrincipal
+from ringlog.kernel.commands.control.recovery import ForceState
 from ringlog.kernel.commands.schema.batch import SchemaBatch
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
 from ringlog.kernel.commands.topology.movements import Join
@@ -48,6 +49,8 @@ from ringlog.kernel.plans import PLAN_COMMANDS, commands_of_plan, parts_of
 from ringlog.kernel.values import Command
 
 NOT_AUTHORIZED: Final = "not_authorized"
+PRINCIPALS: Final = "principals"
+"""The section of the state, as ForceState names it."""
 _SHOWN_MAX: Final = 100
 """A request may name a keyspace of any length."""
 
@@ -72,6 +75,8 @@ def authorize(state: ClusterState, principal: str, command: Command) -> Rejected
     commands = commands_of(state, command)
     if not state.principals:
         first = next((one for one in commands if isinstance(one, CreatePrincipal) and one.name != principal), None)
+        if any(isinstance(one, ForceState) and PRINCIPALS in (part.name for part in one.state) for one in commands):
+            return Rejected("not_authenticated", f"ForceState: {PRINCIPALS}: only the master creates the first admin")
         if first is None:
             return None
         how = f"ringlog principal create {first.name} --role admin --request-master FILE"
@@ -79,6 +84,10 @@ def authorize(state: ClusterState, principal: str, command: Command) -> Rejected
     if (refused := _unauthorized(state, principal, command, commands)) is not None:
         return refused
     if isinstance(command, ApprovePlan) and (plan := state.plans.get(command.plan)) is not None:
+        author = state.principals.get(plan.author)
+        if author is not None and author.created > plan.staged:
+            detail = f"author of the plan: {plan.author} became a principal after it. Stage the plan again"
+            return Rejected("not_authorized", detail)
         lost = _unauthorized(state, plan.author, command, commands)
         return None if lost is None else Rejected("not_authorized", f"author of the plan: {lost.detail}")
     if not isinstance(command, PLAN_COMMANDS) and any(needs_approval(state, one) for one in commands):

@@ -23,6 +23,7 @@ from typing import Any, Final
 from immutables import Map
 
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.control.plans import ApprovePlan, RejectPlan, StagePlan, needs_approval
 from ringlog.kernel.commands.schema.batch import SchemaBatch
 from ringlog.kernel.encoding.decoder import StateUndecodable, decode_record
@@ -41,9 +42,12 @@ PLAN_COMMANDS: Final = (StagePlan, ApprovePlan, RejectPlan)
 PLANNABLE: Final = {
     name: kind
     for name, kind in COMMANDS.items()
-    if {OPERATOR, ADMIN} & {*kind.NEEDS} and kind not in (*PLAN_COMMANDS, InitializeCluster)
+    if {OPERATOR, ADMIN} & {*kind.NEEDS} and kind not in (*PLAN_COMMANDS, InitializeCluster, TakeSnapshot)
 }
-"""The commands that a plan may have: those that operators and admins send."""
+"""The commands that a plan may have: those that operators and admins send.
+
+A snapshot begins at an entry with TakeSnapshot, so no plan has that command.
+"""
 
 EFFECT: Final = EntryContext(2**62, "ffffffff-ffff-7fff-bfff-ffffffffffff", 0)
 """The context that effects are computed with."""

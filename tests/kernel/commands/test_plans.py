@@ -13,6 +13,7 @@ from ringlog.kernel.commands.cdc.clock import LowerSettledTime
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings, InitializeCluster, Noop
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLog
 from ringlog.kernel.commands.control.pauses import PauseChanges, ResumeChanges
 from ringlog.kernel.commands.control.plans import (
@@ -124,6 +125,38 @@ def test_another_machine_or_person_of_the_author_is_not_another_principal() -> N
     for by in ("ann", author, "ann host=ws2", "ann host=ws1 on_behalf=bob"):
         assert code(state, approval(state), by) == "approval_needed"
     assert "ks" not in approved(state, by="bob host=ws1 client=ringlog/1").keyspaces
+
+
+def test_a_plan_has_no_text_that_the_log_cannot_have() -> None:
+    """A change with a lone surrogate could never be published."""
+    odd = PlannedCommand("CreateKeyspace", encode(CreateKeyspace("\ud800", KEYSPACE.replication)))
+    assert code(ready(), StagePlan("p", (odd,))) == "undecodable"
+    state = applied(ready(), EnterRecovery("r", "o"))
+    known = applied(ready(), KEYSPACE).keyspaces
+    forced = ForcedPart("keyspaces", encode(known.set("ks", replace(known["ks"], name="\ud800"))))
+    assert code(state, ForceState("r", "o", (forced,))) == "state_undecodable"
+
+
+def test_a_plan_takes_no_snapshot() -> None:
+    """A snapshot begins right after an entry with TakeSnapshot."""
+    assert code(ready(), plan(TakeSnapshot())) == "bad_field"
+
+
+def test_a_plan_from_before_its_authors_principal_is_not_approved() -> None:
+    """Without principals, an author is a claim."""
+    state = applied(ready(), KEYSPACE)
+    state = applied(staged(state, DROP, by="bob"), CreatePrincipal("ann", ADMIN), CreatePrincipal("bob", ADMIN))
+    refused = authorize(state, "ann", approval(state))
+    assert refused is not None
+    assert (refused.code, "became a principal after it" in refused.detail) == ("not_authorized", True)
+
+
+def test_no_recovery_without_principals_creates_some() -> None:
+    forced = ForceState("r", "o", (ForcedPart("principals", b""),))
+    for command in (forced, plan(forced)):
+        refused = authorize(ready(), "", command)
+        assert refused is not None
+        assert refused.code == "not_authenticated"
 
 
 def test_a_plan_applies_as_a_whole_or_not_at_all() -> None:

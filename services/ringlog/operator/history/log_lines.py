@@ -132,7 +132,7 @@ def write_export(path: Path, past: Past) -> dict[str, Any]:
     def lines() -> Iterator[str]:
         for record, line in _with_bytes(past.records, past.start.state):
             shown.update(records=shown["records"] + 1, epoch=line.after.epoch, chain=line.after.chain.hex())
-            yield json.dumps({"data": record.data.hex(), **line_json(line)}) + "\n"
+            yield _export_line(record, line) + "\n"
 
     _write_lines(path, lines())
     return shown
@@ -151,14 +151,16 @@ def check_export(path: Path, anchors: Mapping[Epoch, str]) -> dict[str, Any]:
     left, number, offset, state = dict(anchors), 0, -1, EMPTY_STATE
     pairs = zip(_texts(path), _with_bytes(read_dump(path), EMPTY_STATE), strict=True)
     try:
-        for number, (text, (_, line)) in enumerate(pairs, start=1):
+        for number, (text, (record, line)) in enumerate(pairs, start=1):
             told, state = json.loads(text), line.after
             if line.offset <= offset:
                 raise Refused(BAD_EXPORT, f"{path}, line {number}: offset {line.offset} follows offset {offset}")
             offset = line.offset
-            expected = json.loads(json.dumps({"data": told["data"], **line_json(line)}))
-            if wrong := sorted(name for name in {*told, *expected} if told.get(name) != expected.get(name)):
-                names = ", ".join(wrong)
+            expected = _export_line(record, line)
+            if text.strip() != expected.encode():
+                shown = json.loads(expected)
+                wrong = sorted(name for name in {*told, *shown} if told.get(name) != shown.get(name))
+                names = ", ".join(wrong) or "the spelling"
                 raise Refused(BAD_EXPORT, f"{path}, line {number}: {names} does not follow from the lines before")
             if left.get(state.epoch, state.chain.hex()) != state.chain.hex():
                 raise Refused(
@@ -170,6 +172,10 @@ def check_export(path: Path, anchors: Mapping[Epoch, str]) -> dict[str, Any]:
     if left:
         raise Refused(BAD_EXPORT, f"{path} ends with epoch {state.epoch}, before the anchor of epoch {min(left)}")
     return {"records": number, "epoch": state.epoch, "chain": state.chain.hex()}
+
+
+def _export_line(record: LogRecord, line: FoldedRecord) -> str:
+    return json.dumps({"data": record.data.hex(), **line_json(line)})
 
 
 def _texts(path: Path) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from immutables import Map
 from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.placement.tablets import MigrateTablets
 from ringlog.kernel.commands.rules import Check, broken_field, reason_rule
-from ringlog.kernel.encoding.decoder import StateUndecodable, decode_part
+from ringlog.kernel.encoding.decoder import StateUndecodable, decode_forced
 from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.applied_history import Applied
 from ringlog.kernel.model.modes import UNPAUSED, Recovery
@@ -153,7 +153,7 @@ def decide_force_state(state: ClusterState, command: ForceState, context: EntryC
     if isinstance(running, Rejected):
         return running
     try:
-        parts = {one.name: decode_part(one.name, one.data) for one in command.state}
+        parts = {one.name: decode_forced(one.name, one.data) for one in command.state}
     except StateUndecodable as error:
         return Rejected("state_undecodable", f"state: {error}")
     assert not parts.keys() & set(UNFORCEABLE), "sections that record the log are not replaced"
