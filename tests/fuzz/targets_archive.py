@@ -17,6 +17,8 @@ from ringlog.log.folding import BEGINNING
 from ringlog.node.log.log_copy import COPY, copy_of_member
 from ringlog.node.log.member_copy import open_copy
 from ringlog.operator.errors import Refused
+from ringlog.operator.history.log_lines import check_export, write_export
+from ringlog.operator.history.log_past import Past
 from ringlog.operator.history.state_json import composed, exported
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
@@ -70,7 +72,25 @@ def composed_state(data: bytes) -> None:
             decode_part(part.name, part.data)
 
 
+def export(data: bytes) -> None:
+    """Check a file of ``ringlog log export``."""
+    with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
+        path = Path(folder) / "trail.jsonl"
+        path.write_bytes(data)
+        check_export(path, {})
+
+
+@cache
+def _exports() -> tuple[bytes, ...]:
+    with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
+        path = Path(folder) / "trail.jsonl"
+        write_export(path, Past(_copied()[0].log.read(0, 0, 5)[0]))
+        whole = path.read_bytes()
+    return (whole, whole.splitlines()[0])
+
+
 TARGETS = (
+    Target("exports", ("operator.history.log_lines.check_export",), export, (Refused,), _exports, of_json),
     Target("archives", ("log.archive.archive.Archive._head",), archive_segment, (LogError,), lambda: (_segment()[1],)),
     Target("member_copies", (), member_copy, (LogError,), lambda: (_copied()[1],)),
     Target(

@@ -21,7 +21,6 @@ from ringlog.cli.shared.connection import errors
 from ringlog.client.data.peers import decode_status
 from ringlog.log.errors import LogDamaged
 from ringlog.log.folding import follow
-from ringlog.log.port import LogRecord
 from ringlog.log.replicas.identity import IdentityRecord, load_record
 from ringlog.node.checks import token_of_partition
 from ringlog.node.errors import NodeFailed
@@ -36,8 +35,7 @@ from ringlog.node.servers.http_server import make_api
 from ringlog.node.streams.pull import cells_of
 from ringlog.node.streams.row_stream import rows_of
 from ringlog.operator.errors import Refused
-from ringlog.operator.history.log_lines import check_export, read_dump, write_export
-from ringlog.operator.history.log_past import Past
+from ringlog.operator.history.log_lines import read_dump
 from ringlog.runtime.clock import ManualClock
 from ringlog.stack.artifacts import LIST, parse
 from ringlog.stack.errors import StackError
@@ -132,19 +130,6 @@ def _dumps() -> tuple[bytes, ...]:
         json.dumps({"offset": place, "data": step.encoded.data.hex()}) for place, step in enumerate(story().steps[:4])
     ]
     return ("\n".join(lines).encode(), lines[0].encode())
-
-
-def export(data: bytes) -> None:
-    """Check a file of ``ringlog log export``."""
-    with errors.capture():
-        check_export(_file("trail.jsonl", data), {})
-
-
-def _exports() -> tuple[bytes, ...]:
-    path = _folder() / "trail.made"
-    write_export(path, Past([LogRecord(place, step.encoded.data) for place, step in enumerate(story().steps[:4])]))
-    whole = path.read_bytes()
-    return (whole, whole.splitlines()[0])
 
 
 def stack_settings(data: bytes) -> None:
@@ -427,7 +412,6 @@ TARGETS = (
         ),
         of_json,
     ),
-    Target("exports", ("operator.history.log_lines.check_export",), export, (Refused,), _exports, of_json),
     Target("dumps", ("operator.history.log_lines.read_dump",), dump, (Refused,), _dumps, of_json),
     Target("stack_settings", ("stack.layout.read_settings",), stack_settings, (StackError,), _json(_SETTINGS), of_json),
     Target("stack_states", ("stack.layout.read_state",), stack_state, (), _json(_STATE), of_json),

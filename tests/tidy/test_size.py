@@ -43,7 +43,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 2_940,
-    "tests": 80_780,
+    "tests": 80_790,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
