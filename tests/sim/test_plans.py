@@ -1,8 +1,8 @@
 """Authors and approvers of plans in random order, with others who change, revoke, demand and wait.
 
-The validator decides the requests in batches. The states of the log decide afterwards, without ``kernel.plans``: each
-applied plan had a distinct and entitled approver if one was demanded, was not expired, and changed exactly what the
-same commands would have changed when it was staged.
+The validator decides the requests in batches. The states of the log decide afterwards, without ``kernel.plans``. An
+applied plan had another entitled approver if the cluster demanded one. It was not expired. It had the effect that the
+same commands had at its staging.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs in which the cluster has principals: they are created, changed and revoked while they send requests."""
+"""Runs of a cluster with principals. Some are created, changed and revoked while they send requests."""
 
 from __future__ import annotations
 

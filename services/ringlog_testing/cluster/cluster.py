@@ -8,7 +8,7 @@ Invariants:
 
 - Validator, coordinator, balancer and zone rebalancer run the functions and controllers of ``ringlog.protocol``. This
   module only performs their effects.
-- A request is decided in the thread that sends it, so ``Client.submit`` needs no other call.
+- The thread that sends a request also decides it. ``Client.submit`` needs no other call.
 - The other roles and the nodes act in ``step`` only. The clock moves in ``advance`` and ``settle`` only. Ids are drawn
   from ``seed``. The same calls of one thread therefore write the same log, except ids that the caller draws.
 """

@@ -178,7 +178,7 @@ def test_operations_of_one_plan_have_different_ids() -> None:
 
 
 def test_a_plan_of_one_command_has_the_result_of_the_command() -> None:
-    """For each command of the example cluster that an operator may send, on the state in which it was sent."""
+    """Try each operator command of the example cluster on the state before it."""
     seen = set()
     for step in story().steps:
         command = step.encoded.entry.command

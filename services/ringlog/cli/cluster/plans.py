@@ -75,7 +75,7 @@ def list_plans(context: ClusterContext) -> Iterator[Any]:
 def show(context: ClusterContext, name: Name) -> Iterator[Any]:
     """Show the commands of a plan and their effect.
 
-    If the effect changed since the plan was staged, shows both. Such a plan cannot be approved.
+    If the effect changed since the plan was staged, shows both. An approval of that plan is refused.
     """
     state = newest(context)
     plan = state.plans.get(name)

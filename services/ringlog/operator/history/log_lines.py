@@ -36,7 +36,7 @@ class LogFilter:
         by: Author: a principal, a person that it acted for, or a role of agents.
         kinds: Names of commands, also inside schema batches and plans. Empty: all.
         first: Microseconds since 1970, by the clock of the author.
-        until: Likewise; later entries are not selected.
+        until: Microseconds since 1970. Selected entries are earlier.
     """
 
     since: Epoch = 0

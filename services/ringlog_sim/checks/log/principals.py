@@ -1,7 +1,7 @@
 """Only authorized principals change the log, and the validator refuses no authorized one.
 
-The model has the principals of each epoch, from the commands of the log. Which principal signed a request comes from
-the key ring of the run.
+The model has the principals of each epoch, from the commands of the log. The key ring of the run
+tells who signed a request.
 """
 
 from __future__ import annotations
