@@ -22,6 +22,11 @@ from ringlog.stack.artifacts import cache_root
 
 REPEAT = "Repeat this command until"
 BLOCK_S = 300
+"""After this time, the shell is ended. Every later block then fails, too."""
+
+PROGRAM_S = 120
+"""After this time, a program is ended. The shell goes on."""
+
 VARIABLE = re.compile(
     r"(?P<id>\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{8}\b)"
     r"|(?P<number>(?<![A-Za-z_])\d+(?:\.\d+)?)|(?P<rest>…)|(?P<space>\s+)"
@@ -113,7 +118,7 @@ class Shell:
                 printed.append(line.replace(str(self._home), "~"))
         finally:
             limit.cancel()
-        raise AssertionError(f"the shell ended in: {commands}\n{''.join(printed)}")
+        raise AssertionError(f"the shell ended, or was ended after {BLOCK_S} s, in: {commands}\n{''.join(printed)}")
 
     def end(self) -> None:
         """End the shell and its background jobs."""

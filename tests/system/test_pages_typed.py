@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.ending import taking_down
-from tests.system.page_shell import Block, Shell, blocks, follow, matches, program_folder, shell, type_page
+from tests.system.page_shell import PROGRAM_S, Block, Shell, blocks, follow, matches, program_folder, shell, type_page
 from tests.system.page_walks import NOT_RUN, NOT_TYPED, OFFLINE, PROGRAMS, WALKS, Walk
 from tests.tidy.files import ROOT
 from tests.tidy.markdown import blocks as fenced
@@ -70,7 +70,8 @@ def test_a_program_of_a_page_runs(page: str, number: int, reader: Shell, home: P
     block = [one for one in fenced((DOCS / page).read_text(encoding="utf-8")) if one.language == "python"][number]
     program = block.text.replace("127.0.0.1:9092", stack.bootstrap).replace("redis://127.0.0.1:6379/0", stack.redis)
     (home / "pages" / "program.py").write_text(program)
-    status, printed = reader.run(f"cd ~/pages; RINGLOG_KAFKA_CONFIG={stack.kafka_config} {sys.executable} program.py")
+    command = f"timeout {PROGRAM_S} {sys.executable} program.py"
+    status, printed = reader.run(f"cd ~/pages; RINGLOG_KAFKA_CONFIG={stack.kafka_config} {command}")
     assert status == 0, printed
 
 
