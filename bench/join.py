@@ -4,7 +4,7 @@
 
 The cluster has 1,000 nodes (``NODES``) of 16 tokens under the ten settings of ``placement.py``. Broker, cache,
 validator, coordinator, change publisher and cache writer are real processes. The nodes are not. One writer follows the
-log and acknowledges for all of them by their schedule (``ringlog.node.protocol.ack_schedule``): at once for nodes that
+log and acknowledges for all of them by their schedule (``ringlog.protocol.nodes.ack_schedule``): at once for nodes that
 a barrier asks, every three seconds for the others. The joining node has no rows to fetch, and reports so.
 
 The cluster begins with a log of three entries, and a snapshot of the second one that contains the nodes. Two names
@@ -54,9 +54,9 @@ from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.kafka.topics import ACKS, METADATA, topic_name
 from ringlog.log.opening import open_metadata, open_snapshots
 from ringlog.log.port import LogRecord
-from ringlog.node.protocol.ack_schedule import SELDOM_US
 from ringlog.operator.intents.intents import join_with
 from ringlog.operator.rehearsal.rehearsal import NO_ROWS
+from ringlog.protocol.nodes.ack_schedule import SELDOM_US
 from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.draw import SystemDraw, draw_uuid
 from ringlog.runtime.process import reduce_gc

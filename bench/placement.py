@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from immutables import Map
 
+from ringlog.client.tokens import choose_tokens
 from ringlog.kernel.commands.cdc.generations import (
     CommitCdcGeneration,
     PublishCdcGeneration,
@@ -54,7 +55,6 @@ from ringlog.kernel.ownership.placements import group_at, new_placement, placeme
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.registry import VERSIONS
 from ringlog.kernel.values import Command, DatacenterReplication, GenerationRange, Replication, StreamReport, Witness
-from ringlog.operator.intents.tokens import choose_tokens
 from ringlog.runtime.draw import SeededDraw
 
 SIZES = ((100, 16, 0.1), (300, 16, 0.1), (1_000, 16, 0.5), (100, 256, 0.5))

@@ -38,6 +38,7 @@ from random import Random
 import structlog
 
 from ringlog.client.data.peers import Peers
+from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import NodeId
@@ -48,7 +49,6 @@ from ringlog.node.registers.image import Image
 from ringlog.node.registers.journal import write_image
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.data_server import DataServer
-from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.node.streams.pull import Puller
 from ringlog.operator.rehearsal.rehearsal import Rehearsal
 from ringlog.runtime.clock import SystemClock

@@ -34,8 +34,8 @@ from ringlog.kernel.encoding.encoder import encode
 from ringlog.kernel.model.applied_history import Applied
 from ringlog.kernel.model.state import ClusterState, RangeGroup, Replica
 from ringlog.kernel.values import CdcOptions, Column, Command, GenerationRange, Position
-from ringlog.node.protocol.ack_schedule import SELDOM_US
 from ringlog.node.rows.replica import RowReplica
+from ringlog.protocol.nodes.ack_schedule import SELDOM_US
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.commands import encode_command
 from ringlog.wire.entries import author_entry

@@ -47,6 +47,12 @@ if TYPE_CHECKING:
     from ringlog.client.errors import SubmissionTimedOut as SubmissionTimedOut
     from ringlog.client.errors import TooLarge as TooLarge
     from ringlog.client.errors import WriteUnanswered as WriteUnanswered
+    from ringlog.client.participant.participant import Participant as Participant
+    from ringlog.client.participant.store import AsyncStore as AsyncStore
+    from ringlog.client.participant.store import Gain as Gain
+    from ringlog.client.participant.store import Loss as Loss
+    from ringlog.client.participant.store import NodeInfo as NodeInfo
+    from ringlog.client.participant.store import Store as Store
     from ringlog.client.routing import KeyReplicas as KeyReplicas
     from ringlog.client.routing import Router as Router
     from ringlog.client.routing import replicas as replicas
@@ -63,6 +69,7 @@ if TYPE_CHECKING:
     from ringlog.log.errors import ReplicaHalted as ReplicaHalted
     from ringlog.log.errors import TopicMissing as TopicMissing
     from ringlog.log.errors import WaitTimedOut as WaitTimedOut
+    from ringlog.protocol.nodes.errors import NodeFailed as NodeFailed
     from ringlog.protocol.submission.results import AppliedResult as AppliedResult
     from ringlog.protocol.submission.results import ExpiredResult as ExpiredResult
     from ringlog.protocol.submission.results import RejectedResult as RejectedResult
@@ -83,6 +90,7 @@ __all__ = [
     "Answer",
     "AppliedResult",
     "AsyncClient",
+    "AsyncStore",
     "CdcChange",
     "CdcReadError",
     "CdcReader",
@@ -98,6 +106,7 @@ __all__ = [
     "Coordinator",
     "EpochUnknown",
     "ExpiredResult",
+    "Gain",
     "InvalidSubmission",
     "KeyReplicas",
     "Level",
@@ -105,12 +114,16 @@ __all__ = [
     "LogRow",
     "LogUnavailable",
     "LoginRefused",
+    "Loss",
     "MetadataChange",
     "MetadataWatch",
     "Mutation",
     "NoClusterGiven",
     "Node",
+    "NodeFailed",
+    "NodeInfo",
     "NotAuthorized",
+    "Participant",
     "RecordTooLarge",
     "RejectedResult",
     "ReplicaHalted",
@@ -121,6 +134,7 @@ __all__ = [
     "RinglogError",
     "Router",
     "RowWriter",
+    "Store",
     "Submission",
     "SubmissionTimedOut",
     "Submitted",
@@ -161,6 +175,14 @@ _MODULES = {
         "TooLarge",
         "WriteUnanswered",
     ),
+    "ringlog.client.participant.participant": ("Participant",),
+    "ringlog.client.participant.store": (
+        "AsyncStore",
+        "Gain",
+        "Loss",
+        "NodeInfo",
+        "Store",
+    ),
     "ringlog.client.routing": ("KeyReplicas", "Router", "replicas"),
     "ringlog.client.watch": ("MetadataWatch",),
     "ringlog.errors": ("RinglogError",),
@@ -175,6 +197,7 @@ _MODULES = {
         "TopicMissing",
         "WaitTimedOut",
     ),
+    "ringlog.protocol.nodes.errors": ("NodeFailed",),
     "ringlog.protocol.submission.results": (
         "AppliedResult",
         "ExpiredResult",

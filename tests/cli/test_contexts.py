@@ -34,9 +34,9 @@ from ringlog.cli.shared.connection import (
 )
 from ringlog.cli.stack import cluster_files
 from ringlog.client.creation.creation import ClusterCreation
+from ringlog.client.participant.folder import exclusive_folder
 from ringlog.log.errors import CopyInUse, LogDamaged, TopicMissing
 from ringlog.log.kafka import diagnosis
-from ringlog.node.identity import exclusive_folder
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime import trust
 from ringlog.runtime.context import (

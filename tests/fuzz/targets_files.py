@@ -19,12 +19,12 @@ from ringlog.cache.reader import CachedReader, CacheNotReady
 from ringlog.cache.redis_cache import decode_stored
 from ringlog.cli.shared.connection import errors
 from ringlog.client.data.peers import decode_status
+from ringlog.client.participant.folder import ACKNOWLEDGED, IDENTITY, known_epochs_in
 from ringlog.log.errors import LogDamaged
 from ringlog.log.folding import follow
 from ringlog.log.replicas.identity import IdentityRecord, load_record
 from ringlog.node.checks import token_of_partition
-from ringlog.node.errors import NodeFailed
-from ringlog.node.identity import ACKNOWLEDGED, IDENTITY, NodeFolder, known_epochs_in
+from ringlog.node.identity import NodeFolder
 from ringlog.node.registers.frames import HEAD_BYTES, JournalDamaged, Sealer
 from ringlog.node.registers.journal import recover
 from ringlog.node.registers.packed import encode_record
@@ -36,6 +36,7 @@ from ringlog.node.streams.pull import cells_of
 from ringlog.node.streams.row_stream import rows_of
 from ringlog.operator.errors import Refused
 from ringlog.operator.history.log_lines import read_dump
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.runtime.clock import ManualClock
 from ringlog.stack.artifacts import LIST, parse
 from ringlog.stack.errors import StackError
@@ -111,7 +112,7 @@ def node_folder(data: bytes) -> None:
         _file(name, content)
     folder = NodeFolder.__new__(NodeFolder)
     folder._folder = _folder()
-    node, port = folder.stored_identity()
+    node, port = folder.stored_id(), folder.stored_port()
     cluster, epoch = folder.stored_acknowledgement()
     assert 0 <= port < 65_536
     assert folder.stored_start() >= 0
@@ -399,7 +400,7 @@ TARGETS = (
     ),
     Target(
         "node_folders",
-        ("node.identity._read",),
+        ("client.participant.folder._read",),
         node_folder,
         (NodeFailed,),
         lambda: (

@@ -15,6 +15,7 @@ from ringlog.client.creation.creation import found
 from ringlog.client.data.coordinator import Coordinator
 from ringlog.client.data.peers import Peers, Unreachable
 from ringlog.client.direct import DirectAuthor
+from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.history import state_id_at
@@ -26,7 +27,6 @@ from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.data_server import DataServer
-from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.node.streams.pull import Puller
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.protocol.submission.results import AppliedResult

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
+from ringlog.client.participant.retry import Stopped
 from ringlog.kernel.model.modes import ServiceMember
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import GAINING_MUST_STAGES, GATED_STAGES, gate, gate_nodes, is_met
 from ringlog.kernel.service import JOINING, LEAVING, MEMBER
 from ringlog.kernel.values import Witness
-from ringlog.node.protocol.ack_schedule import SELDOM_US, AckContent, AckSchedule
 from ringlog.node.protocol.acks import Keep
 from ringlog.node.reports.acks import Acks
-from ringlog.node.retry import Stopped
+from ringlog.protocol.nodes.ack_schedule import SELDOM_US, AckContent, AckSchedule
 from tests.kernel.entries import Noop, applied, founded
 from tests.kernel.operations.driver import at_every_stage, joining
 from tests.kernel.ownership.rings import a_cluster

@@ -12,11 +12,11 @@ from random import Random
 
 import pytest
 
-from ringlog.node.errors import NodeFailed, RowsBehind, RowsDamaged, RowsForeign, RowsMixed, RowsNewer
 from ringlog.node.rows import disk_rows
 from ringlog.node.rows.disk_rows import APPLICATION, CACHE_KB, FORMAT, LOG_BYTES, DiskRows
 from ringlog.node.rows.store import RowsMark
 from ringlog.node.rows.wal_owner import ids_in_file, ids_in_log
+from ringlog.protocol.nodes.errors import NodeFailed, RowsBehind, RowsDamaged, RowsForeign, RowsMixed, RowsNewer
 from ringlog.wire.data import RowVersion
 
 NODE, OTHER = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ringlog.client.participant.duplicate_identity import DuplicateCheck
 from ringlog.log.memory import MemoryLog
-from ringlog.node.duplicate_identity import DuplicateCheck
-from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeFolder, NodeOptions
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.wire.acks import digest_of_key, with_mac
 from ringlog.wire.records import NodeAck, encode_node_ack
 from tests.node.data_world import until

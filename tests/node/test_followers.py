@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.commands.placement.rebalances import FinishCancel
 from ringlog.kernel.commands.placement.zones import AlterZone
 from ringlog.kernel.model.state import ClusterState
@@ -23,7 +24,6 @@ from ringlog.node.protocol.followers import RowGroupReplicas
 from ringlog.node.rows.disk_rows import ROWS, DiskRows
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.rows.store import RowStore
-from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.protocol.effects import Now, Steps, WallClock
 from ringlog.protocol.rebalancer.zone_groups import (
     CAUSES,

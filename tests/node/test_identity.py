@@ -11,8 +11,8 @@ import pytest
 
 from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.log.replicas.identity import KnownEpoch
-from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeFolder, NodeOptions, folder_of
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.stack.processes import FIRST, LAST
 
 CLUSTER = "00000000-0000-7000-8000-0000000000c1"

@@ -11,9 +11,9 @@ from ringlog.kernel.commands.cluster.features import RequireFeature
 from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.values import Command
-from ringlog.node.errors import NodeFailed
-from ringlog.node.protocol.joining import ReportAnswer, register
 from ringlog.protocol.effects import Newest, Steps, WallClock, run_steps
+from ringlog.protocol.nodes.errors import NodeFailed
+from ringlog.protocol.nodes.joining import ReportAnswer, register
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
 from ringlog.protocol.submission.submission import VALIDATOR, SubmitCommand
 from ringlog.runtime.draw import SeededDraw

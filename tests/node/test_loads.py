@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ringlog.client.node_reports import load_reports
+from ringlog.client.participant.retry import Stopped
 from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.balance.model import READS, WRITES
 from ringlog.kernel.balance.reports import UNREGISTERED, Reports
@@ -23,7 +24,6 @@ from ringlog.node.protocol.lifecycle import AwaitLoads, MeasureTablets, PublishL
 from ringlog.node.registers.cells import CellMap
 from ringlog.node.registers.served import ServedRequests
 from ringlog.node.reports.loads import Loads, sizes_of
-from ringlog.node.retry import Stopped
 from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.balancer.load_book import ReceivedLoad, measured, take
 from ringlog.protocol.balancer.load_reports import SELDOM_US, load_of, own_tablets

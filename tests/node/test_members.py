@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import pytest
 
+from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.commands.placement.rebalances import TriggerRebalance
 from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone, SetDataNodes
 from ringlog.kernel.commands.topology.nodes import DeclareUp
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import StreamReport
-from ringlog.node.protocol import acks, groups
+from ringlog.node.protocol import acks
 from ringlog.node.protocol.followers import RowGroupReplicas
-from ringlog.node.protocol.groups import Member
 from ringlog.node.rows.replica import RowReplica
-from ringlog.node.stream_attempts import StreamAttempts
+from ringlog.protocol.nodes import groups
+from ringlog.protocol.nodes.groups import Member
 from ringlog.protocol.rebalancer.zone_groups import HAS, RETURNED, session
 from tests.kernel.zones.states import NoRows, cancel, done, down, ids, partition, trigger, with_zone
 

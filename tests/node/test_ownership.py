@@ -16,11 +16,11 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.generations.admission import AdmissionRules, rules_of
 from ringlog.kernel.model.state import ClusterState, Placement, RangeGroup, Replica
 from ringlog.kernel.ownership.placements import placement_of_keyspace
-from ringlog.node.rows import ownership as owners
 from ringlog.node.rows import replica as holders
-from ringlog.node.rows.ownership import NOTHING, Owned, Served, lost_ranges, owned_by
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.rows.store import inside
+from ringlog.protocol.nodes import ownership as owners
+from ringlog.protocol.nodes.ownership import NOTHING, Owned, Served, lost_ranges, owned_by
 from tests.kernel.entries import applied
 from tests.node.world import journey, name_of
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.client.data.peers import Peers, Unreachable
+from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.topology.operations import CancelOperation
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
@@ -25,7 +26,6 @@ from ringlog.node.rows.pages import Body, StreamBroken, grouped, stream_messages
 from ringlog.node.rows.replica import RowFetch, RowReplica
 from ringlog.node.rows.store import checksum, order
 from ringlog.node.servers.data_server import STREAMS_MAX, DataServer
-from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.node.streams import row_stream
 from ringlog.node.streams.pull import Puller, cells_of
 from ringlog.node.streams.row_stream import RowPull, bodies, rows_of

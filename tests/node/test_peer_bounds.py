@@ -33,13 +33,13 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.node.errors import NodeFailed
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.protocol import peer_log_claims as bounds
 from ringlog.node.protocol.peer_log_claims import PeerLogClaims
 from ringlog.node.protocol.requests import AHEAD_MAX
 from ringlog.node.registers.journal import recover
 from ringlog.node.servers.data_server import WAITING_MAX
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.wire.data import (
     BAD_CELL,
     BAD_EPOCH,

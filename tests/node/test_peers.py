@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ringlog.client.data.peers import Peers, Unreachable
+from ringlog.client.participant.retry import Stopped
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.cluster.service import AddServiceMember
 from ringlog.kernel.encoding.encoder import digest
@@ -35,7 +36,6 @@ from ringlog.node.protocol import peers as protocol
 from ringlog.node.protocol.mutation_loop import Sleep
 from ringlog.node.protocol.peer_log_claims import PeerLogClaims
 from ringlog.node.protocol.peers import AskLog, AskPeer, AwaitBehind, PeerAnswered, PeerRefuted, ask_peers, order_of
-from ringlog.node.retry import Stopped
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.data_server import DataServer
 from ringlog.protocol.effects import run_steps

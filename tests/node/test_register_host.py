@@ -16,10 +16,10 @@ from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace, DropKeyspac
 from ringlog.kernel.commands.schema.tables import DropTable
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
-from ringlog.node.errors import NodeFailed, RegistersForeign
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.registers.journal import recover
 from ringlog.node.registers.registers import Reply
+from ringlog.protocol.nodes.errors import NodeFailed, RegistersForeign
 from ringlog.wire.data import NOT_MEMBER, Cells, Key, ReadRequest, RegisterCell, WriteRequest
 from tests.kernel.entries import applied
 from tests.kernel.operations.driver import report_of

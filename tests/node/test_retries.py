@@ -12,15 +12,15 @@ from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from ringlog.client.errors import ClusterNotCreated
+from ringlog.client.participant import retry as retry
+from ringlog.client.participant.retry import BrokerRetry, retry_until_answered
+from ringlog.client.participant.stream_attempts import AGAIN_MOST_S, AGAIN_S, StreamAttempts, reportable_counts
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.operations import FailOperation, RetryOperation
 from ringlog.kernel.operations.gates import counts_from
 from ringlog.log.errors import LoginRefused, LogUnavailable, TopicMissing
 from ringlog.log.kafka import diagnosis
-from ringlog.node import retry as retry
-from ringlog.node.retry import BrokerRetry, retry_until_answered
-from ringlog.node.stream_attempts import AGAIN_MOST_S, AGAIN_S, StreamAttempts, reportable_counts
 from tests.kernel.movements.clusters import placed, simple
 from tests.kernel.operations.driver import SEED, admitted, applied, driven
 
@@ -197,7 +197,7 @@ def test_the_most_retried_streams_are_reported(monkeypatch: pytest.MonkeyPatch) 
     """The operator must decide about these streams next. A report of all streams might exceed the record size of the
     topic.
     """
-    monkeypatch.setattr("ringlog.node.stream_attempts.TRIES_REPORTED_MAX", 2)
+    monkeypatch.setattr("ringlog.client.participant.stream_attempts.TRIES_REPORTED_MAX", 2)
     state, tries = placed(TWO, simple(1)), StreamAttempts()
     for number in range(4):
         for _ in range(1 + number % 3):

@@ -14,13 +14,13 @@ from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.commands.topology.nodes import UnregisterNode
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.reports.monitor import NodeWatch
 from ringlog.node.rows.disk_rows import ROWS, DiskRows
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.data_service import DataService
 from ringlog.node.streams.mutation_tail import MutationsTail
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.monitoring.scrape import exposition
 from tests.kernel.entries import node as register

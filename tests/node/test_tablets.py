@@ -36,7 +36,7 @@ from ringlog.kernel.tablets.stages import (
 )
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions
 from ringlog.node.registers.registers import RegisterFetch
-from ringlog.node.stream_work import creation_epoch
+from ringlog.protocol.nodes.stream_work import creation_epoch
 from ringlog.wire.data import BAD_STREAM, Cells, RegisterCell, key_of
 from tests.kernel.entries import uuid
 from tests.node.data_world import DataWorld, until

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
+from ringlog.client.tokens import RING, choose_tokens
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop, TakeOver
 from ringlog.kernel.commands.schema.functions import CreateAggregate, CreateFunction, DropFunction
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace
@@ -35,7 +36,6 @@ from ringlog.kernel.values import (
 )
 from ringlog.operator.intents.intents import NUM_TOKENS, InvalidCommand
 from ringlog.operator.intents.json_commands import from_json, to_json
-from ringlog.operator.intents.tokens import RING, choose_tokens
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.commands import encode_command, mapper
 from ringlog_schemas import catalog

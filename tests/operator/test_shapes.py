@@ -12,6 +12,7 @@ from immutables import Map
 
 from ringlog.client.data.plans import Access, ClientRequest, Level, RequestPlan
 from ringlog.client.data.row_reads import FoundPartition
+from ringlog.client.tokens import allocate
 from ringlog.kernel.commands.schema.batch import SchemaStatement
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.topology.movements import Leave, Replace
@@ -34,7 +35,6 @@ from ringlog.operator.intents.intents import (
 from ringlog.operator.intents.json_commands import DEFAULTS
 from ringlog.operator.intents.json_shapes import BY_NAME, InvalidJsonError, read_fields
 from ringlog.operator.intents.replication import network
-from ringlog.operator.intents.tokens import allocate
 from ringlog.operator.views.row_text import cells_of, found_json, key_of, value_of
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import Cell, encode_mutation

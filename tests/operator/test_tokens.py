@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlog.client.tokens import allocate
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Keyspace
@@ -18,7 +19,6 @@ from ringlog.kernel.ownership.placements import canonical
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Replication
 from ringlog.operator.intents.json_commands import from_json
 from ringlog.operator.intents.replication import format_replication, parse_setting, replication_json
-from ringlog.operator.intents.tokens import allocate
 from ringlog.runtime.draw import SeededDraw
 from tests.kernel.movements.clusters import network, placed, simple
 

@@ -29,7 +29,7 @@ from ringlog.protocol.effects import (
     WallClock,
     run_steps,
 )
-from ringlog.protocol.followers.cache_writer import AwaitNewer, NextOffset, Store, StoredStamp, maintain_cache
+from ringlog.protocol.followers.cache_writer import AwaitNewer, NextOffset, StoredStamp, StoreView, maintain_cache
 from ringlog.protocol.followers.publisher import (
     TOGETHER,
     Announce,
@@ -273,10 +273,10 @@ def test_an_undecided_request_is_reported(world: World) -> None:
 
 
 def test_a_cache_writer_writes_everything_then_differences_and_restarts_without_its_base(world: World) -> None:
-    written: list[Store] = []
+    written: list[StoreView] = []
     answers = [WriteOutcome.APPLIED, WriteOutcome.BASE_MISSING, WriteOutcome.APPLIED, None, WriteOutcome.APPLIED]
 
-    def store(effect: Store) -> WriteOutcome | None:
+    def store(effect: StoreView) -> WriteOutcome | None:
         written.append(effect)
         world.direct()
         return answers[len(written) - 1]
@@ -290,7 +290,7 @@ def test_a_cache_writer_writes_everything_then_differences_and_restarts_without_
 
     notes = Notes(
         world,
-        {StartServing: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest},
+        {StartServing: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, StoreView: store, AwaitNewer: rest},
     )
     notes.run(maintain_cache(notes.direct))
     assert [type(effect.write) for effect in written] == [
@@ -312,7 +312,7 @@ def test_a_cache_writer_replaces_a_later_epoch_that_is_not_in_the_log(world: Wor
     stored: list[Stamp | None] = [soon, never, None, never]
     overs: list[Stamp | None] = []
 
-    def store(effect: Store) -> WriteOutcome:
+    def store(effect: StoreView) -> WriteOutcome:
         assert isinstance(effect.write, FullProjection)
         overs.append(effect.write.replaces)
         return WriteOutcome.LATER_STORED
@@ -322,7 +322,8 @@ def test_a_cache_writer_replaces_a_later_epoch_that_is_not_in_the_log(world: Wor
         if not stored:
             raise Over
 
-    known = {StartServing: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest}
+    known = {StartServing: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7}
+    known |= {StoreView: store, AwaitNewer: rest}
     notes = Notes(world, {**known, StoredStamp: lambda _: stored.pop(0)})
     notes.run(maintain_cache(notes.direct))
     assert overs == [None, None, never, None]

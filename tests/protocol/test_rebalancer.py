@@ -19,10 +19,10 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import HIGH_AVAILABILITY, NEVER, ZonePartition
 from ringlog.kernel.zones.resets import has_quorum
-from ringlog.node.protocol.groups import Member
 from ringlog.protocol.controller import ReportRejections, Submit, Wait
 from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks
 from ringlog.protocol.effects import Newest, Until, WallClock, run_steps
+from ringlog.protocol.nodes.groups import Member
 from ringlog.protocol.rebalancer.core import RebalancerView, propose
 from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updated_timers
 from ringlog.protocol.rebalancer.rebalancer import rebalance

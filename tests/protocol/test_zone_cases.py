@@ -14,7 +14,6 @@ from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone, SetDa
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import HIGH_AVAILABILITY
-from ringlog.node.protocol.groups import Member
 from ringlog.node.registers.registers import (
     Durable,
     RegisterReplica,
@@ -25,6 +24,7 @@ from ringlog.node.registers.registers import (
     apply,
     restarted,
 )
+from ringlog.protocol.nodes.groups import Member
 from ringlog.protocol.rebalancer.core import ROLE
 from ringlog.protocol.rebalancer.zone_groups import HAS, session, unanswered_nodes
 from ringlog.wire.data import NOT_MEMBER, RegisterCell, key_of

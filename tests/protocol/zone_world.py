@@ -1,7 +1,7 @@
 """A zone partition, its nodes and several rebalancers with late, lost, repeated or reordered messages.
 
 Each node knows a prefix of the log and has a shorter prefix on its disk. It acknowledges with the reports of
-``node.protocol.groups``. Each instance also knows a prefix of the log and some acknowledgements. It sends the
+``protocol.nodes.groups``. Each instance also knows a prefix of the log and some acknowledgements. It sends the
 requests that ``rebalancer_core`` proposes. A replaced instance continues to send. Operators send requests based on an
 older state.
 
@@ -27,8 +27,8 @@ from ringlog.kernel.model.zones import NEVER, ZonePartition, ZoneStep
 from ringlog.kernel.values import Command, NodeId
 from ringlog.kernel.zones.distribution import targets
 from ringlog.kernel.zones.queue import is_same
-from ringlog.node.protocol.groups import Member
 from ringlog.protocol.coordinator.ack_book import AckBook
+from ringlog.protocol.nodes.groups import Member
 from ringlog.protocol.rebalancer.core import ROLE, RebalancerView, propose
 from ringlog.protocol.rebalancer.zone_groups import session_reports
 from ringlog.wire.records import NodeAck

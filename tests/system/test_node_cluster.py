@@ -23,6 +23,7 @@ from tests.kernel.rows.histories import SECOND, TYPES, Statement, draw, model, m
 from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
 from tests.system.nodes_world import NodeProcess, NodesWorld, opened
 
+from ringlog.client.participant.folder import exclusive_folder
 from ringlog.kernel.commands.cluster.service import AddServiceMember
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import CreateTable
@@ -38,7 +39,6 @@ from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.log.archive.copies import end_of
 from ringlog.log.errors import CopyInUse
 from ringlog.log.kafka.topics import MUTATIONS
-from ringlog.node.identity import exclusive_folder
 from ringlog.node.log.log_copy import COPY, copy_of_member
 from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlog.client.participant.stream_attempts import REASON_LENGTH_MAX as TRIED_LENGTH_MAX
+from ringlog.client.participant.stream_attempts import TRIES_REPORTED_MAX
 from ringlog.kernel import size_limits as carried
 from ringlog.kernel.changes import PUBLICATIONS, ChangeRecord, EpochChange, PlacementChange, TableChange, diff
 from ringlog.kernel.commands.cdc.writers import POSITIONS_MAX, AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
@@ -68,9 +70,7 @@ from ringlog.kernel.values import (
     TypeField,
 )
 from ringlog.log.kafka.topics import RECORD_BYTES_MAX
-from ringlog.node.protocol.groups import REPORTS_MAX
-from ringlog.node.stream_attempts import REASON_LENGTH_MAX as TRIED_LENGTH_MAX
-from ringlog.node.stream_attempts import TRIES_REPORTED_MAX
+from ringlog.protocol.nodes.groups import REPORTS_MAX
 from ringlog.wire.records import FailedTries, NodeAck, encode_node_ack
 from tests.kernel.entries import applied, entry, founded, random_command, uuid, with_normal_nodes
 from tests.wire import test_zone_size_limits

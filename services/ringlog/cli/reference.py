@@ -40,10 +40,10 @@ from ringlog.log.errors import LogError
 from ringlog.log.kafka import permissions as rights
 from ringlog.log.kafka.acls import ALL_SUFFIXES, NEEDS, BrokerNeeds
 from ringlog.log.kafka.topics import TOPICS, TopicSpec
-from ringlog.node import errors as node_errors
-from ringlog.node.errors import NodeFailed
 from ringlog.operator import certificates
 from ringlog.operator.certificates import AuthorityInUse, CertificatesFailed
+from ringlog.protocol.nodes import errors as node_errors
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime import settings, trust
 from ringlog.runtime.kafka import security as kafka_security

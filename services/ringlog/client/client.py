@@ -155,6 +155,7 @@ class Client:
         keys: Callable[[], Sequence[PrincipalKey]] = request_keys,
         on_behalf: str = "",
     ) -> None:
+        self.bootstrap_servers, self.cluster = bootstrap_servers, cluster
         metadata = None if replica is None else replica.log
         if start_finder is None and logs is None and replica is None:
             start_finder = start_point_finder(bootstrap_servers, cluster)

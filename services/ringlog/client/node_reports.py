@@ -122,6 +122,15 @@ class RowsSum:
         self.rows = 0
         self._sum = 0
 
+    @staticmethod
+    def of(sums: Iterable[RowsSum]) -> RowsSum:
+        """Return the sum of all rows of these sums."""
+        found = RowsSum()
+        for one in sums:
+            found.rows += one.rows
+            found._sum = (found._sum + one._sum) % _MODULUS
+        return found
+
     def add(self, row: bytes) -> None:
         """Add one row, encoded as both sides encode it."""
         self.rows += 1

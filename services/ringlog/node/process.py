@@ -20,6 +20,8 @@ from typing import Any
 
 from ringlog.client.client import Client
 from ringlog.client.errors import SubmissionTimedOut
+from ringlog.client.participant.duplicate_identity import DuplicateCheck
+from ringlog.client.participant.retry import BrokerRetry, Stopped, retry_until_answered
 from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
@@ -30,14 +32,11 @@ from ringlog.log.opening import open_snapshots, start_point_finder
 from ringlog.log.replicas.driver import LogDriver
 from ringlog.log.replicas.state_agreement import EVIDENCE, DigestComparison
 from ringlog.log.replicas.topic_watch import LostTopic, TopicWatch
-from ringlog.node.duplicate_identity import DuplicateCheck
-from ringlog.node.errors import NodeFailed, RowsDamaged
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.log.log_copy import COPY
 from ringlog.node.log.member_copy import CopyGatedRegisters, MemberCopy
 from ringlog.node.protocol.acks import DiskFailed, acknowledge
 from ringlog.node.protocol.followers import RowGroupReplicas
-from ringlog.node.protocol.joining import AwaitEpochAfter, ReportAnswer
 from ringlog.node.protocol.lifecycle import (
     CompareDisk,
     FollowLog,
@@ -61,7 +60,6 @@ from ringlog.node.protocol.mutation_loop import (
 from ringlog.node.reports.acks import Acks
 from ringlog.node.reports.loads import Loads
 from ringlog.node.reports.monitor import NodeWatch, has_left
-from ringlog.node.retry import BrokerRetry, Stopped, retry_until_answered
 from ringlog.node.rows.disk_rows import ROWS, DiskRows
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.data_service import DataService
@@ -69,6 +67,8 @@ from ringlog.node.servers.http_server import HttpServer, make_api
 from ringlog.node.streams.mutation_tail import MutationsTail
 from ringlog.operator.intents.intents import join_with
 from ringlog.protocol.effects import CatchUp, Steps, run_steps
+from ringlog.protocol.nodes.errors import NodeFailed, RowsDamaged
+from ringlog.protocol.nodes.joining import AwaitEpochAfter, ReportAnswer
 from ringlog.protocol.submission.results import AppliedResult, Submitted, describe
 from ringlog.protocol.submission.submission import SubmitCommand
 from ringlog.runtime.clock import Clock

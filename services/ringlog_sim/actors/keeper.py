@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ringlog.cache.port import Confirmation, WriteOutcome
 from ringlog.kernel.values import Micros
-from ringlog.protocol.followers.cache_writer import AwaitNewer, NextOffset, Store, StoredStamp, maintain_cache
+from ringlog.protocol.followers.cache_writer import AwaitNewer, NextOffset, StoredStamp, StoreView, maintain_cache
 from ringlog.protocol.role import StartServing
 from ringlog_sim.actors.role import Worker
 from ringlog_sim.devices.broker import ANSWER_US, Answer
@@ -25,10 +25,10 @@ class CacheWriterWorker(Worker):
     def work(self) -> Step:
         """Update the cache to the newest epoch. It does not end."""
         self.replica.at_once |= {StartServing: lambda _: None, NextOffset: lambda _: self.replica.position}
-        self.replica.in_time |= {Store: self._store, StoredStamp: self._stored_stamp, AwaitNewer: self._rest}
+        self.replica.in_time |= {StoreView: self._store, StoredStamp: self._stored_stamp, AwaitNewer: self._rest}
         return self.replica.perform(maintain_cache(self.direct.steps))
 
-    def _store(self, effect: Store) -> Step:
+    def _store(self, effect: StoreView) -> Step:
         sim, confirmation = self.sim, Confirmation(effect.state.state_id, effect.position, effect.confirmed_at)
 
         def ask(answer: Answer) -> None:

@@ -12,8 +12,8 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import NodeId
 from ringlog.log.folding import follow
 from ringlog.log.port import MetadataLog
-from ringlog.node.protocol.groups import Member
 from ringlog.protocol.coordinator.tablet_steps import tablet_reports
+from ringlog.protocol.nodes.groups import Member
 from ringlog.wire.acks import incarnation
 from ringlog.wire.records import NodeAck
 

@@ -19,7 +19,7 @@ from ringlog.kernel.tablets.gates import must_report
 from ringlog.kernel.tablets.mutual_exclusion import is_anywhere
 from ringlog.kernel.tablets.stages import session
 from ringlog.kernel.values import StreamReport, Witness
-from ringlog.node.stream_work import placement_of_space, replicas_of_token, works_for_node
+from ringlog.protocol.nodes.stream_work import placement_of_space, replicas_of_token, works_for_node
 from tests.client.explorer.coordinators import Scenario
 
 GateRule = Callable[[Gate, tuple[Witness, ...]], bool]

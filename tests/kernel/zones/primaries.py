@@ -1,7 +1,7 @@
 """Explores a partition for two primaries: its log, its nodes with prefixes of the log, and their reports.
 
 Decisions are the kernel's functions. ``protocol.rebalancer.zone_groups`` counts the reports for a step, and
-``node.protocol.groups`` creates them. A node applies entries in order, reports after they are on its disk, and loses
+``protocol.nodes.groups`` creates them. A node applies entries in order, reports after they are on its disk, and loses
 the others in a crash. During a step it acts for the voters before and after the step. A primary is confirmed if
 majorities of both know the same log as the node.
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from ringlog.kernel.model.zones import ZonePartition, ZoneRevisions, ZoneStep
 from ringlog.kernel.values import StreamReport
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK, cancel_finished, cancelled, switched, triggered
-from ringlog.node.protocol.groups import Member
 from ringlog.protocol.coordinator.tablet_steps import NOTHING
+from ringlog.protocol.nodes.groups import Member
 from ringlog.protocol.rebalancer.zone_groups import (
     HAS,
     SessionReports,

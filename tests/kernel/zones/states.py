@@ -23,7 +23,7 @@ from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.zones import ZonePartition, ZoneStep, partition_key
 from ringlog.kernel.values import Command
-from ringlog.node.protocol.followers import Step
+from ringlog.protocol.nodes.groups import Step
 from tests.kernel.entries import applied, entry, founded, node
 from tests.kernel.tablets.clusters import normal
 

@@ -19,8 +19,8 @@ from ringlog.kernel.tablets.groups import group_of, streams_of
 from ringlog.kernel.zones.data import goal_of, holders
 from ringlog.kernel.zones.resets import is_viable
 from ringlog.kernel.zones.salvage import full_replicas, lost_tables, may_lose
-from ringlog.node.stream_work import works_for_node
 from ringlog.operator.views.zone_explanations import explain
+from ringlog.protocol.nodes.stream_work import works_for_node
 from ringlog.protocol.rebalancer.zone_waits import OPERATION, VOTERS, waits_of
 from tests.kernel.entries import entry
 from tests.kernel.tablets.clusters import joining

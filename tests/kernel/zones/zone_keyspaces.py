@@ -12,9 +12,9 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.mutual_exclusion import transitions
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions, Witness
 from ringlog.kernel.zones.distribution import is_alive
-from ringlog.node.protocol.groups import Member
 from ringlog.operator.intents.replication import in_zone
 from ringlog.protocol.coordinator.tablet_steps import tablet_reports, tablet_steps
+from ringlog.protocol.nodes.groups import Member
 from ringlog.protocol.rebalancer.core import RebalancerView, propose
 from ringlog.protocol.rebalancer.zone_groups import SESSIONS, SessionReports
 from tests.kernel.entries import founded, uuid

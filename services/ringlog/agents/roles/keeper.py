@@ -20,7 +20,7 @@ from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.opening import delete_entries, open_snapshots
 from ringlog.log.replicas.poll_policy import PollBudget
 from ringlog.protocol.effects import Barrier
-from ringlog.protocol.followers.cache_writer import ROLE, AwaitNewer, NextOffset, Store, StoredStamp, maintain_cache
+from ringlog.protocol.followers.cache_writer import ROLE, AwaitNewer, NextOffset, StoredStamp, StoreView, maintain_cache
 from ringlog.runtime.logs import get_logger
 
 BEAT_S = 1.0
@@ -70,7 +70,7 @@ class KeeperThread(FollowingThread):
         self.driver.handlers |= {
             Barrier: self._barrier,
             NextOffset: lambda _: self.replica.position,
-            Store: self._store,
+            StoreView: self._store,
             StoredStamp: lambda _: self._stored_stamp(),
             AwaitNewer: self._await_newer,
         }
@@ -92,7 +92,7 @@ class KeeperThread(FollowingThread):
                 log.warning("log_unavailable", why=error.message)
             self.wait_for_records(BEAT_S)
 
-    def _store(self, effect: Store) -> WriteOutcome | None:
+    def _store(self, effect: StoreView) -> WriteOutcome | None:
         """Perform one write, and log each change between an available and an unavailable cache once."""
         state = effect.state
         confirmation = Confirmation(self._digester.digest(state), effect.position, effect.confirmed_at)

@@ -22,8 +22,8 @@ from ringlog.cli.shared.connection import Bootstrap, Json, fail, out, resolve
 from ringlog.cli.shared.options import newest
 from ringlog.cli.stack import cluster_files
 from ringlog.client.creation.deletion import cluster_at, delete_topics
+from ringlog.client.participant.folder import LOCK, exclusive_folder
 from ringlog.log.errors import LogError
-from ringlog.node.identity import LOCK, exclusive_folder
 from ringlog.operator.balancing import last_heard
 from ringlog.operator.views import views
 from ringlog.runtime.clock import SystemClock

@@ -16,6 +16,7 @@ from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, r
 from ringlog.client.creation.recovery import RecoveryPlan, planned, rebuild
 from ringlog.client.creation.recovery_place import FoundLog, KafkaPlace
 from ringlog.client.node_reports import AcksReader
+from ringlog.client.participant.folder import exclusive_folder, known_epochs_in
 from ringlog.files import FileUnusable, process_data_dir, read_input, write_private
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.values import Epoch
@@ -23,11 +24,10 @@ from ringlog.log.archive.archive import Archive
 from ringlog.log.archive.copies import LogCopy, copy_of_archive, end_of
 from ringlog.log.archive.locations import FolderLocation, open_location
 from ringlog.log.errors import TopicMissing
-from ringlog.node.errors import NodeFailed
-from ringlog.node.identity import exclusive_folder, known_epochs_in
 from ringlog.node.log.log_copy import COPY, copy_of_member
 from ringlog.operator.history.state_json import composed, exported
 from ringlog.operator.views.words import printable
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.runtime.context import ClusterContext
 
 STATE_BYTES_MAX = 2**30

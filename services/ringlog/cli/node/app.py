@@ -89,9 +89,9 @@ def run(
     --discovery-address and --seeds, nodes find each other before a cluster exists, and one of them creates it.
     """
     require_extra("services", "fastapi", "uvicorn")
+    from ringlog.client.participant.retry import retry_until_answered
     from ringlog.node.identity import folder_of
     from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess  # an extra: the node's web server
-    from ringlog.node.retry import retry_until_answered
 
     private_process()
     raise_file_limit()

@@ -16,10 +16,10 @@ import typer
 from ringlog.cli.shared.connection import broker_of, fail, resolve
 from ringlog.client.creation.creation import cluster_id_of_log, create_cluster
 from ringlog.client.errors import ClusterNotCreated
+from ringlog.client.participant.retry import BrokerRetry
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.diagnosis import reject_refused_login
 from ringlog.log.opening import open_metadata, start_point_finder
-from ringlog.node.retry import BrokerRetry
 from ringlog.runtime import trust
 from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka.config import VARIABLE

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from ringlog.kernel.balance.model import READS, WRITES
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, NodeId, OperationId
-from ringlog.node.errors import COPY, NodeFailed, RegistersForeign
 from ringlog.node.protocol.registers import Done, DurableRegisters
 from ringlog.node.protocol.requests import Authorize, WaitUntil, admit_register_request
 from ringlog.node.registers import registers
@@ -30,6 +29,7 @@ from ringlog.node.registers.journal import COMPACT_BYTES, Journal
 from ringlog.node.registers.registers import Behind, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.registers.served import ServedRequests
 from ringlog.protocol.effects import Effect, Steps, run_steps
+from ringlog.protocol.nodes.errors import COPY, NodeFailed, RegistersForeign
 from ringlog.wire.data import Cells, JournalRecord, Key, ReadRequest, StatusReply, WriteRequest
 
 T = TypeVar("T")

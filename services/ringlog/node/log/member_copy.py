@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from ringlog.client.participant.retry import Stopped
 from ringlog.kernel.history import contradicts
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, OperationId
@@ -31,13 +32,12 @@ from ringlog.log.port import LogTail, MetadataLog
 from ringlog.log.replicas.poll_policy import PollBudget
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import StartPointFinder
-from ringlog.node.errors import NodeFailed
 from ringlog.node.log.log_copy import CopyFile, CopyState, reopen_copy
 from ringlog.node.protocol.acks import RegisterSide
 from ringlog.node.protocol.copying import AppendRecords, AwaitMember, CloseCopy, CopyProgress, OpenCopy, keep_copy
 from ringlog.node.protocol.mutation_loop import MayAcknowledge, Sleep
-from ringlog.node.retry import Stopped
 from ringlog.protocol.effects import run_steps
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.runtime.logs import get_logger
 
 POLL_INTERVAL_S: Final = 1.0

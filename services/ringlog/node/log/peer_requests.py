@@ -9,6 +9,7 @@ from concurrent.futures import Future, wait
 from typing import Any, Final
 
 from ringlog.client.data.peers import Peers
+from ringlog.client.participant.retry import Stopped
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Folded, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
@@ -25,7 +26,6 @@ from ringlog.node.protocol.peers import (
     PeerRefuted,
     ask_peers,
 )
-from ringlog.node.retry import Stopped
 from ringlog.protocol.effects import Draw, Steps
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.wire.data import FOREIGN_CLUSTER, WRONG_NODE, EntriesReply, EntriesRequest, pack, unpack

@@ -1,7 +1,7 @@
 """Acknowledgements of a node: write the epoch to disk, then publish it.
 
 A node acknowledges an epoch when its rows and its registers are both served under it. The time of an acknowledgement is
-decided by ``ringlog.node.protocol.ack_schedule``. Only one acknowledgement is in flight. If publishing fails, the next
+decided by ``ringlog.protocol.nodes.ack_schedule``. Only one acknowledgement is in flight. If publishing fails, the next
 attempt builds a new record from the newest state.
 
 An acknowledgement must fit into one record, because an oversized record would block every barrier for this node. So it
@@ -20,16 +20,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ringlog.client.participant.stream_attempts import StreamAttempts, reportable_counts
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.values import Epoch, Micros, OperationId, StreamReport
-from ringlog.node.errors import RowsDamaged
-from ringlog.node.protocol.ack_schedule import AckContent, AckSchedule
 from ringlog.node.protocol.followers import RowGroupReplicas
-from ringlog.node.protocol.groups import REPORTS_MAX, Member
 from ringlog.node.rows.replica import RowReplica
-from ringlog.node.stream_attempts import StreamAttempts, reportable_counts
 from ringlog.protocol.effects import Effect, FaultPoint, Now, WallClock
+from ringlog.protocol.nodes.ack_schedule import AckContent, AckSchedule
+from ringlog.protocol.nodes.errors import RowsDamaged
+from ringlog.protocol.nodes.groups import REPORTS_MAX, Member
 from ringlog.wire.records import FailedTries, NodeAck
 
 

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from ringlog.client.participant.folder import EPOCH_MAX
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId
-from ringlog.node.identity import EPOCH_MAX
 from ringlog.node.protocol.mutation_loop import MayAcknowledge, Sleep
 from ringlog.protocol.effects import Effect
 

@@ -19,16 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ringlog.kernel.model.zones import ZonePartition, partition_key
+from ringlog.kernel.model.zones import ZonePartition
 from ringlog.node.rows.replica import RowReplica
+from ringlog.protocol.nodes.groups import Step, step_of
 from ringlog.protocol.rebalancer.zone_groups import CAUSES
-
-Step = tuple[str, int]
-"""The key of a partition, and the revision of its pending step."""
 
 
 class RowGroupReplicas:
-    """The port ``node.protocol.groups.GroupReplicas`` on the rows of a node, from one start to the next.
+    """The port ``protocol.nodes.groups.GroupReplicas`` on the rows of a node, from one start to the next.
 
     Thread-safe: uses the lock of ``row_replica``.
     """
@@ -82,8 +80,3 @@ class RowGroupReplicas:
     def fail(self, code: str) -> None:
         """Mark all replicas as failed, with the code of the error that ends the node."""
         self._failure = CAUSES.index(code) if code in CAUSES else 0
-
-
-def step_of(partition: ZonePartition) -> Step:
-    """Return the pending step of a partition."""
-    return partition_key(partition.zone, partition.number), partition.revisions.pending

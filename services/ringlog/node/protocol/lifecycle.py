@@ -24,11 +24,11 @@ from functools import partial
 from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
-from ringlog.node.protocol.joining import join, register
 from ringlog.node.protocol.mutation_loop import MutationLoop, Spawn
 from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.balancer.load_reports import Amounts, LoadReportSchedule, Own, load_of
 from ringlog.protocol.effects import Draw, Effect, Now, Steps, WallClock
+from ringlog.protocol.nodes.joining import join, register
 from ringlog.wire.records import NodeLoad
 
 

@@ -22,11 +22,11 @@ from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
-from ringlog.node.errors import NodeFailed
 from ringlog.node.rows.replica import HELD, RowFetch, RowReplica
 from ringlog.node.rows.store import reads_from
 from ringlog.node.rows.watermark_requests import WAITING_MAX, WaitingRecords, next_watermark_request
 from ringlog.protocol.effects import CatchUp, Draw, Effect, FaultPoint, Newest, Steps, WallClock
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.protocol.submission.results import RejectedResult
 from ringlog.protocol.submission.submission import request_for
 

@@ -25,12 +25,12 @@ from immutables import Map
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, NodeId, OperationId
-from ringlog.node.errors import NodeFailed
 from ringlog.node.registers import registers
 from ringlog.node.registers.image import Image, StreamName
 from ringlog.node.registers.registers import Admission, Durable, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.registers.spans import Span, Spans
-from ringlog.node.stream_work import works_for_node
+from ringlog.protocol.nodes.errors import NodeFailed
+from ringlog.protocol.nodes.stream_work import works_for_node
 from ringlog.wire.data import Cells, JournalRecord, Key, ReadRequest, RegisterCell, StreamMark, WriteRequest
 
 Done = Callable[[], None]

@@ -2,7 +2,7 @@
 
 One call delivers a sequence of pages. If it breaks, because either side failed, the next call continues after the last
 page that was kept. A stream is retried until it is complete, until it is no longer wanted, or until the limit of
-attempts is reached (``ringlog.node.stream_attempts``). After that an operator decides whether to retry.
+attempts is reached (``ringlog.client.participant.stream_attempts``). After that an operator decides whether to retry.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.model.state import ClusterState
 from ringlog.node.registers import registers
 from ringlog.node.rows import replica as row_replica
 from ringlog.node.rows.store import VersionsSum
-from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.protocol.effects import Effect, FaultPoint, WallClock
 from ringlog.wire.data import Rows, RowVersion
 

@@ -16,7 +16,8 @@ A replica is a value, and each function returns the next one. The caller provide
   An adopted epoch is durable, so a restarted replica answers nothing below it.
 - **Streaming.** A source must have adopted the streaming stage, and must have no writes pending from before it. Its
   snapshot then contains every write that did not go to the gaining node. The gaining node takes rows only after it has
-  adopted the stage too, so it is a member by then. A stream of closed work (``ringlog.node.stream_work``) is refused.
+  adopted the stage too, so it is a member by then. A stream of closed work (``ringlog.protocol.nodes.stream_work``) is
+  refused.
 - **Leaving.** A replica keeps a range if it is a member now and became one no later than its previous epoch. Otherwise
   the cells are dropped when the epoch is adopted. Reads admitted before are answered first; pending writes are refused.
   Cells of a cancelled operation are dropped by the same rule, and a node that returns begins without cells.
@@ -39,7 +40,7 @@ from ringlog.kernel.ring.ranges import Range
 from ringlog.kernel.values import Epoch, NodeId
 from ringlog.node.registers.cells import CellMap, CellSnapshot
 from ringlog.node.registers.spans import NO_SPANS, WHOLE, Spans
-from ringlog.node.stream_work import (
+from ringlog.protocol.nodes.stream_work import (
     StreamingWork,
     changed_ranges,
     creation_epoch,

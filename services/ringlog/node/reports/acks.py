@@ -12,13 +12,13 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from ringlog.client.participant.retry import Stopped
 from ringlog.files import FULL
 from ringlog.kernel.values import Epoch
 from ringlog.log.kafka.producer import TOO_LARGE, producer_config, too_large
 from ringlog.log.kafka.topics import topic_name
-from ringlog.node.errors import NodeFailed
 from ringlog.node.protocol.acks import Keep, News, PublishAcknowledgement, TopicEnds
-from ringlog.node.retry import Stopped
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.runtime.logs import get_logger
 from ringlog.runtime.monitoring.open_connections import NO_DESCRIPTORS
 from ringlog.runtime.trust import current

@@ -8,22 +8,19 @@ trust file has a key.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import chain
 from typing import Any
 
-from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.tablets.groups import map_of
-from ringlog.kernel.values import Token
+from ringlog.client.participant.retry import Stopped
 from ringlog.log.errors import LogError
 from ringlog.log.kafka.producer import AckedProducer, Delivered
 from ringlog.log.kafka.topics import LOAD, topic_name
 from ringlog.node.protocol.lifecycle import AwaitLoads, MeasureTablets, PublishLoad
 from ringlog.node.registers.cells import CellMap
-from ringlog.node.retry import Stopped
 from ringlog.node.rows.replica import RowReplica
-from ringlog.protocol.balancer.load_reports import Amounts
+from ringlog.protocol.balancer.load_reports import Amounts, sizes_of
 from ringlog.runtime.logs import get_logger
 from ringlog.runtime.trust import current
 from ringlog.wire.acks import load_with_mac
@@ -96,18 +93,3 @@ def _say(sent: Future[Delivered]) -> None:
     """Log a failed delivery. Nothing waits for it: the balancer only misses one report."""
     if (error := sent.exception()) is not None:
         log.warning("load_not_reported", why=str(error))
-
-
-def sizes_of(state: ClusterState, table: str, held: Iterable[tuple[Token, int]]) -> dict[int, int]:
-    """Return the bytes of each tablet of a table.
-
-    Args:
-        held: Token and bytes of everything that the node stores for the table.
-    """
-    tablets = map_of(state, state.tables[table])
-    assert tablets is not None, "a table that is reported is in tablets"
-    found: dict[int, int] = {}
-    for token, size in held:
-        number = tablets.index_of(token)
-        found[number] = found.get(number, 0) + size
-    return found

@@ -44,11 +44,11 @@ from zlib import crc32
 from ringlog.kernel.ring.ranges import Range
 from ringlog.kernel.values import Epoch, NodeId, Token
 from ringlog.log.replicas.identity import KnownEpoch
-from ringlog.node.errors import COPY, RowsBehind, RowsDamaged, RowsForeign, RowsMixed, RowsNewer
 from ringlog.node.registers.spans import Spans
 from ringlog.node.rows.pages import grouped
 from ringlog.node.rows.store import RowsMark, RowStore, bounded, order, packed_clustering, unpacked_clustering
 from ringlog.node.rows.wal_owner import LogIds, belong_together, ids_text
+from ringlog.protocol.nodes.errors import COPY, RowsBehind, RowsDamaged, RowsForeign, RowsMixed, RowsNewer
 from ringlog.wire.data import RowVersion
 
 FORMAT: Final = 1

@@ -45,11 +45,11 @@ from ringlog.node.registers.registers import PLACED_BY
 from ringlog.node.registers.served import ServedRequests
 from ringlog.node.rows.compaction import COMPACTED_AFTER, Compactor, PartitionScan, partition_read
 from ringlog.node.rows.memory_rows import MemoryRows
-from ringlog.node.rows.ownership import NOTHING, Owned, OwnedTablets, Served, lost_ranges, owned_by
 from ringlog.node.rows.pages import grouped
 from ringlog.node.rows.partial_decode import Head, head_of, partition_of, plain
 from ringlog.node.rows.store import RowsMark, RowStore, checksum
-from ringlog.node.stream_work import StreamingWork, tables_under, work_by_name, works_for_node
+from ringlog.protocol.nodes.ownership import NOTHING, Owned, OwnedTablets, Served, lost_ranges, owned_by
+from ringlog.protocol.nodes.stream_work import StreamingWork, tables_under, work_by_name, works_for_node
 from ringlog.wire.data import Rows, RowVersion
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Mutation, decode_mutation, encode_mutation, is_key_of, mutation_key

@@ -32,7 +32,6 @@ from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.node import checks
-from ringlog.node.errors import NodeFailed
 from ringlog.node.hosts.register_host import RegisterHost, run_request_steps
 from ringlog.node.protocol import requests
 from ringlog.node.registers.cells import CellSnapshot
@@ -41,6 +40,7 @@ from ringlog.node.rows import row_reads
 from ringlog.node.rows.pages import Body, grouped, stream_messages
 from ringlog.node.rows.replica import NotReady, NotServed, RowFetch, RowReplica, SourceBehind
 from ringlog.node.streams import row_stream
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.monitoring.open_connections import grpc_options
 from ringlog.runtime.monitoring.scrape import with_port

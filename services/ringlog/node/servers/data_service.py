@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ringlog.client.data.peers import Peers, StatusPages
+from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState, changes_nothing
 from ringlog.kernel.values import Epoch, Micros, OperationId
@@ -23,7 +24,6 @@ from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.log.replicas.poll_policy import PollBudget
 from ringlog.log.replicas.recent import RecentEntries
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.node.errors import NodeFailed
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.log.entries import EntryServer, LogOnDisk
@@ -33,9 +33,9 @@ from ringlog.node.registers.cells import CellMap
 from ringlog.node.registers.frames import JournalDamaged
 from ringlog.node.rows.replica import RowFetch, RowReplica
 from ringlog.node.servers.data_server import DataServer
-from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.node.streams.pull import Puller
 from ringlog.node.streams.row_stream import RowPull
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.logs import get_logger
 from ringlog.runtime.process import reduce_gc

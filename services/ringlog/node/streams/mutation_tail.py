@@ -20,9 +20,9 @@ from confluent_kafka.admin import AdminClient
 from ringlog.log.errors import LogError, LogUnavailable, TopicMissing
 from ringlog.log.kafka.topic_state import ends_of
 from ringlog.log.kafka.topics import admin_client, describe, topic_name
-from ringlog.node.errors import NodeFailed, RowsForeign
 from ringlog.node.protocol.mutation_loop import TailItem
 from ringlog.node.rows.store import RowsMark, reads_from
+from ringlog.protocol.nodes.errors import NodeFailed, RowsForeign
 from ringlog.runtime.kafka.config import READER_GROUP, connection
 from ringlog.runtime.logs import get_logger
 

@@ -16,18 +16,18 @@ from typing import Any, Protocol
 import grpc
 
 from ringlog.client.data.peers import Peers, Unreachable
+from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.node.checks import cell_refusal, key_refusal
-from ringlog.node.errors import NodeFailed
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.protocol.stream import AwaitRetry, EndPages, KeepPage, NextPage, StreamInterrupted, stream
 from ringlog.node.registers.registers import RegisterFetch
 from ringlog.node.rows.pages import Body, StreamBroken, verified_bodies
 from ringlog.node.rows.replica import RowFetch
-from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.protocol.effects import FaultPoint, WallClock, run_steps
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.data import WRONG_NODE, Cells, Key, StreamPage, StreamRequest, pack, unpack

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, cast
 
+from ringlog.client.tokens import allocate
 from ringlog.kernel.commands.rules import SEED_BYTES
 from ringlog.kernel.commands.topology.movements import Join, Move
 from ringlog.kernel.commands.topology.operations import CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import Command, NodeId, Token
-from ringlog.operator.intents.tokens import allocate
 from ringlog.protocol.effects import Draw
 
 NUM_TOKENS = 8

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, cast
 
 from ringlog import __version__
+from ringlog.client.tokens import allocate
 from ringlog.kernel.columns.lazy_tuple import LazyTuple
 from ringlog.kernel.commands.control.plans import StagePlan
 from ringlog.kernel.commands.schema.batch import PLACES, SchemaBatch, SchemaStatement, statement_of
@@ -28,7 +29,6 @@ from ringlog.operator.intents import zone_nodes
 from ringlog.operator.intents.intents import NODE_FIELDS, NUM_TOKENS, NUM_TOKENS_MAX, Intent, InvalidCommand, seed_of
 from ringlog.operator.intents.json_shapes import InvalidJsonError, near, read_fields, read_number
 from ringlog.operator.intents.replication import replication_json
-from ringlog.operator.intents.tokens import allocate
 from ringlog.protocol.effects import Draw
 from ringlog.runtime.draw import draw_uuid
 

@@ -8,7 +8,7 @@ a node after a lost report.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ringlog.kernel.balance.advice import table_groups
@@ -16,7 +16,7 @@ from ringlog.kernel.balance.model import READS, WRITES
 from ringlog.kernel.balance.reports import WINDOW_US
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.tablets.groups import map_of
-from ringlog.kernel.values import Micros, NodeId, Position
+from ringlog.kernel.values import Micros, NodeId, Position, Token
 from ringlog.wire.records import NodeLoad, TableLoad
 
 SELDOM_US: Final[Micros] = WINDOW_US // 3
@@ -103,3 +103,18 @@ def load_of(
         tables.append(TableLoad(table, numbers, *amounts, id=found.id, count=tablets.count))
     positions = tuple(Position(partition, offset) for partition, offset in sorted(judged.items()))
     return NodeLoad(node, at, None, tuple(tables), positions)
+
+
+def sizes_of(state: ClusterState, table: str, held: Iterable[tuple[Token, int]]) -> dict[int, int]:
+    """Return the bytes of each tablet of a table.
+
+    Args:
+        held: Token and bytes of everything that the node stores for the table.
+    """
+    tablets = map_of(state, state.tables[table])
+    assert tablets is not None, "a table that is reported is in tablets"
+    found: dict[int, int] = {}
+    for token, size in held:
+        number = tablets.index_of(token)
+        found[number] = found.get(number, 0) + size
+    return found

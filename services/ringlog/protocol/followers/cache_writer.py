@@ -44,7 +44,7 @@ class NextOffset(Effect[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class Store(Effect[WriteOutcome | None]):
+class StoreView(Effect[WriteOutcome | None]):
     """Write to the cache, so that it contains ``state``. Outcome: the result, or None if the cache does not answer.
 
     ``state``: the log's state at ``confirmed_at``, before offset ``position``.
@@ -82,10 +82,10 @@ async def maintain_cache(direct: Direct) -> None:
         position = await NextOffset()
         state = await Newest()
         await FaultPoint("caching")
-        written = await Store(next_write(writer, state), state, position, confirmed_at)
+        written = await StoreView(next_write(writer, state), state, position, confirmed_at)
         # The cache has another state than the base of the difference, or none. Write the whole state at once.
         if written is WriteOutcome.BASE_MISSING:
-            written = await Store(next_write(CacheWriter(), state), state, position, confirmed_at)
+            written = await StoreView(next_write(CacheWriter(), state), state, position, confirmed_at)
         writer = after_write(state, written)
         if written is WriteOutcome.LATER_STORED:
             writer = CacheWriter(later=await StoredStamp())

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringlog.node.errors import RowsDamaged
 from ringlog.node.rows.memory_rows import MemoryRows
 from ringlog.node.rows.store import RowsMark
+from ringlog.protocol.nodes.errors import RowsDamaged
 from ringlog_sim.devices.world import Chance, PowerCut, SimHost, SimWorld
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.topology.movements import Join, Replace
 from ringlog.kernel.commands.topology.nodes import DeclareDown, RegisterNode
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
-from ringlog.node.errors import NodeFailed, RowsDamaged
 from ringlog.node.log.member_copy import CopyGatedRegisters
 from ringlog.node.protocol.acks import (
     DiskFailed,
@@ -28,7 +28,6 @@ from ringlog.node.protocol.acks import (
     acknowledge,
 )
 from ringlog.node.protocol.followers import RowGroupReplicas
-from ringlog.node.protocol.joining import AwaitEpochAfter, ReportAnswer
 from ringlog.node.protocol.lifecycle import (
     PEERS,
     AwaitLoads,
@@ -57,9 +56,10 @@ from ringlog.node.protocol.stream import EndPages, KeepPage, NextPage, RowStream
 from ringlog.node.rows.partial_decode import Head
 from ringlog.node.rows.replica import NotReady, NotServed, RowFetch, RowReplica
 from ringlog.node.rows.store import RowStore, reads_from
-from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.protocol.balancer.load_reports import Amounts
 from ringlog.protocol.effects import Steps
+from ringlog.protocol.nodes.errors import NodeFailed, RowsDamaged
+from ringlog.protocol.nodes.joining import AwaitEpochAfter, ReportAnswer
 from ringlog.protocol.submission.results import RejectedResult
 from ringlog.protocol.submission.submission import NoAnswer, SubmitCommand, submit_until_answered
 from ringlog.wire.acks import incarnation

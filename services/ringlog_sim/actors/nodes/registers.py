@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.node.protocol.registers import Done, DurableRegisters
@@ -24,7 +25,6 @@ from ringlog.node.registers.cells import CellSnapshot
 from ringlog.node.registers.image import Image, fold
 from ringlog.node.registers.registers import Admission, Behind, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.rows.replica import NotReady, NotServed
-from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.protocol.effects import FaultPoint, Steps, WallClock
 from ringlog.wire.data import JournalRecord, Key, ReadReply, ReadRequest, RegisterCell, WriteReply, WriteRequest
 from ringlog_sim.devices.world import MS, SECOND, Chance, Signal, SimHost, SimWorld, Unanswered

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ringlog.log.errors import LogError, LogTruncated
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import read_to_end
-from ringlog.node.errors import NodeFailed
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.acks import digest_of_key, has_valid_mac, incarnation_order
 from ringlog.wire.errors import WireError

@@ -22,17 +22,24 @@ from typing import Final, Protocol
 from immutables import Map
 
 from ringlog.kernel.model.state import ClusterState, Node, in_order
-from ringlog.kernel.model.zones import Zone, ZonePartition, mode_of
+from ringlog.kernel.model.zones import Zone, ZonePartition, mode_of, partition_key
 from ringlog.kernel.values import Epoch, NodeId, StreamReport
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.resets import is_viable, members
-from ringlog.node.protocol.followers import Step, step_of
 from ringlog.protocol.coordinator.tablet_steps import NOTHING
 from ringlog.protocol.rebalancer.zone_groups import COPY, FAILED, HAS, RETURNED, added_nodes, previous_nodes, session
 from ringlog.protocol.rebalancer.zone_waits import blocking_dead_nodes
 
 REPORTS_MAX: Final = 5_000
 """The limit of reports in one acknowledgement, so that it fits into one record."""
+
+Step = tuple[str, int]
+"""The key of a partition, and the revision of its pending step."""
+
+
+def step_of(partition: ZonePartition) -> Step:
+    """Return the pending step of a partition."""
+    return partition_key(partition.zone, partition.number), partition.revisions.pending
 
 
 class GroupReplicas(Protocol):

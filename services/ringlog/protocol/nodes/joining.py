@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ringlog.kernel.commands.cluster.features import missing_feature
+from ringlog.kernel.commands.topology.movements import Leave
 from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.model.state import ClusterState, Node
 from ringlog.kernel.values import Command, Epoch, NodeId
-from ringlog.node.errors import NodeFailed
 from ringlog.protocol.effects import CatchUp, Draw, Effect, Newest, Steps
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted, describe
 from ringlog.protocol.submission.submission import submit_until_answered
 from ringlog.protocol.validator.values import FORGOTTEN
@@ -97,9 +98,24 @@ async def join(node: NodeId, wish: Callable[[ClusterState], Steps[Command]], dra
     Args:
         wish: Builds the command from the newest state.
     """
+    await _admitted(lambda state: state.nodes[node].state != "none", wish, draw)
+
+
+async def leave(node: NodeId, draw: Draw) -> None:
+    """Submit the node's departure until it is admitted. Raises NodeFailed."""
+
+    async def wish(_: ClusterState) -> Command:
+        return Leave(node)
+
+    await _admitted(lambda state: state.nodes[node].state in ("leaving", "left"), wish, draw)
+
+
+async def _admitted(
+    is_done: Callable[[ClusterState], bool], wish: Callable[[ClusterState], Steps[Command]], draw: Draw
+) -> None:
     while True:
         state = await CatchUp()
-        if state.nodes[node].state != "none":
+        if is_done(state):
             return
         command = await wish(state)
         answer = await _answered(command, draw)
