@@ -25,7 +25,7 @@ BUDGETS = {
     "ringlog/agents": 2_610,
     "ringlog/cache": 680,
     "ringlog/cli": 5_890,
-    "ringlog/client": 6_645,
+    "ringlog/client": 6_720,
     "ringlog/kernel": 18_190,
     "ringlog/log": 4_923,
     "ringlog/node": 6_610,
@@ -42,8 +42,8 @@ BUDGETS = {
     "ringlog_demo": 970,
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
-    "ringlog_testing": 2_940,
-    "tests": 80_790,
+    "ringlog_testing": 3_140,
+    "tests": 80_990,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
