@@ -42,8 +42,8 @@ BUDGETS = {
     "ringlog_demo": 970,
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
-    "ringlog_testing": 3_140,
-    "tests": 80_990,
+    "ringlog_testing": 3_150,
+    "tests": 81_170,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

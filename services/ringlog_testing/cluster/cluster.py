@@ -54,7 +54,7 @@ from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw, draw_uuid
 from ringlog.wire.records import APPLIED, NodeAck, Result
 from ringlog_testing.cluster.decisions import Decisions
-from ringlog_testing.cluster.nodes import FakeNode
+from ringlog_testing.cluster.nodes import FakeNode, FakeTopics
 
 T = TypeVar("T")
 HELD_S = 0.2
@@ -178,6 +178,10 @@ class FakeCluster:
                 self._require(command_of(commands.join(name, tokens), self.state, self._draw))
                 self.settle(lambda state, node=made.id: state.nodes[node].state == "normal")  # type: ignore[misc]
         return tuple(names)
+
+    def topics(self) -> FakeTopics:
+        """Return the topics for a ``ringlog.Participant`` of this cluster. Its load reports are ignored."""
+        return FakeTopics(self.acknowledge)
 
     def acknowledge(self, ack: NodeAck) -> None:
         """Give the roles an acknowledgement, as a node does that writes to the topic ``acks``."""

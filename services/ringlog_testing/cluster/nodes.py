@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ringlog.client.node_reports import RowsSum
+from ringlog.client.participant.folder import IdentityFolder
 from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.model.zones import ZonePartition
 from ringlog.kernel.operations.gates import REPORTED_STAGES
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import NodeId
 from ringlog.log.folding import follow
+from ringlog.log.kafka.topics import ACKS
 from ringlog.log.port import MetadataLog
 from ringlog.protocol.coordinator.tablet_steps import tablet_reports
 from ringlog.protocol.nodes.groups import Member
 from ringlog.wire.acks import incarnation
-from ringlog.wire.records import NodeAck
+from ringlog.wire.records import NodeAck, decode_node_ack
 
 
 class _NoData:
@@ -34,6 +36,26 @@ class _NoData:
         return 0
 
     def retain_steps(self, steps: Collection[object]) -> None:
+        """Do nothing."""
+
+
+class FakeTopics:
+    """The topics that a participant writes (``NodeTopics``). Each acknowledgement goes to ``acknowledge``."""
+
+    def __init__(self, acknowledge: Callable[[NodeAck], None]) -> None:
+        self._acknowledge = acknowledge
+
+    def send(self, suffix: str, node: NodeId, value: bytes) -> None:
+        """Take a record."""
+        if suffix == ACKS.suffix:
+            ack = decode_node_ack(value)
+            assert ack.node == node, "the key is the node that writes"
+            self._acknowledge(ack)
+
+    def duplicate_check(self, folder: IdentityFolder) -> None:
+        """Return None: no other process has the folder."""
+
+    def close(self) -> None:
         """Do nothing."""
 
 

@@ -1,0 +1,238 @@
+"""``Participant`` in a fake cluster: threads and event loops, joining, leaving, stopping, restarts and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from ringlog import AppliedResult, Client, ClusterState, Gain, Loss, NodeFailed, NodeInfo, Participant, commands
+from ringlog_testing.cluster.cluster import FakeCluster
+from tests.waiting import until
+
+
+class Calls:
+    """A store that records its calls. A failed ``drain`` or ``fetch`` is planted with ``fails``."""
+
+    def __init__(self, *, fails: str = "") -> None:
+        self.calls: list[str] = []
+        self.epochs: list[int] = []
+        self.drained = 0
+        self.fails = fails
+
+    def adopt(self, before: ClusterState | None, after: ClusterState) -> None:
+        assert (before is None) == (not self.epochs)
+        self.epochs.append(after.epoch)
+        self.calls.append("adopt")
+
+    def drain(self, below: int) -> None:
+        if self.fails == "drain":
+            raise OSError("the disk is full")
+        self.drained = below
+        self.calls.append("drain")
+
+    def fetch(self, gain: Gain) -> Iterator[bytes]:
+        self.calls.append("fetch")
+        if self.fails == "fetch":
+            self.fails = ""
+            raise ConnectionError(f"{gain.source.name} is silent")
+        yield b"row"
+
+    def forget(self, loss: Loss) -> None:
+        self.calls.append("forget")
+
+
+class AsyncCalls:
+    """The same store with coroutine functions."""
+
+    def __init__(self) -> None:
+        self.made = Calls()
+        self.threads: set[int] = set()
+
+    async def adopt(self, before: ClusterState | None, after: ClusterState) -> None:
+        self.threads.add(threading.get_ident())
+        self.made.adopt(before, after)
+
+    async def drain(self, below: int) -> None:
+        await asyncio.sleep(0)
+        self.made.drain(below)
+
+    async def fetch(self, gain: Gain) -> AsyncIterator[bytes]:
+        self.threads.add(threading.get_ident())
+        for row in self.made.fetch(gain):
+            await asyncio.sleep(0)
+            yield row
+
+    async def forget(self, loss: Loss) -> None:
+        self.made.forget(loss)
+
+
+class World:
+    """A fake cluster and threads with participants."""
+
+    def __init__(self, folder: Path, ending: ExitStack) -> None:
+        self.cluster, self._folder, self._ending = FakeCluster(), folder, ending
+        self.failures: dict[str, BaseException] = {}
+
+    def client(self, name: str) -> Client:
+        client = self.cluster.client(name)
+        self._ending.callback(client.close)
+        return client
+
+    def participant(self, name: str, store: object, *, port: int = 7101, join: int | None = 4) -> Participant:
+        folder = self._folder / name
+        info = NodeInfo(name, f"127.0.0.1:{port}")
+        return Participant(self.client(name), info, store, folder=folder, join=join, topics=self.cluster.topics())  # type: ignore[arg-type]
+
+    def run(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        def caught() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.failures[name] = error
+
+        thread = threading.Thread(target=caught, name=name)
+        thread.start()
+        return thread
+
+    def settle(self, condition: Callable[[ClusterState], bool], what: str) -> None:
+        """Let the cluster act until the condition holds. A failed participant fails the test."""
+
+        def holds() -> bool:
+            assert self.failures == {}
+            self.cluster.advance(1)
+            return condition(self.cluster.state)
+
+        until(holds, what)
+
+    def await_end(self, thread: threading.Thread) -> None:
+        def has_ended() -> bool:
+            self.cluster.advance(1)
+            return not thread.is_alive()
+
+        until(has_ended, f"the end of {thread.name}")
+
+    def node_state(self, name: str) -> str:
+        state = self.cluster.state
+        return state.nodes[state.node_names[name]].state if name in state.node_names else ""
+
+    def submit(self, command: object) -> None:
+        answer = self.client("admin").submit(command)  # type: ignore[arg-type]
+        assert isinstance(answer, AppliedResult), answer
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with ExitStack() as ending:
+        yield World(tmp_path, ending)
+
+
+@contextmanager
+def running(world: World, name: str, node: Participant) -> Iterator[threading.Thread]:
+    stop = threading.Event()
+    thread = world.run(name, lambda: node.run(stop))
+    try:
+        yield thread
+    finally:
+        stop.set()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_participant_joins_fetches_again_after_a_failure_and_leaves(world: World) -> None:
+    world.cluster.add_nodes(2)
+    world.submit(commands.create_keyspace("ks", 2))
+    store = Calls(fails="fetch")
+    node = world.participant("s1", store)
+    with running(world, "s1", node) as thread:
+        world.settle(lambda _: world.node_state("s1") == "normal", "the join")
+        assert store.calls.count("fetch") > 1, "the failed fetch was tried again"
+        assert store.epochs == sorted(set(store.epochs))
+        assert node.epoch == store.drained
+        leaving = world.run("leave", node.leave)
+        world.settle(lambda _: world.node_state("s1") == "left", "the departure")
+        world.await_end(leaving)
+        world.await_end(thread)
+    assert "forget" in store.calls
+    assert world.failures == {}
+
+
+def test_a_participant_on_an_event_loop_joins_and_ends_when_it_is_cancelled(world: World) -> None:
+    world.cluster.add_nodes(2)
+    world.submit(commands.create_keyspace("ks", 2))
+    store, loops = AsyncCalls(), set[int]()
+    node = world.participant("s1", store)
+    serving: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
+
+    async def main() -> None:
+        loops.add(threading.get_ident())
+        task = asyncio.ensure_future(node.serve())
+        serving.append((asyncio.get_running_loop(), task))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    thread = world.run("s1", lambda: asyncio.run(main()))
+    world.settle(lambda _: world.node_state("s1") == "normal", "the join")
+    assert "fetch" in store.made.calls
+    loop, task = serving[0]
+    loop.call_soon_threadsafe(task.cancel)
+    world.await_end(thread)
+    assert world.failures == {}
+    assert store.threads == loops, "every call ran on the event loop"
+
+
+def test_a_restart_keeps_the_node_and_raises_its_incarnation(world: World) -> None:
+    world.cluster.add_nodes(1)
+    first = world.participant("s1", Calls())
+    with running(world, "s1", first):
+        world.settle(lambda _: world.node_state("s1") == "normal", "the join")
+    again = world.participant("s1", Calls())
+    assert again.id == first.id
+    with running(world, "s1", again):
+        world.settle(lambda state: again.epoch == state.epoch, "the newest epoch")
+    assert len(world.cluster.state.nodes) == 2
+
+
+def test_a_folder_belongs_to_one_process(world: World) -> None:
+    world.participant("s1", Calls())
+    with pytest.raises(NodeFailed, match="another process"):
+        world.participant("s1", Calls())
+
+
+def test_an_error_of_the_store_ends_run(world: World) -> None:
+    world.cluster.add_nodes(1)
+    thread = world.run("s1", world.participant("s1", Calls(fails="drain")).run)
+    world.await_end(thread)
+    assert isinstance(world.failures["s1"], OSError)
+    state = world.cluster.state
+    assert state.nodes[state.node_names["s1"]].state != "normal", "an epoch that was not drained is not acknowledged"
+
+
+def test_a_refused_registration_ends_run(world: World) -> None:
+    world.cluster.add_nodes(1)
+    taken = world.cluster.state.nodes[world.cluster.state.node_names["n1"]].address
+    thread = world.run("s1", world.participant("s1", Calls(), port=int(taken.split(":")[1])).run)
+    world.await_end(thread)
+    failure = world.failures["s1"]
+    assert isinstance(failure, NodeFailed)
+    assert "duplicate_address" in str(failure)
+
+
+def test_zone_partitions_move_to_a_participant(world: World) -> None:
+    world.cluster.add_nodes(2)
+    nodes = tuple(sorted(world.cluster.state.nodes))
+    world.submit(commands.CreateZone("z", nodes, partitions=12, replicas=2))
+    with running(world, "s1", world.participant("s1", Calls())):
+        world.settle(lambda _: world.node_state("s1") == "normal", "the join")
+
+        def has_moved(state: ClusterState) -> bool:
+            found = [one for one in state.zone_partitions.values() if one.zone == "z"]
+            me = state.node_names["s1"]
+            own = [one for one in found if one.stable is not None and me in one.stable.peers]
+            return bool(own) and not any(one.pending for one in found)
+
+        world.settle(has_moved, "partitions on the participant")
