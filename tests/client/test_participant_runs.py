@@ -58,13 +58,13 @@ class AsyncCalls:
         self.made.adopt(before, after)
 
     async def drain(self, below: int) -> None:
-        await asyncio.sleep(0)
+        await asyncio.to_thread(int)
         self.made.drain(below)
 
     async def fetch(self, gain: Gain) -> AsyncIterator[bytes]:
         self.threads.add(threading.get_ident())
         for row in self.made.fetch(gain):
-            await asyncio.sleep(0)
+            await asyncio.to_thread(int)
             yield row
 
     async def forget(self, loss: Loss) -> None:

@@ -180,7 +180,7 @@ class FakeCluster:
         return tuple(names)
 
     def topics(self) -> FakeTopics:
-        """Return the topics for a ``ringlog.Participant`` of this cluster. Its load reports are ignored."""
+        """Return the topics for a participant of this cluster. Its load reports are ignored."""
         return FakeTopics(self.acknowledge)
 
     def acknowledge(self, ack: NodeAck) -> None:
