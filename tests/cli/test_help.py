@@ -38,8 +38,10 @@ SHARED: dict[str, str] = {
     "--since": "the earliest time",
     "--table": "a table by its name",
     "--timeout": "the seconds to wait",
+    "--to": "a file to write",
     "--topic": "a topic by its name",
     "--wait": "wait for the effect of a change",
+    "--watch": "print again when something has changed",
 }
 """Options whose help differs between commands, with the meaning that all of them share."""
 BEGINNINGS = frozenset(

@@ -46,7 +46,7 @@ ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = (
 OPTIONS: Final[Mapping[str, str]] = {"--cluster": CLUSTER, "--ignore": NODE, "--node": NODE, "--table": TABLE}
 FLAGS: Final = frozenset(
     {"--admit-loss", "--all", "--delete", "--force", "--hex", "--json"}
-    | {"--no-features", "--no-wait", "--stop", "--wait", "--watch", "--yes"}
+    | {"--no-features", "--no-wait", "--stop", "--wait", "--watch", "--yes", "-w"}
 )
 """Options without a value, of the commands in ``ARGUMENTS``."""
 PARTS: Final = {NODE: "nodes", OPERATION: "operations", KEYSPACE: "keyspaces", TABLE: "tables", ZONE: "zones"}

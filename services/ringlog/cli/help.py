@@ -37,7 +37,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "--source-datacenter --storage-profile --user --writer --feature --agents --by --role",
     "NODE": "--exclude --ignore --node",
     "FILE": "--dump --export --from --kafka-config --producer --progress --request-key --request-master --sqlite "
-    "--state --trust-config --output",
+    "--state --trust-config --to",
     "FILE.svg": "--chart",
     "FILE.md": "--page",
     "FOLDER": "--checkpoint --data --delays --histories --save",
@@ -75,6 +75,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "default|quick": "--broker-profile",
     "ONE|TWO|THREE|QUORUM|LOCAL_QUORUM|EACH_QUORUM|ALL": "--level",
     "KIND": "--for",
+    "table|wide|json|yaml": "--output",
     "ours|porcupine|both": "--checker",
     "ms|us|ns": "--unit",
 }

@@ -1,4 +1,4 @@
-"""Errors of commands as JSON on standard output: ``{"code", "detail", "ways_out"}``, for ``--json``.
+"""Errors of commands as JSON on standard output: ``{"code", "detail", "ways_out"}``, for ``--json`` and ``-o json``.
 
 Invariant: standard output contains exactly one JSON value, a result or an error. The exit status distinguishes them.
 """
@@ -6,22 +6,25 @@ Invariant: standard output contains exactly one JSON value, a result or an error
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 
 import typer
 
-OPTION = "--json"
+OPTIONS = re.compile(r"\0(--json|(-o\0?|--output[=\0])(json|yaml))(?=\0)")
+"""The options for JSON and YAML in a command line whose words are separated by NUL. Each JSON value is YAML, too."""
 BAD_USAGE = "bad_usage"
 
 
 def wants_json() -> bool:
-    """Return True if the command line contains the option.
+    """Return True if the command line asks for JSON or YAML.
 
     This reads ``sys.argv``, because an error may occur before the command line is parsed.
     """
     arguments = sys.argv[1:]
-    return OPTION in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return OPTIONS.search("\0".join(("", *before, ""))) is not None
 
 
 def print_error(code: str, detail: str, ways_out: Sequence[str] = ()) -> None:

@@ -35,7 +35,7 @@ Protocol = Annotated[
 def grant_command(
     writer: Writer,
     to: Annotated[
-        Path, typer.Option("--output", "--to", help="File for the credentials, as options of a Kafka client.")
+        Path, typer.Option("--to", "--output", help="File for the credentials, as options of a Kafka client.")
     ],
     listener: Listener,
     protocol: Protocol = "SASL_SSL",

@@ -17,8 +17,8 @@ from rich.live import Live
 from ringlog.agents.status import read_refused
 from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, errors, fail, out, resolve
-from ringlog.cli.shared.following import SILENT_S, newer
-from ringlog.cli.shared.options import view_command
+from ringlog.cli.shared.following import SILENT_S
+from ringlog.cli.shared.options import newer, view_command
 from ringlog.cli.shared.submitting import Reason, change_command
 from ringlog.cli.shared.tables import draw_table
 from ringlog.client.node_reports import AcksReader

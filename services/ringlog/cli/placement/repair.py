@@ -14,7 +14,8 @@ from functools import partial
 import typer
 
 from ringlog.cli.shared.connection import connect, errors, fail, out, resolve
-from ringlog.cli.shared.following import POLL_S, PROGRESS_S, newer
+from ringlog.cli.shared.following import POLL_S, PROGRESS_S
+from ringlog.cli.shared.options import newer
 from ringlog.cli.shared.submitting import applied_text, show_answer, submitted
 from ringlog.client.client import Client
 from ringlog.log.errors import WaitTimedOut

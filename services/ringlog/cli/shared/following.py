@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.cli.shared.connection import connect, errors, fail, out, resolve, seconds_of
-from ringlog.cli.shared.options import ASKING, with_options
+from ringlog.cli.shared.options import ASKING, newer, with_options
 from ringlog.cli.shared.submitting import applied_text, show_answer, submitted
 from ringlog.client.client import Client
 from ringlog.client.node_reports import AcksReader
@@ -180,8 +180,3 @@ def _conclude(view: Json, as_json: bool) -> None:
 
 def _print_nothing(_view: Json, _seconds: float) -> None:
     """Ignore a report: with ``--json`` the final view is the only output."""
-
-
-def newer(seen: int, state: ClusterState) -> bool | None:
-    """Return True for a state with a later epoch than ``seen``, else None to continue to wait."""
-    return state.epoch > seen or None
