@@ -24,12 +24,12 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_610,
     "ringlog/cache": 680,
-    "ringlog/cli": 5_890,
+    "ringlog/cli": 5_960,
     "ringlog/client": 6_720,
     "ringlog/kernel": 18_190,
     "ringlog/log": 4_923,
     "ringlog/node": 6_610,
-    "ringlog/operator": 4_700,
+    "ringlog/operator": 4_790,
     "ringlog/protocol": 3_500,
     "ringlog/runtime": 2_000,
     "ringlog/stack": 1_690,
@@ -43,7 +43,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 3_150,
-    "tests": 81_170,
+    "tests": 81_300,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

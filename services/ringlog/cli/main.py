@@ -60,6 +60,9 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
     "Cluster": {
         "cluster": Subcommand("ringlog.cli.cluster.app", "app", "Create, choose, inspect and delete clusters."),
         "status": Subcommand("ringlog.cli.status", "status", "Show the health of the cluster, its nodes and agents."),
+        "doctor": Subcommand(
+            "ringlog.cli.doctor", "doctor", "Examine brokers, topics, agents, nodes, clocks and this machine."
+        ),
         "agents": Subcommand("ringlog.cli.agents", "app", "Run the agents of a cluster, and show their status."),
         "agent": Subcommand("ringlog.cli.agents", "one", "Run one agent until it is stopped."),
         "principal": Subcommand(

@@ -42,6 +42,9 @@ ASKING: Options = {
 """The options of nearly every command."""
 
 
+VIEWING: Options = ASKING | {"output": (Output, "table"), "watch": (Watch, False)}
+
+
 def with_options(verb: Callable[..., Any], options: Options, perform: Callable[..., None]) -> Callable[..., None]:
     """Return ``verb`` as a command with additional options after its own.
 
@@ -66,7 +69,7 @@ def with_options(verb: Callable[..., Any], options: Options, perform: Callable[.
 
 def view_command(verb: Callable[..., Iterator[Any]]) -> Callable[..., None]:
     """Decorate a generator that gets a cluster and shows one view of it."""
-    return with_options(verb, ASKING | {"output": (Output, "table"), "watch": (Watch, False)}, show_view)
+    return with_options(verb, VIEWING, show_view)
 
 
 def show_view(
