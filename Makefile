@@ -83,8 +83,8 @@ site: setup ## Build the documentation with an API reference as a static site in
 	@.venv/bin/zensical build --clean --strict
 
 lock: ## Renew requirements.lock from pyproject.toml (needs uv)
-	$(UV) pip compile pyproject.toml --all-extras --group build --universal --python-version 3.11 \
-	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock
+	$(UV) pip compile pyproject.toml --all-extras --group build --group bench --group site --group dev --universal \
+	  --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock
 
 wheels: setup ## Say what of requirements.lock has no wheel, by system and Python (needs uv; minutes)
 	@.venv/bin/python -m tests.stack.wheels $(UV)
