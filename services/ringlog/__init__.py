@@ -211,12 +211,22 @@ _MODULES = {
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 
 
+def _imported(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        from ringlog.extras import explained
+
+        with explained():
+            raise
+
+
 def __getattr__(name: str) -> Any:
     if name == "commands":
-        return import_module("ringlog.commands")
+        return _imported("ringlog.commands")
     if name not in _PLACES:
         raise AttributeError(f"module ringlog has no attribute {name!r}")
-    found = getattr(import_module(_PLACES[name]), name)
+    found = getattr(_imported(_PLACES[name]), name)
     globals()[name] = found
     return found
 

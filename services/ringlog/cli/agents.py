@@ -25,13 +25,13 @@ from ringlog.cli.shared.connection import (
     out,
     process_settings,
     report_replay,
-    require_extra,
     resolve,
     used_broker,
     used_cluster,
 )
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
+from ringlog.extras import require
 from ringlog.files import private_process, process_data_dir
 from ringlog.log.errors import LogError
 from ringlog.log.opening import open_metadata
@@ -57,7 +57,7 @@ def all_agents(
     Each agent is a separate process.
     """
     if context.invoked_subcommand is None:
-        require_extra("services", "faust-streaming", "fastapi")
+        require("agents")
         private_process()
         raise_file_limit()
         raise typer.Exit(supervise(process_settings(resolve(bootstrap, cluster))))
@@ -74,7 +74,7 @@ def one(
     """
     if role not in ROLES:
         fail("unknown_role", f"{role}; roles: {', '.join(ROLES)}", 2)
-    require_extra("services", "faust-streaming", "fastapi")
+    require("agents")
     process_settings(resolve(bootstrap, cluster))
     sys.argv = [sys.argv[0]]
     run(role)

@@ -113,7 +113,7 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
     },
     "Tools": {
         "rehearse": Subcommand("ringlog.cli.json_commands", "rehearse", "Run the commands of a plan offline."),
-        "sim": Subcommand("ringlog_sim.cli.app", "app", "Simulate clusters, and check quorums and histories."),
+        "sim": Subcommand("ringlog_testing.cli.app", "app", "Simulate clusters, and check quorums and histories."),
         "token": Subcommand("ringlog.cli.scripts", "token", "Print the token of each partition key."),
         "stream-id": Subcommand("ringlog.cli.scripts", "stream_id", "Print the fields of each CDC stream id."),
         "shard": Subcommand("ringlog.cli.scripts", "shard", "Print the shard of each token."),
@@ -427,7 +427,7 @@ def _main() -> None:
         _print_failure(code, expected if connection is None else connection.with_way_out(expected), *ways_out)
         if connection is not None:
             connection.print_broker(code)
-        sys.exit(1)
+        sys.exit(getattr(expected, "exit_status", 1))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ import re
 import sys
 from collections.abc import Sequence
 
-import typer
-
 OPTIONS = re.compile(r"\0(--json|(-o\0?|--output[=\0])(json|yaml))(?=\0)")
 """The options for JSON and YAML in a command line whose words are separated by NUL. Each JSON value is YAML, too."""
 BAD_USAGE = "bad_usage"
@@ -29,7 +27,7 @@ def wants_json() -> bool:
 
 def print_error(code: str, detail: str, ways_out: Sequence[str] = ()) -> None:
     """Print an error as JSON."""
-    typer.echo(json.dumps({"code": code, "detail": detail, "ways_out": list(ways_out)}))
+    print(json.dumps({"code": code, "detail": detail, "ways_out": list(ways_out)}))
 
 
 def print_exception(code: str, error: BaseException, ways_out: Sequence[str] = ()) -> None:

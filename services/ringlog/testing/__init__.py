@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ringlog.extras import explained
+
 if TYPE_CHECKING:
     from ringlog_testing.cluster.cluster import FakeCluster as FakeCluster
 
@@ -19,4 +21,5 @@ __all__ = ["FakeCluster"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module ringlog.testing has no attribute {name!r}")
-    return getattr(import_module("ringlog_testing.cluster.cluster"), name)
+    with explained():
+        return getattr(import_module("ringlog_testing.cluster.cluster"), name)

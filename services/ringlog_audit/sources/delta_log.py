@@ -136,10 +136,8 @@ def _parquet(fs: Any, path: str) -> Any:
 
 def open_lake(address: str) -> tuple[Any, str]:
     """Return (file system, path) of a folder or an address. Raise AuditError if it cannot be opened."""
-    try:
-        from pyarrow import fs
-    except ImportError as error:
-        raise AuditError("the audit of a lake needs pyarrow: pip install 'ringlog[streaming]'") from error
+    from pyarrow import fs
+
     try:
         if "://" in address:
             found, path = fs.FileSystem.from_uri(address)

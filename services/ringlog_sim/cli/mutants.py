@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ringlog.cli import help as help_texts
-from ringlog.cli.shared.connection import Json, fail, out, require_extra
+from ringlog.cli.shared.connection import Json, fail, out
+from ringlog.extras import require
 from ringlog.operator.views.words import picked
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def mutants(
 
     Exit status 1: a bug was not found within its bound.
     """
-    require_extra("streaming", "pyarrow")
+    require("spark")
     from ringlog_sim.mutants import MUTANTS
 
     known = {mutant.name: mutant for mutant in MUTANTS}

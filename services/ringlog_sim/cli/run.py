@@ -15,7 +15,8 @@ from rich.text import Text
 
 from ringlog.cli import help as help_texts
 from ringlog.cli.placement.balance import draw
-from ringlog.cli.shared.connection import Json, fail, out, require_extra, seconds_of
+from ringlog.cli.shared.connection import Json, fail, out, seconds_of
+from ringlog.extras import require
 
 if TYPE_CHECKING:
     from ringlog_sim.runner.coverage import CoverageTable
@@ -106,7 +107,7 @@ def replay(
 
     Exit status 1: an invariant is still broken.
     """
-    require_extra("streaming", "pyarrow")
+    require("spark")
     from ringlog_sim.runner.run import run_script
     from ringlog_sim.runner.shrink import NoScript, load
 
@@ -136,7 +137,7 @@ def seeds_of(text: str) -> range:
 
 
 def _check_profile(profile: str) -> None:
-    require_extra("streaming", "pyarrow")
+    require("spark")
     from ringlog_sim.runner.script import ALL, PROFILES
 
     if profile not in (*PROFILES, ALL):

@@ -7,7 +7,6 @@ does not answer, the job continues and waits for it.
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import threading
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ringlog.client.watch import MetadataWatch
+from ringlog.extras import require
 from ringlog.kernel.commands.cdc.writers import held_source, source_owner
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.errors import LogUnavailable
@@ -26,8 +26,6 @@ from ringlog_cdc.plan.recovered_rows import is_lost
 from ringlog_cdc.plan.store import check_claim, stored_claim
 from ringlog_cdc.settings import JobSettings
 
-EXTRAS = ("pyspark", "pyarrow", "pandas", "prometheus_client")
-"""Modules of the extra ``streaming``."""
 LOCK = "driver.lock"
 """File of a checkpoint that its driver locks, in addition to the lock of its JVM."""
 LOCK_S = 2.0
@@ -61,10 +59,8 @@ def starting(emit: Emit, what: str) -> None:
 
 
 def check_installation(jars: tuple[Path, ...]) -> None:
-    """Check that the libraries and the given jars exist. Raises CdcError ``extra_missing``, ``connector_missing``."""
-    missing = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CdcError("extra_missing", f"the job needs {', '.join(missing)}", "run: pip install 'ringlog[streaming]'")
+    """Check that the libraries and the given jars exist. Raises ExtraMissing, CdcError ``connector_missing``."""
+    require("spark")
     for jar in jars:
         if ":" not in str(jar) and not jar.is_file():  # others are addresses
             raise CdcError("connector_missing", f"the jar {jar} does not exist", "pass the jars of the connector")

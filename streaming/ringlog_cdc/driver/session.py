@@ -200,7 +200,7 @@ def check_session(session: SparkSession) -> None:
         raise CdcError(
             "workers_lack_ringlog",
             f"a Python worker of {session.sparkContext.master} reports {found}",
-            ("install ringlog[streaming] for the workers' Python, or send it: PYSPARK_PYTHON, --archives, --py-files"),
+            ("install ringlog[spark] for the workers' Python, or send it: PYSPARK_PYTHON, --archives, --py-files"),
         )
 
 

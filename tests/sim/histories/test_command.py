@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from ringlog_sim.cli.check import register
+from ringlog_testing.cli.check import register
 from ringlog_testing.histories import porcupine
 from ringlog_testing.histories.check import check
 from ringlog_testing.histories.operations import read

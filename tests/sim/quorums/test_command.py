@@ -22,7 +22,7 @@ from ringlog.kernel.values import Command, Replication
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
-from ringlog_sim.cli.quorums import register
+from ringlog_testing.cli.quorums import register
 from ringlog_testing.quorums.plans import KINDS as OPERATIONS
 from ringlog_testing.quorums.tablet_plans import KINDS as TABLET_KINDS
 from ringlog_testing.quorums.tablet_plans import NOT_COVERED

@@ -23,6 +23,7 @@ from ringlog.cli.shared.options import newest
 from ringlog.cli.stack import cluster_files
 from ringlog.client.creation.deletion import cluster_at, delete_topics
 from ringlog.client.participant.folder import LOCK, exclusive_folder
+from ringlog.extras import require
 from ringlog.log.errors import LogError
 from ringlog.operator.balancing import last_heard
 from ringlog.operator.views import views
@@ -77,6 +78,8 @@ def delete(
     """
     context = known_cluster(name) if bootstrap is None else ClusterContext(bootstrap, name, "")
     context = resolve(context.bootstrap, context.cluster)
+    if context.redis:
+        require("redis")
     here = [one for one in stored_clusters().clusters if _place(one) == _place(context)]
     stored = here[0].cluster_id if here else ""
     found = cluster_at(*_place(context))

@@ -15,10 +15,11 @@ import ringlog
 from ringlog.cli import help as help_texts
 from ringlog.cli.node import movements as node_movements
 from ringlog.cli.node.discovery import Meet, Seeds, in_cluster
-from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail, require_extra
+from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
 from ringlog.client.creation.creation import cluster_id_of_log
+from ringlog.extras import require
 from ringlog.files import private_process, process_data_dir
 from ringlog.log.kafka.diagnosis import reject_refused_login
 from ringlog.log.opening import start_point_finder
@@ -88,7 +89,7 @@ def run(
     The node registers, joins with --join, stores the rows of its ranges and acknowledges epochs. With
     --discovery-address and --seeds, nodes find each other before a cluster exists, and one of them creates it.
     """
-    require_extra("services", "fastapi", "uvicorn")
+    require("node")
     from ringlog.client.participant.retry import retry_until_answered
     from ringlog.node.identity import folder_of
     from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess  # an extra: the node's web server

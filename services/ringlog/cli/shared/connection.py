@@ -22,7 +22,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -132,15 +131,6 @@ class BrokerAddress:
     bootstrap: str
     redis: str
     origin: str
-
-
-def require_extra(extra: str, *distributions: str) -> None:
-    """End the command with ``extra_missing`` if a distribution of the extra is not installed."""
-    try:
-        for distribution in distributions:
-            version(distribution)
-    except PackageNotFoundError:
-        fail("extra_missing", f"this command needs the extra: pip install 'ringlog[{extra}]'", status=3)
 
 
 QUIET_S = 3.0

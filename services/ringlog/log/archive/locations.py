@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from ringlog.extras import explained
 from ringlog.files import replace_durably
 from ringlog.log.errors import ArchivePlaceUnknown, ArchiveUnavailable
 
@@ -195,13 +196,8 @@ def open_location(place: str) -> ArchiveLocation:
 
 
 def _in_store(place: str, shown: str) -> StoreLocation:
-    try:
+    with explained():
         from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise ArchivePlaceUnknown(
-            f"{shown}: an archive outside of a folder needs fsspec",
-            "pip install 'ringlog[archive]'",
-        ) from error
     try:
         store, path = url_to_fs(place)
     except ImportError as error:

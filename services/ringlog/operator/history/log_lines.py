@@ -19,7 +19,6 @@ from ringlog.log.folding import FoldedRecord, follow
 from ringlog.log.port import LogRecord
 from ringlog.operator.errors import Refused
 from ringlog.operator.history.log_past import Past, states
-from ringlog.operator.intents.json_commands import to_json
 from ringlog.operator.views.words import picked
 from ringlog.wire.senders import EntrySender, parsed_sender
 
@@ -222,4 +221,6 @@ def entry_json(state: ClusterState, item: Entry) -> dict[str, Any]:
     """Return an entry's command as JSON; only kind and version if this release cannot decode it."""
     if isinstance(item.command, Undecodable | UnknownCommand):
         return {"command": item.kind, "version": item.version}
+    from ringlog.operator.intents.json_commands import to_json  # pydantic, which readers of a dump do not need
+
     return to_json(state, item.command)

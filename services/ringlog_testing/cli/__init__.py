@@ -1,0 +1,1 @@
+"""The commands of ``ringlog sim`` for users' tests."""
