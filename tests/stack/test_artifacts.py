@@ -87,7 +87,7 @@ def test_absent_and_wrong_jars_are_reported_as_unsound(one_jar: Artifact) -> Non
 
 
 def test_a_request_for_missing_jars_names_the_command(one_jar: Artifact) -> None:
-    with pytest.raises(StackError, match=rf"the first is {one_jar.file_name}\. Run: make setup"):
+    with pytest.raises(StackError, match=rf"the first is {one_jar.file_name}\. Run: ringlog stack setup"):
         artifacts.jars("kafka")
 
 

@@ -8,7 +8,6 @@ Invariant: the changes of an iterator are complete and in the order of the log. 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -125,6 +124,8 @@ class AsyncChanges:
         return self
 
     async def __anext__(self) -> MetadataChange:
+        import asyncio  # a tenth of the import of a client without an event loop
+
         try:
             if self._changes is None:
                 self._changes = await asyncio.to_thread(self._open)

@@ -34,6 +34,8 @@ from ringlog.kernel.ownership.placements import placement_key
 from ringlog.kernel.sections import (
     BY_NAME,
     CDC_STREAMS,
+    CHANGE_TOPICS,
+    EPOCHS,
     PLACEMENTS,
     TABLETS,
 )
@@ -49,8 +51,6 @@ from ringlog.kernel.values import (
 )
 
 C = TypeVar("C")
-
-EPOCHS: Final = "epochs"
 
 STREAM_KEYS: Final = "generation id `/` range end, or generation id `/` table id `/` tablet's end"
 
@@ -432,9 +432,4 @@ _published: Final = attrgetter(*sorted({name for one in PUBLICATIONS for name in
 
 assert {publication.part.name for publication in PUBLICATIONS} == {name for name, part in BY_NAME.items() if part.topic}
 
-CHANGE_TOPICS: Final = (*dict.fromkeys(publication.topic for publication in PUBLICATIONS), EPOCHS)
-"""The suffixes of the topics' names, in the order of the records of a difference."""
-assert EPOCHS not in CHANGE_TOPICS[:-1], "the epoch record comes after the other change records"
-assert CHANGE_TOPICS.index(CDC_STREAMS) < CHANGE_TOPICS.index(BY_NAME["generations"].topic), (
-    "streams are published before their generation"
-)
+assert (*dict.fromkeys(one.topic for one in PUBLICATIONS), EPOCHS) == CHANGE_TOPICS, "records have the topics' order"

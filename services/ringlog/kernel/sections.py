@@ -33,6 +33,7 @@ OPERATIONS: Final = "operations"
 TABLETS: Final = "tablets"
 CDC_STREAMS: Final = "cdc-streams"
 CDC_GENERATIONS: Final = "cdc-generations"
+EPOCHS: Final = "epochs"
 
 
 def listed_nodes(state: states.ClusterState) -> Mapping[str, states.Node]:
@@ -180,3 +181,10 @@ _KEYS = [(part.topic, part.prefix) for part in PARTS if part.topic]
 assert len(set(_KEYS)) == len(_KEYS), "sections in one topic have different key prefixes"
 
 BY_NAME: Final = {part.name: part for part in PARTS}
+
+_topics = dict.fromkeys(part.topic for part in PARTS if part.topic)
+CHANGE_TOPICS: Final = (
+    *(one for topic in _topics for one in ((CDC_STREAMS, topic) if topic == CDC_GENERATIONS else (topic,))),
+    EPOCHS,
+)
+"""The suffixes of the topics' names, in the order of the records of a difference. Streams precede their generation."""

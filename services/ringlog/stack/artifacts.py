@@ -74,7 +74,9 @@ def installed_spark() -> str:
     release = ".".join(found.split(".")[:2])
     if release not in SPARK_RELEASES:
         raise StackError(
-            "spark_unsupported", f"PySpark {found} is installed, not {' or '.join(SPARK_RELEASES)}.", "Run: make setup"
+            "spark_unsupported",
+            f"PySpark {found} is installed, not {' or '.join(SPARK_RELEASES)}.",
+            'Run: pip install "ringlog[spark]"',
         )
     return release
 
@@ -123,6 +125,6 @@ def jars(set_name: str) -> tuple[Path, ...]:
         raise StackError(
             "jars_missing",
             f"{len(missing)} {set_name} jars are missing in {folder}, the first is {missing[0]}.",
-            "Run: make setup",
+            "Run: ringlog stack setup",
         )
     return paths

@@ -162,7 +162,7 @@ def run_command(layout: StackLayout) -> list[str]:
 def _java(layout: StackLayout, *, heap_mib: int, class_options: tuple[str, ...]) -> list[str]:
     java = find_java()
     if java is None:
-        raise StackError("java_missing", f"{WANTED} is not in JAVA_HOME or PATH.", "Run: make setup")
+        raise StackError("java_missing", f"{WANTED} is not in JAVA_HOME or PATH.", "Run: ringlog stack setup")
     class_path = ":".join(str(path) for path in jars("kafka"))
     return [
         java.path,

@@ -16,13 +16,17 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from ringlog.stack.artifacts import cache_root
+from ringlog.stack.bootstrap import REDIS, SetupFailedError, ensure_java, install_from_distribution
 from ringlog.stack.commands import UP_S_MAX, Stack, record
 from ringlog.stack.errors import StackError
 from ringlog.stack.layout import ChildStatus, StackInfo, StackStatus
+from ringlog.stack.maven import fetch_all
+from ringlog.stack.redis_server import find_redis
 
 app = typer.Typer(help="A real Kafka broker and Redis on this machine.", no_args_is_help=True)
-_out = Console(highlight=False, soft_wrap=True)
-_errors = Console(stderr=True, highlight=False, soft_wrap=True)
+_out = Console(highlight=False, soft_wrap=True, emoji=False)
+_errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 _FOLLOW_S = 0.25
 OPEN_BROKER = "the broker has no login: each user of this machine can read and change all of its topics"
 GIVE_LOG_IN = "to give it a login, run: ringlog stack down, then: ringlog stack up"
@@ -33,19 +37,46 @@ Data = Annotated[Path | None, typer.Option("--data", envvar="RINGLOG_STACK_DATA"
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def fail(error: StackError) -> NoReturn:
+def fail(error: StackError, status: int = 1) -> NoReturn:
     """Print the error and exit."""
     if "--json" in sys.argv:
         # The same form as the errors of all other commands.
         _print_json({"code": error.code, "detail": str(error), "ways_out": []})
-        raise typer.Exit(1)
+        raise typer.Exit(status)
     _errors.print(f"[red]{error.code}[/red]:", end=" ")
     _errors.print(str(error), markup=False)
-    raise typer.Exit(1)
+    raise typer.Exit(status)
 
 
 def _print_json(value: object) -> None:
     typer.echo(json.dumps(value))
+
+
+@app.command()
+def setup(as_json: Json = False) -> None:
+    """Install what the stack needs: Java, Redis, the broker's jars.
+
+    Downloads about 45 MB of jars and checks their hashes, with the extra spark also the jars of the CDC job. As root
+    with apt, installs missing system packages. Otherwise prints how to install them, and exits with status 3.
+    """
+    try:
+        found = ensure_java(), _ensure_redis()
+        fetch_all(lambda text: None if as_json else typer.echo(text))
+    except SetupFailedError as error:
+        fail(StackError("setup_failed", str(error)), error.exit_status)
+    except StackError as error:
+        fail(error)
+    if as_json:
+        _print_json({"java": found[0], "redis": found[1], "jars": str(cache_root() / "jars")})
+    else:
+        typer.echo(f"{', '.join(found)}, jars in {cache_root() / 'jars'}")
+
+
+def _ensure_redis() -> str:
+    with suppress(StackError):
+        return f"Redis ({find_redis()})"
+    install_from_distribution(REDIS)
+    return f"Redis ({find_redis()})"
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Download of jars with a Maven client: ``mvn`` if it is installed, otherwise the Ivy that is part of PySpark.
+"""Download of jars: with ``mvn`` if it is installed, with the Ivy that is part of PySpark, or with this module itself.
 
 Each jar is requested by name and version, without its transitive dependencies. A client downloads jars to a staging
 folder.
@@ -7,7 +7,8 @@ Invariant: a jar is moved to its final folder atomically, and only if its hash i
 restarted, and wrong bytes from a mirror are never used. Both clients also cache their downloads.
 
 ``mvn`` is tried first because it downloads in parallel (seconds instead of half a minute). Both clients obey the user's
-settings (``settings.xml``; for Ivy the file in ``RINGLOG_IVY_SETTINGS``). This module contains no repository address.
+settings (``settings.xml``; for Ivy the file in ``RINGLOG_IVY_SETTINGS``). An installation of the wheel usually has
+neither. This module then downloads from the repository in ``RINGLOG_MAVEN_REPOSITORY``, by default Maven Central.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.request import urlopen
 from xml.sax.saxutils import quoteattr
 
 from ringlog.stack.artifacts import Artifact, cache_root, damaged, file_hash, installed_spark, jar_folder, sets
@@ -30,6 +33,8 @@ from ringlog.stack.processes import locked
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 _JAR = re.compile(r"([\w.-]+)\.jar\b")
 _TAIL_LINES = 12
+REPOSITORY_VARIABLE, CENTRAL = "RINGLOG_MAVEN_REPOSITORY", "https://repo1.maven.org/maven2"
+DOWNLOADS, TIMEOUT_S = 4, 60
 
 Client = Callable[[Sequence[Artifact], Path], Sequence[str]]
 """Returns the command that downloads the jars to the staging folder, or an empty one if the client is not installed."""
@@ -95,7 +100,31 @@ def ivy_command(wanted: Sequence[Artifact], staging: Path) -> Sequence[str]:
     ]
 
 
-CLIENTS: tuple[tuple[str, Client], ...] = (("mvn", maven_command), ("Ivy", ivy_command))
+def own_command(wanted: Sequence[Artifact], staging: Path) -> Sequence[str]:
+    """Return the command for ``download``."""
+    repository = os.environ.get(REPOSITORY_VARIABLE, CENTRAL).rstrip("/")
+    paths = (f"{jar.group.replace('.', '/')}/{jar.name}/{jar.version}/{jar.file_name}" for jar in wanted)
+    return [sys.executable, "-m", "ringlog.stack.maven", str(staging), *(f"{repository}/{path}" for path in paths)]
+
+
+def download(staging: Path, addresses: Sequence[str]) -> None:
+    """Download files, several at once, and print a line for each. Raises OSError.
+
+    Proxies are those of the environment, certificates those of the system. The caller checks the hash of each file.
+    """
+
+    def one(address: str) -> None:
+        name = address.rpartition("/")[2]
+        with urlopen(address, timeout=TIMEOUT_S) as answer, (staging / f"{name}.part").open("wb") as file:
+            shutil.copyfileobj(answer, file)
+        (staging / f"{name}.part").replace(staging / name)
+        print(f"Downloaded {name}", flush=True)
+
+    with ThreadPoolExecutor(DOWNLOADS) as pool:
+        list(pool.map(one, addresses))
+
+
+CLIENTS: tuple[tuple[str, Client], ...] = (("mvn", maven_command), ("Ivy", ivy_command), ("Python", own_command))
 
 
 def fetch(set_name: str, say: Callable[[str], None]) -> None:
@@ -119,7 +148,7 @@ def fetch(set_name: str, say: Callable[[str], None]) -> None:
             raise StackError(
                 "fetch_failed",
                 (f"{len(missing)} {set_name} jars were not downloaded: {first.group}:{first.name}:{first.version}, …"),
-                "\n".join([*wrong, *ends]) or "Neither mvn (in PATH) nor PySpark (in this environment) is installed.",
+                "\n".join([*wrong, *ends]),
             )
         shutil.rmtree(staging)
 
@@ -164,19 +193,30 @@ def _put_in_place(wanted: Iterable[Artifact], staging: Path, set_name: str) -> l
     return wrong
 
 
+def fetch_all(say: Callable[[str], None]) -> None:
+    """Download the jars of the broker and, with PySpark, those of its release. Raises StackError."""
+    wanted = sets(installed_spark()) if importlib.util.find_spec("pyspark") else ("kafka",)
+    for set_name in wanted:
+        fetch(set_name, say)
+    shutil.rmtree(_ivy_cache(), ignore_errors=True)
+
+
 def main() -> None:
-    """Download the sets of the installed PySpark (``python -m ringlog.stack.maven``). Print a line for each jar.
+    """Download all jars and print a line for each (``python -m ringlog.stack.maven``), or ``FOLDER ADDRESS...``.
 
     The exit status is 1 on failure.
     """
     try:
-        for set_name in sets(installed_spark()):
-            fetch(set_name, lambda text: print(text, flush=True))
+        if sys.argv[1:]:
+            download(Path(sys.argv[1]), sys.argv[2:])
+        else:
+            fetch_all(lambda text: print(text, flush=True))
+    except OSError as error:
+        sys.exit(f"{getattr(error, 'url', '')} {error}".strip())
     except StackError as error:
         sys.exit(f"{error.code}: {error.detail}\n{error.hint}")
     except KeyboardInterrupt:
         sys.exit("interrupted; downloaded jars are kept")
-    shutil.rmtree(_ivy_cache(), ignore_errors=True)
 
 
 if __name__ == "__main__":

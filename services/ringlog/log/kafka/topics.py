@@ -38,7 +38,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ringlog.kernel.changes import CHANGE_TOPICS
+from ringlog.kernel.sections import CHANGE_TOPICS
 from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicDenied, TopicMisconfigured, TopicMissing
 from ringlog.runtime.kafka.config import connection
 from ringlog.runtime.logs import get_logger

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.changes import EPOCHS, ChangeRecord, project
-from ringlog.kernel.sections import CDC_GENERATIONS, CDC_STREAMS
+from ringlog.kernel.changes import ChangeRecord, project
+from ringlog.kernel.sections import CDC_GENERATIONS, CDC_STREAMS, EPOCHS
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.records import CdcRow, encode_cdc_row, encode_dead_letter
 from ringlog_audit.sources.topics import AuditError, Decoder
