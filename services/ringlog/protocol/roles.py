@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ringlog.kernel.changes import CHANGE_TOPICS, EPOCHS
+from ringlog.kernel.sections import CHANGE_TOPICS, EPOCHS
 from ringlog.protocol.effects import Steps
 
 

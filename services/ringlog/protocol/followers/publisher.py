@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ringlog.kernel.changes import EPOCHS, PUBLICATIONS, ChangeRecord, EpochChange, diff
+from ringlog.kernel.changes import PUBLICATIONS, ChangeRecord, EpochChange, diff
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.sections import EPOCHS
 from ringlog.kernel.values import Epoch
 from ringlog.protocol.effects import Barrier, Effect, FaultPoint
 from ringlog.protocol.role import CheckSuperseded, StartServing, take_id
