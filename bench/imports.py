@@ -1,4 +1,4 @@
-"""The time until a program can use ``ringlog.Client``, in an environment with the wheel and its base only.
+"""The time until a program can use the class ``Client``, in an environment with the wheel and its base only.
 
     python bench/imports.py [ROUNDS]
 

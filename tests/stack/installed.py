@@ -59,6 +59,8 @@ def install(folder: Path, wheel: Path, *extras: str) -> Path:
     for one in closure(frozenset(extras)).values():
         tops = {path.parts[0] for path in one.files or () if path.parts[0] not in {"..", "__pycache__"}}
         for top in tops:
+            if (packages / top).exists():
+                continue  # a namespace that another distribution shares
             (packages / top).symlink_to(Path(str(one.locate_file(top))))
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([*pip, str(wheel)], check=True, capture_output=True, env=clean())

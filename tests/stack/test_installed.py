@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -18,6 +20,7 @@ import typer
 from ringlog.cli.main import app
 from ringlog.extras import EXTRAS
 from tests.cli.known_commands import parse
+from tests.client.test_build_pages import PAGES, samples
 from tests.stack.installed import ROOT, build, clean, closure, install
 
 OWN = {path.name for top in ("services", "streaming", "schemas") for path in (ROOT / top).glob("ringlog*")}
@@ -69,6 +72,42 @@ def test_the_wheel_has_types_schemas_and_jar_hashes_and_no_tests(built: list[Pat
     assert len(schemas) > 100
     assert {*map(str, schemas), "ringlog/stack/artifacts.sha256"} <= {*names}
     assert [name for name in names if name.startswith("tests/") or name.endswith((".pyc", ".diff"))] == []
+
+
+# ------------------------------------------------------------------------------------------------------- the types
+
+
+@pytest.fixture(scope="module")
+def checked(built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the Python of an installation with all extras, and a folder with every sample of ``docs/build``."""
+    folder = tmp_path_factory.mktemp("checked")
+    for page in PAGES:
+        for number, block in enumerate(samples(page)):
+            (folder / f"{page.stem.replace('-', '_')}_{number}.py").write_text(block, encoding="utf-8")
+    assert len([*folder.iterdir()]) > 15
+    return install(folder / "venv", built[-1], "all"), folder
+
+
+def check_types(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    files = sorted(path.name for path in folder.glob("*.py"))
+    return subprocess.run([*command, *files], cwd=folder, env=clean(), capture_output=True, text=True, check=False)
+
+
+def test_mypy_accepts_every_sample_and_finds_a_wrong_argument(checked: tuple[Path, Path]) -> None:
+    """mypy reads the types in the wheel. The wrong argument shows that it finds them."""
+    python, folder = checked
+    wrong = "from ringlog import commands\n\ncommands.create_keyspace('ks')\n"
+    (folder / "wrong.py").write_text(wrong, encoding="utf-8")
+    ended = check_types([sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python)], folder)
+    assert [line.split(": ")[:2] for line in ended.stdout.splitlines()[:-1]] == [["wrong.py:3", "error"]], ended.stdout
+
+
+@pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not in PATH: make others installs it")
+def test_pyright_accepts_every_sample(checked: tuple[Path, Path]) -> None:
+    python, folder = checked
+    (folder / "wrong.py").unlink(missing_ok=True)
+    ended = check_types(["pyright", "--pythonpath", str(python)], folder)
+    assert ended.stdout.startswith("0 errors"), ended.stdout
 
 
 # ------------------------------------------------------------------------------------------------------ the extras

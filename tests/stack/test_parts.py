@@ -239,7 +239,7 @@ def test_a_folder_without_a_stack(tmp_path: Path) -> None:
 
 def test_an_impossible_start_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    expected = pytest.raises(StackError, match=r"46 kafka jars are missing in .* Run: make setup")
+    expected = pytest.raises(StackError, match=r"46 kafka jars are missing in .* Run: ringlog stack setup")
     with taking_down(Stack(tmp_path / "data")) as stack, expected:
         stack.up(timeout_s=30)
     assert not stack.status().running

@@ -81,9 +81,11 @@ def matches(shown: str, printed: str) -> bool:
 class Shell:
     """A bash with an empty home."""
 
-    def __init__(self, home: Path, programs: Path) -> None:
+    def __init__(self, home: Path, programs: Path, is_installed: bool = False) -> None:
+        """``is_installed``: the reader installs Ringlog, so the shell does not find the packages of the tests."""
         self._home = home
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RINGLOG_", "XDG_"))}
+        path = [name for name in os.environ["PATH"].split(os.pathsep) if not is_installed or ".venv" not in name]
         self._process = subprocess.Popen(
             ["bash"],
             cwd=home,
@@ -91,8 +93,8 @@ class Shell:
             | {
                 "COLUMNS": "100",
                 "HOME": str(home),
-                "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                "PATH": os.pathsep.join([str(programs), *path]),
+                "PYTHONPATH": "" if is_installed else os.pathsep.join(path for path in sys.path if path),
                 "XDG_CACHE_HOME": str(cache_root().parent),
             },
             stdin=subprocess.PIPE,
@@ -134,8 +136,8 @@ class Shell:
 
 
 @contextmanager
-def shell(home: Path, programs: Path) -> Iterator[Shell]:
-    opened = Shell(home, programs)
+def shell(home: Path, programs: Path, is_installed: bool = False) -> Iterator[Shell]:
+    opened = Shell(home, programs, is_installed)
     try:
         yield opened
     finally:

@@ -186,6 +186,7 @@ NOT_RUN = {
 NOT_TYPED = {
     "build/cdc-job.md": "needs a broker that checks permissions, and a job; tests/system/test_cdc_fence.py",
     "build/debezium.md": "needs a connector's topic; tests/system/test_cdc_debezium.py",
+    "build/install.md": "makes an environment; tests/system/test_installed_walk.py",
     "build/lake.md": "needs a job; tests/system/test_cdc_lake.py",
     "build/own-node.md": "is a program; tests/system/test_participant.py",
     "build/python-client.md": "is a program; tests/client/test_build_pages.py",

@@ -32,7 +32,7 @@ BUDGETS = {
     "ringlog/operator": 4_790,
     "ringlog/protocol": 3_500,
     "ringlog/runtime": 2_000,
-    "ringlog/stack": 1_690,
+    "ringlog/stack": 1_745,
     "ringlog/wire": 1_900,
     "ringlog/testing": 20,
     "ringlog_audit": 2_470,

@@ -54,7 +54,7 @@ def _print_json(value: object) -> None:
 
 @app.command()
 def setup(as_json: Json = False) -> None:
-    """Install what the stack needs: Java, Redis, the broker's jars.
+    """Install Java, Redis and the broker's jars for the stack.
 
     Downloads about 45 MB of jars and checks their hashes, with the extra spark also the jars of the CDC job. As root
     with apt, installs missing system packages. Otherwise prints how to install them, and exits with status 3.
