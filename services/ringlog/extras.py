@@ -16,7 +16,7 @@ from typing import Final
 from ringlog.errors import RinglogError
 
 EXTRAS: Final = {
-    "cli": ("avro", "lark", "pydantic", "pydantic_settings", "rich", "typer", "typing_extensions"),
+    "cli": ("avro", "lark", "pydantic", "pydantic_settings", "rich", "typer", "typing_extensions", "yaml"),
     "redis": ("redis",),
     "archive": ("fsspec",),
     "node": ("fastapi", "prometheus_client", "uvicorn"),

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, out, report_replay, require_extra, resolve
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, out, report_replay, resolve
 from ringlog.client.watch import MetadataWatch
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.errors import WaitTimedOut
@@ -109,7 +109,6 @@ def _print_view(views: Iterator[Any], form: str) -> None:
             typer.echo(json.dumps(view))
             return
         if form == "yaml":
-            require_extra("cli", "pyyaml")
             import yaml  # slow to load
 
             typer.echo(yaml.safe_dump(json.loads(json.dumps(view)), sort_keys=False, allow_unicode=True), nl=False)
