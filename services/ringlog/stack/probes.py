@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import sys
+import time
 from collections.abc import Callable
 
 from ringlog.stack.log_in import CLIENT_USER, ITERATIONS, LogIn
@@ -17,6 +19,7 @@ from ringlog.stack.log_in import CLIENT_USER, ITERATIONS, LogIn
 PROBE_TOPIC = "ringlog-stack-probe"
 _PROBE_CONFIG = {"retention.ms": "60000", "segment.ms": "60000"}
 _STEP_S = 0.1
+_CHECK_S = 8.0
 
 _quiet = logging.Logger("ringlog.stack.probe", level=logging.CRITICAL)
 
@@ -74,3 +77,13 @@ def takes_records(bootstrap_servers: str, give_up: Callable[[], bool], log_in: L
             return True
     producer.purge()
     return False
+
+
+def main() -> int:
+    """Return 0 if the broker at the address in the first argument acknowledges a record within eight seconds."""
+    end = time.monotonic() + _CHECK_S
+    return 0 if takes_records(sys.argv[1], lambda: time.monotonic() > end) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

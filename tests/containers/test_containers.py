@@ -1,0 +1,83 @@
+"""The image is built, and the services of ``compose.yaml`` run from it: ``make containers``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.containers.podman import Containers, build, podman
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.containers,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not shutil.which("podman"), reason="needs root and podman: `make containers` installs it"
+    ),
+]
+
+SCHEMA = """
+CREATE KEYSPACE shop WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 3};
+CREATE TABLE shop.seats (seat text PRIMARY KEY, state text) WITH cdc = {'enabled': true};
+"""
+CONFINED = """
+set -e
+test "$(id -u)" = 10001
+! touch /opt/ringlog/written /etc/written 2>/dev/null
+grep -q '^NoNewPrivs:.1$' /proc/1/status
+for kind in Inh Prm Eff Bnd Amb; do grep -q "^Cap$kind:.0000000000000000$" /proc/1/status; done
+"""
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    build(tmp_path_factory.mktemp("image") / "build.log")
+    return "ringlog:local"
+
+
+@pytest.fixture
+def containers(image: str) -> Iterator[Containers]:
+    found = Containers(f"ringlog-{os.getpid()}")
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def test_the_label_names_the_base_by_digest(image: str) -> None:
+    base = podman("image", "inspect", "--format", '{{index .Labels "ringlog.base"}}', image).stdout.strip()
+    name, _, digest = base.partition("@sha256:")
+    assert (bool(name), len(digest)) == (True, 64), base
+
+
+def test_services_keep_everything_over_restarts(containers: Containers) -> None:
+    def ringlog(*words: str, check: bool = True) -> str:
+        ended = containers.run("coordinator", "ringlog", *words, check=check)
+        return ended.stdout if ended.returncode == 0 else ""
+
+    for name in containers.services:
+        containers.start(name)
+    until(lambda: ringlog("status", check=False).startswith("OK"), "the cluster to be healthy")
+    assert ringlog("node", "list").count("normal") == 3
+    for name in containers.services:
+        if name != "found":
+            containers.run(name, "sh", "-c", CONFINED)
+
+    containers.run("coordinator", "sh", "-c", f"ringlog ddl --wait <<'END'\n{SCHEMA}\nEND")
+    ringlog("data", "put", "shop.seats", "1A", "--set", "state=sold")
+    ringlog("data", "write", "shop", "gate", "B7")
+
+    names = [containers.name(name) for name in ("node-2", "validator", "broker", "redis", "spark")]
+    podman("restart", "--time", "20", *names)
+
+    def found() -> bool:
+        rows = ringlog("data", "rows", "shop.seats", "1A", "--level", "ALL", check=False)
+        return "sold" in rows and "B7" in ringlog("data", "read", "shop", "gate", "--level", "ALL", check=False)
+
+    until(found, "all replicas to return the row and the register")
+    until(lambda: ringlog("data", "put", "shop.seats", "1B", "--set", "state=free", check=False), "a write")
+    audit = ringlog("audit", "--written", "2", "--wait-seconds", "60", check=False)
+    assert audit, containers.logs("spark")
+    assert [name for name in containers.services if not containers.running(name)] == ["found"]
