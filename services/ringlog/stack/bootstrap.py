@@ -46,6 +46,7 @@ from ringlog.stack.redis_server import installed_redis
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = ROOT / "requirements.lock"
+SCHEMAS = ROOT / "requirements-kubernetes.lock"
 BUILD_TOOLS = frozenset(
     {"editables", "hatchling", "packaging", "pathspec", "pluggy", "setuptools", "tomlkit", "trove-classifiers", "wheel"}
 )
@@ -199,14 +200,6 @@ def ensure_compiler() -> str:
     return "a compiler for immutables"
 
 
-def ensure_test_programs() -> str:
-    """Install the programs of tests that are skipped without them."""
-    for program, need in (("podman", CONTAINERS), ("mmdebstrap", CONTAINERS), ("promtool", PROMETHEUS)):
-        if shutil.which(program) is None:
-            install_from_distribution(need)
-    return "podman, Prometheus"
-
-
 # -- the virtual environment -------------------------------------------------------------------------------------------
 
 
@@ -332,6 +325,19 @@ def pip(venv: Path, label: str, arguments: Sequence[str], report: Callable[[str]
         raise SetupFailedError("pip failed:\n" + "\n".join(lines[-_TAIL_LINES:]))
 
 
+# -- programs of tests -------------------------------------------------------------------------------------------------
+
+
+def ensure_test_programs(venv: Path) -> str:
+    """Install the programs of tests that are skipped without them."""
+    for program, need in (("podman", CONTAINERS), ("mmdebstrap", CONTAINERS), ("promtool", PROMETHEUS)):
+        if shutil.which(program) is None:
+            install_from_distribution(need)
+    if not (venv / "bin" / "kubernetes-validate").exists():
+        pip(venv, "schemas of Kubernetes", ("--require-hashes", "--no-deps", "-r", str(SCHEMAS)), lambda _line: None)
+    return "podman, Prometheus, schemas of Kubernetes"
+
+
 # -- jars --------------------------------------------------------------------------------------------------------------
 
 
@@ -354,7 +360,7 @@ def main() -> int:
     parser.add_argument(
         "--light", action="store_true", help="skip Java, Spark and Redis, which quick tests do not need"
     )
-    parser.add_argument("--test-programs", action="store_true", help="install podman and Prometheus for the tests")
+    parser.add_argument("--test-programs", action="store_true", help="install podman, Prometheus and schemas for tests")
     parser.add_argument("--without-tools", action="store_true", help="skip what only developers need")
     parser.add_argument(
         "--spark",
@@ -370,11 +376,11 @@ def main() -> int:
     try:
         steps: tuple[Callable[[], str], ...] = (
             *(() if asked.light else (ensure_java, ensure_redis)),
-            *((ensure_test_programs,) if asked.test_programs else ()),
             ensure_compiler,
             lambda: ensure_environment(venv),
             lambda: ensure_dependencies(venv, locked(asked.spark), skipped),
             *(() if asked.light else (lambda: ensure_jars(venv, asked.spark),)),
+            *((lambda: ensure_test_programs(venv),) if asked.test_programs else ()),
         )
         done = [step() for step in steps]
     except (SetupFailedError, StackError) as error:
