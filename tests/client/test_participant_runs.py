@@ -10,16 +10,31 @@ from pathlib import Path
 
 import pytest
 
-from ringlog import AppliedResult, Client, ClusterState, Gain, Loss, NodeFailed, NodeInfo, Participant, commands
+from ringlog import (
+    AppliedResult,
+    Client,
+    ClusterState,
+    Gain,
+    Loss,
+    NodeFailed,
+    NodeInfo,
+    Participant,
+    WaitTimedOut,
+    commands,
+)
 from ringlog_testing.cluster.cluster import FakeCluster
 from tests.waiting import until
 
 
 class Calls:
-    """A store that records its calls. A failed ``drain`` or ``fetch`` is planted with ``fails``."""
+    """A store that records its calls.
+
+    ``fails`` plants a failed ``drain`` or ``fetch``, a ``row`` that is not bytes, or an ``exit`` of the process.
+    """
 
     def __init__(self, *, fails: str = "") -> None:
         self.calls: list[str] = []
+        self.sources: list[str] = []
         self.epochs: list[int] = []
         self.drained = 0
         self.fails = fails
@@ -37,28 +52,35 @@ class Calls:
 
     def fetch(self, gain: Gain) -> Iterator[bytes]:
         self.calls.append("fetch")
-        if self.fails == "fetch":
-            self.fails = ""
-            raise ConnectionError(f"{gain.source.name} is silent")
-        yield b"row"
+        self.sources.append(gain.source.address)
+        fails, self.fails = self.fails, ""
+        if fails == "fetch":
+            raise ConnectionError(f"{gain.source.name} is silent, no file \udcff")
+        if fails == "exit":
+            raise SystemExit(3)
+        yield None if fails == "row" else b"row"  # type: ignore[misc]
 
     def forget(self, loss: Loss) -> None:
         self.calls.append("forget")
 
 
 class AsyncCalls:
-    """The same store with coroutine functions."""
+    """The same store with coroutine functions. ``drain`` waits while ``is_blocked``."""
 
-    def __init__(self) -> None:
-        self.made = Calls()
+    def __init__(self, *, fails: str = "", is_blocked: bool = False) -> None:
+        self.made = Calls(fails=fails)
         self.threads: set[int] = set()
+        self.adopted, self.drains = asyncio.Event(), asyncio.Event()
+        if not is_blocked:
+            self.drains.set()
 
     async def adopt(self, before: ClusterState | None, after: ClusterState) -> None:
         self.threads.add(threading.get_ident())
         self.made.adopt(before, after)
+        self.adopted.set()
 
     async def drain(self, below: int) -> None:
-        await asyncio.to_thread(int)
+        await self.drains.wait()
         self.made.drain(below)
 
     async def fetch(self, gain: Gain) -> AsyncIterator[bytes]:
@@ -75,7 +97,7 @@ class World:
     """A fake cluster and threads with participants."""
 
     def __init__(self, folder: Path, ending: ExitStack) -> None:
-        self.cluster, self._folder, self._ending = FakeCluster(), folder, ending
+        self.cluster, self.folder, self._ending = FakeCluster(), folder, ending
         self.failures: dict[str, BaseException] = {}
 
     def client(self, name: str) -> Client:
@@ -84,7 +106,7 @@ class World:
         return client
 
     def participant(self, name: str, store: object, *, port: int = 7101, join: int | None = 4) -> Participant:
-        folder = self._folder / name
+        folder = self.folder / name
         info = NodeInfo(name, f"127.0.0.1:{port}")
         return Participant(self.client(name), info, store, folder=folder, join=join, topics=self.cluster.topics())  # type: ignore[arg-type]
 
@@ -164,7 +186,7 @@ def test_a_participant_joins_fetches_again_after_a_failure_and_leaves(world: Wor
 def test_a_participant_on_an_event_loop_joins_and_ends_when_it_is_cancelled(world: World) -> None:
     world.cluster.add_nodes(2)
     world.submit(commands.create_keyspace("ks", 2))
-    store, loops = AsyncCalls(), set[int]()
+    store, loops = AsyncCalls(fails="row"), set[int]()
     node = world.participant("s1", store)
     serving: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
 
@@ -177,7 +199,7 @@ def test_a_participant_on_an_event_loop_joins_and_ends_when_it_is_cancelled(worl
 
     thread = world.run("s1", lambda: asyncio.run(main()))
     world.settle(lambda _: world.node_state("s1") == "normal", "the join")
-    assert "fetch" in store.made.calls
+    assert store.made.calls.count("fetch") > 1, "a row that is not bytes does not end the fetch"
     loop, task = serving[0]
     loop.call_soon_threadsafe(task.cancel)
     world.await_end(thread)
@@ -190,6 +212,10 @@ def test_a_restart_keeps_the_node_and_raises_its_incarnation(world: World) -> No
     first = world.participant("s1", Calls())
     with running(world, "s1", first):
         world.settle(lambda _: world.node_state("s1") == "normal", "the join")
+    with pytest.raises(NodeFailed, match="runs once"):
+        first.run()
+    with pytest.raises(NodeFailed, match="ringlog node leave s1"):
+        first.leave()
     again = world.participant("s1", Calls())
     assert again.id == first.id
     with running(world, "s1", again):
@@ -210,6 +236,118 @@ def test_an_error_of_the_store_ends_run(world: World) -> None:
     assert isinstance(world.failures["s1"], OSError)
     state = world.cluster.state
     assert state.nodes[state.node_names["s1"]].state != "normal", "an epoch that was not drained is not acknowledged"
+
+
+def test_a_coroutine_function_without_serve_ends_run(world: World) -> None:
+    world.cluster.add_nodes(1)
+    thread = world.run("s1", world.participant("s1", AsyncCalls()).run)
+    world.await_end(thread)
+    assert isinstance(world.failures["s1"], TypeError), "its calls would have no effect"
+
+
+def test_an_exit_in_a_fetch_ends_run(world: World) -> None:
+    world.cluster.add_nodes(2)
+    world.submit(commands.create_keyspace("ks", 2))
+    thread = world.run("s1", world.participant("s1", Calls(fails="exit")).run)
+    world.await_end(thread)
+    assert isinstance(world.failures["s1"], SystemExit)
+
+
+def test_no_thread_of_a_failed_participant_remains(world: World) -> None:
+    world.cluster.add_nodes(1)
+    world.cluster.hold(kind="Join", commit=True)
+    thread = world.run("s1", world.participant("s1", Calls(fails="drain")).run)
+    thread.join(60)
+    assert isinstance(world.failures["s1"], OSError)
+    assert "ringlog-join" not in [one.name for one in threading.enumerate()]
+
+
+def test_a_closed_client_ends_run(world: World) -> None:
+    world.cluster.add_nodes(1)
+    client = world.cluster.client("s1")
+    node = Participant(
+        client, NodeInfo("s1", "127.0.0.1:7101"), Calls(), folder=world.folder, topics=world.cluster.topics()
+    )
+    thread = world.run("s1", node.run)
+    world.settle(lambda _: world.node_state("s1") == "normal", "the join")
+    client.close()
+    world.await_end(thread)
+    assert isinstance(world.failures["s1"], NodeFailed)
+
+
+def test_a_node_that_is_not_registered_cannot_leave(world: World) -> None:
+    with pytest.raises(NodeFailed, match="not registered"):
+        world.participant("s1", Calls()).leave()
+
+
+def test_a_departure_has_a_deadline(world: World) -> None:
+    world.cluster.add_nodes(2)
+    node = world.participant("s1", Calls())
+    with running(world, "s1", node):
+        world.settle(lambda _: world.node_state("s1") == "normal", "the join")
+        world.cluster.hold(kind="Leave", commit=True)
+        with pytest.raises(WaitTimedOut, match="to leave"):
+            node.leave(timeout_s=0.1)
+
+
+def test_a_stop_ends_a_backlog_of_states(world: World) -> None:
+    world.cluster.add_nodes(1)
+    store = Calls()
+    node = world.participant("s1", store)
+    stop, may_adopt = threading.Event(), threading.Event()
+    thread = world.run("s1", lambda: node.run(stop))
+    world.settle(lambda state: world.node_state("s1") == "normal" and node.epoch == state.epoch, "the join")
+    adopted, record = len(store.epochs), store.adopt
+
+    def slow(before: ClusterState | None, after: ClusterState) -> None:
+        record(before, after)
+        may_adopt.wait(60)
+
+    store.adopt = slow  # type: ignore[method-assign]
+    for name in ("k1", "k2", "k3"):
+        world.submit(commands.create_keyspace(name, 1))
+    until(lambda: len(store.epochs) > adopted, "the first state")
+    stop.set()
+    may_adopt.set()
+    world.await_end(thread)
+    assert len(store.epochs) == adopted + 1
+    assert world.failures == {}
+
+
+def test_a_second_cancellation_waits_for_the_store_too(world: World) -> None:
+    world.cluster.add_nodes(1)
+    store = AsyncCalls(is_blocked=True)
+    node = world.participant("s1", store)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(node.serve())
+        await store.adopted.wait()
+        for _ in range(2):
+            task.cancel()
+            ended, _ = await asyncio.wait((task,), timeout=0)
+            assert not ended, "drain still runs"
+        store.drains.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        world.participant("s1", Calls())  # the folder is free
+
+    asyncio.run(main())
+
+
+def test_a_fetch_follows_its_source_to_another_address(world: World) -> None:
+    world.cluster.add_nodes(2)
+    world.submit(commands.create_keyspace("ks", 2))
+    store = Calls(fails="fetch")
+
+    def move() -> bool:
+        for number, name in enumerate(("n1", "n2")):
+            world.submit(commands.UpdateNode(world.cluster.state.node_names[name], address=f"127.0.0.1:{number + 1}"))
+        return True
+
+    with running(world, "s1", world.participant("s1", store)):
+        until(lambda: world.cluster.advance(1) and store.sources and move(), "the first fetch")
+        world.settle(lambda _: world.node_state("s1") == "normal", "the join")
+    assert {"127.0.0.1:1", "127.0.0.1:2"} & {*store.sources}
 
 
 def test_a_refused_registration_ends_run(world: World) -> None:

@@ -26,7 +26,7 @@ Source: CEP-21; ``ringlog.node.registers.registers`` has the same rules for regi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from ringlog.client.node_reports import RowsSum
@@ -151,6 +151,8 @@ class Duties:
             self._noted.note_adopted(state.epoch, places)
         self.state = state
         for name, work in works_for_node(state, self.node).items():
+            for fetch in self.fetches.get(name, ()):  # the source may have another address now
+                fetch.gain = replace(fetch.gain, source=state.nodes[fetch.gain.source.id])
             if name not in self.fetches:
                 gains = (
                     Gain(_places_under(state, key), ranges, state.nodes[source], name, work.epoch)
@@ -170,7 +172,7 @@ class Duties:
                 fetch.is_stopped = True
             for fetch in fetches:
                 self._end(fetch)
-                self.tries.forget(fetch.gain)
+                self.tries.forget(fetch)
             del self.fetches[name]
 
     def _losses(

@@ -5,8 +5,9 @@
 It registers the node, joins, follows the log, acknowledges epochs, reports rows, tablets, zone partitions and load, and
 ends when the node has left. ``client.participant.duties`` has the order of the calls to the store.
 
-One thread calls ``adopt``, ``drain`` and ``forget``; ``FETCHES_MAX`` threads call ``fetch``. A participant keeps no
-copy of the log, so it should not be a member of the metadata service. If it becomes one, it logs the remedy.
+One thread calls ``adopt``, ``drain`` and ``forget``; ``FETCHES_MAX`` threads call ``fetch``, and another one ``sizes``.
+A participant keeps no copy of the log, so it should not be a member of the metadata service. If it becomes one, it logs
+the remedy.
 
 Invariant: the folder belongs to one process at a time, and an epoch is in it before it is acknowledged.
 """
@@ -18,7 +19,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
@@ -32,14 +33,16 @@ from ringlog.client.participant.duplicate_identity import DuplicateCheck
 from ringlog.client.participant.duties import PLACED_BY, Duties, Fetch
 from ringlog.client.participant.folder import IdentityFolder
 from ringlog.client.participant.retry import BrokerRetry, Stopped
-from ringlog.client.participant.store import AsyncStore, Gain, Loss, NodeInfo, Store
+from ringlog.client.participant.store import AsyncStore, NodeInfo, Store
+from ringlog.client.participant.store_calls import POLL_S, StoreCalls
+from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.client.tokens import allocate
 from ringlog.kernel.commands.rules import SEED_BYTES
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch, NodeId
-from ringlog.log.errors import LogError, TopicMissing, WaitTimedOut
+from ringlog.log.errors import LogError, ReplicaHalted, ReplicaStopped, TopicMissing, WaitTimedOut
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.kafka.topics import ACKS, LOAD, topic_name
@@ -50,14 +53,15 @@ from ringlog.protocol.nodes.joining import AwaitEpochAfter, ReportAnswer, join, 
 from ringlog.protocol.submission.results import Submitted, describe
 from ringlog.protocol.submission.submission import SubmitCommand
 from ringlog.runtime.draw import SystemDraw
-from ringlog.runtime.logs import get_logger
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.trust import current
 from ringlog.wire.acks import load_with_mac, with_mac
 from ringlog.wire.records import NodeAck, encode_node_ack, encode_node_load
 
 FETCHES_MAX: Final = 4
-POLL_S: Final = 0.2
 ANSWER_S: Final = 3.0
+SILENCE_S: Final = 5.0
+LOADS_S: Final = 1.0
 DELIVERY_S: Final = 20.0
 T = TypeVar("T")
 
@@ -101,7 +105,7 @@ class KafkaNodeTopics:
 
 
 class Participant:
-    """One node of a cluster, with the rows of a store.
+    """One node of a cluster, with the rows of a store, from one start to the next.
 
     Args:
         client: A started client. It stays open.
@@ -117,6 +121,7 @@ class Participant:
 
     Raises:
         NodeFailed: Another process runs from the folder, or a file in it is damaged.
+        CertificateOfAnotherNode: The certificate of this process names another node.
     """
 
     def __init__(
@@ -130,13 +135,17 @@ class Participant:
         topics: NodeTopics | None = None,
     ) -> None:
         self._client = client.client if isinstance(client, AsyncClient) else client
-        self._info, self._store, self._tokens = info, store, join
-        self._folder = IdentityFolder(Path(folder))
+        self._info, self._tokens = info, join
+        self._store = StoreCalls(store)
+        self._folder = IdentityFolder(Path(folder), certified=current().node)
         self._topics = topics or KafkaNodeTopics(self._client.bootstrap_servers, self._client.cluster)
         self.id: NodeId = self._folder.node
         self.epoch: Epoch = 0
         self._stop = threading.Event()
         self._wake = threading.Event()
+        self._has_begun = False
+        self._ended = threading.Event()
+        self._warnings = RateLimitedWarnings(log)
         self._states: deque[ClusterState] = deque()
         self._failure: BaseException | None = None
         self._is_member = False
@@ -146,46 +155,87 @@ class Participant:
     # -------------------------------------------------------------------------------------------------- running
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Take part until ``stop`` is set, or until the node has left. A node that stopped has not left: run it again.
+        """Take part until ``stop`` is set, or until the node has left. Call it once.
+
+        A node that stopped has not left: continue with another participant of the same folder.
 
         Raises:
-            NodeFailed: The node cannot continue: it was refused, its folder is an older copy, or the log was replaced.
+            NodeFailed: The node cannot continue: it was refused, its folder is an older copy, the client was closed, or
+                the log was replaced.
             Exception: Any error of the store.
         """
-        self._stop = stop or self._stop
+        if self._has_begun:
+            raise NodeFailed("a participant runs once: create another one for the same folder")
+        self._has_begun, self._stop = True, stop or self._stop
         with contextlib.ExitStack() as ending:
             ending.callback(self._folder.close)
             ending.callback(self._topics.close)
             pool = ThreadPoolExecutor(FETCHES_MAX, "ringlog-fetch")
             ending.callback(pool.shutdown, cancel_futures=True)
-            with contextlib.suppress(Stopped):
+            try:
                 self._take_part(pool, ending)
+            except Stopped:
+                pass
+            finally:
+                self._ended.set()
 
     async def serve(self) -> None:
         """Take part like ``run``; the methods of an ``AsyncStore`` run on this event loop. Cancel it to stop."""
-        self._store = _OnLoop(self._store, asyncio.get_running_loop())
-        running = asyncio.ensure_future(asyncio.to_thread(self.run))
-        try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError:
-            self._stop.set()
-            await running
-            raise
+        self._store.loop = loop = asyncio.get_running_loop()
+        pool = ThreadPoolExecutor(1, "ringlog-participant")
+        running = loop.run_in_executor(pool, self.run)
+        pool.shutdown(wait=False)
+        cancelled: asyncio.CancelledError | None = None
+        while not running.done():  # the node must have stopped before the caller closes its store
+            try:
+                await asyncio.wait((running,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self._stop.set()
+        running.result()
+        if cancelled is not None:
+            raise cancelled
 
     def leave(self, timeout_s: float | None = None) -> None:
         """Give all ranges to other nodes, and return when the node has left; ``run`` then ends. Thread-safe.
 
         Raises:
-            NodeFailed: The departure was refused.
-            WaitTimedOut: The node has not left yet. The departure continues.
+            NodeFailed: The departure was refused, or this participant has stopped.
+            WaitTimedOut: The node has not left yet. A departure that began continues.
         """
-        self._perform_steps(leave(self.id, SystemDraw()))
-        has_left = lambda state: state.nodes[self.id].state == "left" or None  # noqa: E731
-        self._client.wait_for(has_left, threading.TIMEOUT_MAX if timeout_s is None else timeout_s, "the node to leave")
+        started = time.monotonic()
+
+        def check() -> None:
+            self._check_ended()
+            if timeout_s is not None and time.monotonic() - started >= timeout_s:
+                raise WaitTimedOut("the node to leave", timeout_s, f"ringlog node leave {self._info.name}")
+
+        try:
+            self._perform_steps(leave(self.id, SystemDraw()), check)
+            while not self._has_left():
+                check()
+                with contextlib.suppress(WaitTimedOut):
+                    self._client.wait_for(lambda _: self._has_left(), 1.0, "the node to leave")
+        except (Stopped, ReplicaStopped):
+            if not self._has_left():
+                name = self._info.name
+                raise NodeFailed(f"{name} has stopped and not left: ringlog node leave {name}") from None
+
+    def _has_left(self) -> bool:
+        found = self._client.state.nodes.get(self.id)
+        return found is not None and found.state == "left"
+
+    def _check_stopped(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+
+    def _check_ended(self) -> None:
+        if self._ended.is_set():
+            raise Stopped
 
     def _take_part(self, pool: ThreadPoolExecutor, ending: contextlib.ExitStack) -> None:
         replica = self._client.replica
-        state = self._caught_up()
+        state = self._caught_up(self._check_stopped)
         self._folder.check(state)
         if (duplicates := self._topics.duplicate_check(self._folder)) is not None:
             ending.callback(duplicates.stop)
@@ -193,29 +243,44 @@ class Participant:
                 check = partial(duplicates.check, state.cluster_id, self._folder.acknowledged)
                 BrokerRetry("the acknowledgements", self._stop).until_answered(check)
             duplicates.start()
-        self._perform_steps(register(RegisterNode(**{**asdict(self._info), "id": self.id}), SystemDraw()))
+        me = RegisterNode(**{**asdict(self._info), "id": self.id})
+        self._perform_steps(register(me, SystemDraw()), self._check_stopped)
         following = replica.subscribe(self._follow, replica.halt_on_defect)
         ending.callback(following.close)
         ending.callback(self._stop_fetches)
         self._states.appendleft(following.state)
+        duties = Duties(self.id, self._folder.incarnation, self._store, self._folder, self._end_fetch)
+        self._begin("ringlog-load", partial(self._report_loads, duties), ending)
         if self._tokens is not None:
-            threading.Thread(target=self._join, name="ringlog-join", daemon=True).start()
-        store: Any = self._store
-        duties = Duties(self.id, self._folder.incarnation, store, self._folder, self._end_fetch)
-        loads = LoadReportSchedule(self.id)
+            self._begin("ringlog-join", self._join, ending)
         while not self._stop.is_set():
             self._raise_failure(duplicates)
-            for state in self._new_states():
-                duties.turn(state)
-                self.epoch = duties.state.epoch
-            self._start_fetches(duties, pool)
+            duties.turn(self._next_state())
+            self.epoch = duties.state.epoch
             self._acknowledge(duties)
             if duties.state.nodes[self.id].state == "left":
                 return
             self._warn_member(duties.state)
-            self._report_load(duties.state, loads)
-            self._wake.wait(POLL_S)
-            self._wake.clear()
+            if not self._states:  # work of an older state may be closed already
+                self._start_fetches(duties, pool)
+                self._wake.wait(POLL_S)
+                self._wake.clear()
+
+    def _begin(self, name: str, work: Callable[[], None], ending: contextlib.ExitStack) -> None:
+        """Run ``work`` in a thread, which ends soon after this node. An error in it ends the node."""
+
+        def guarded() -> None:
+            try:
+                work()
+            except Stopped:
+                pass
+            except Exception as error:
+                self._failure = error
+                self._wake.set()
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread.start()
+        ending.callback(thread.join)
 
     def _warn_member(self, state: ClusterState) -> None:
         """Say once that this node became a member of the metadata service."""
@@ -232,20 +297,18 @@ class Participant:
             self._states.append(after)
         self._wake.set()
 
-    def _new_states(self) -> Iterator[ClusterState]:
+    def _next_state(self) -> ClusterState:
         newest = self._client.state
-        while self._states:
-            yield self._states.popleft()
-        if not self._states:
-            yield newest
+        return self._states.popleft() if self._states else newest
 
     def _raise_failure(self, duplicates: DuplicateCheck | None) -> None:
         failure = self._failure or (None if duplicates is None else duplicates.failure)
         if failure is not None:
             raise failure
-        halted = self._client.replica.halted
-        if halted is not None:
-            raise NodeFailed(f"the log cannot be followed: {halted.code}: {halted.detail}")
+        try:
+            self._client.replica.raise_if_ended()
+        except (ReplicaHalted, ReplicaStopped) as ended:
+            raise NodeFailed(f"the log cannot be followed: {ended}") from ended
 
     # -------------------------------------------------------------------------------------------------- fetches
 
@@ -257,19 +320,22 @@ class Participant:
                 if not running.done():
                     continue
                 del self._running[fetch]
+                running.result()  # raises only what must end the process, as SystemExit
             if fetch.failure is not None:
                 failure, fetch.failure = fetch.failure, None
                 why, source = f"{type(failure).__name__}: {failure}", gain.source
                 at = time.time_ns() // 1000
-                pause = duties.tries.record_failure(gain, gain.work, source.id, duties.state, why, at)
+                pause = duties.tries.record_failure(fetch, gain.work, source.id, duties.state, why, at)
                 log.warning("fetch failed", work=gain.work, source=source.name, why=why)
                 self._again[fetch] = now + pause
-            if now >= self._again.get(fetch, 0.0) and duties.tries.may_try(gain, gain.work, duties.state):
+            if now >= self._again.get(fetch, 0.0) and duties.tries.may_try(fetch, gain.work, duties.state):
                 self._again.pop(fetch, None)
-                self._running[fetch] = pool.submit(self._fetched, fetch)
+                self._running[fetch] = pool.submit(self._fetched, fetch, duties.tries)
 
-    def _fetched(self, fetch: Fetch) -> None:
+    def _fetched(self, fetch: Fetch, tries: StreamAttempts) -> None:
         fetch.run()
+        if fetch.total is not None:
+            tries.forget(fetch)
         self._wake.set()
 
     def _end_fetch(self, fetch: Fetch) -> None:
@@ -297,6 +363,12 @@ class Participant:
         if self._sent(ACKS.suffix, _record(ack)):
             duties.sent(draft, now)
 
+    def _report_loads(self, duties: Duties) -> None:
+        """Report load until the node ends. A separate thread: measuring or sending may take long."""
+        schedule = LoadReportSchedule(self.id)
+        while not self._ended.wait(LOADS_S):
+            self._report_load(duties.state, schedule)
+
     def _report_load(self, state: ClusterState, schedule: LoadReportSchedule) -> None:
         now = time.monotonic_ns() // 1000
         own = schedule.due(state, now)
@@ -312,7 +384,7 @@ class Participant:
         try:
             self._topics.send(suffix, self.id, value)
         except LogError as error:
-            log.warning("record not sent", topic=suffix, why=error.message)
+            self._warnings.warn(f"{suffix}_not_sent", why=error.message)
             return False
         return True
 
@@ -326,100 +398,52 @@ class Participant:
             seed = draw.take(SEED_BYTES)
             return Join(self.id, allocate(state, self.id, self._tokens or 0, seed), seed)
 
-        try:
-            self._perform_steps(join(self.id, wish, draw))
-        except Stopped:
-            pass
-        except Exception as error:
-            self._failure = error
-            self._wake.set()
+        self._perform_steps(join(self.id, wish, draw), self._check_ended)
 
-    def _perform_steps(self, steps: Steps[T]) -> T:
-        return run_steps(steps, self._perform)
+    def _perform_steps(self, steps: Steps[T], check: Callable[[], None]) -> T:
+        """Perform steps. ``check`` is called before each wait, and may raise to end them."""
+        return run_steps(steps, partial(self._perform, check))
 
-    def _perform(self, effect: Effect[Any]) -> Any:
+    def _perform(self, check: Callable[[], None], effect: Effect[Any]) -> Any:
         match effect:
             case Newest():
                 return self._client.state
             case CatchUp():
-                return self._caught_up()
+                return self._caught_up(check)
             case WallClock():
                 return time.time_ns() // 1000
             case SubmitCommand():
+                check()
                 return self._submit(effect)
             case AwaitEpochAfter(epoch):
-                self._await_epoch(epoch)
+                self._await_epoch(epoch, check)
             case ReportAnswer(command, answer):
                 log.info("answered", command=type(command).__name__, node=self._info.name, answer=describe(answer))
         return None
 
-    def _caught_up(self) -> ClusterState:
-        found = BrokerRetry("the metadata log", self._stop).until_answered(self._client.catch_up)
+    def _caught_up(self, check: Callable[[], None]) -> ClusterState:
+        def step() -> ClusterState:
+            check()
+            return self._client.catch_up(SILENCE_S)
+
+        found = BrokerRetry("the metadata log", self._ended).until_answered(step)
         if found is None:
             raise Stopped
         return found
 
     def _submit(self, effect: SubmitCommand) -> Submitted | None:
-        if self._stop.is_set():
-            raise Stopped
         with contextlib.suppress(SubmissionTimedOut):
             request = {"request_id": effect.request_id, "since_epoch": effect.since_epoch}
             return self._client.submit(effect.command, timeout_s=ANSWER_S, **request)  # type: ignore[arg-type]
         return None
 
-    def _await_epoch(self, epoch: Epoch) -> None:
-        while not self._stop.is_set():
+    def _await_epoch(self, epoch: Epoch, check: Callable[[], None]) -> None:
+        while self._client.state.epoch <= epoch:
+            check()
             with contextlib.suppress(WaitTimedOut):
                 self._client.wait_for(lambda state: state.epoch > epoch or None, 1.0, "a new epoch")
-                return
-        raise Stopped
 
 
 def _record(ack: NodeAck) -> bytes:
     keys = current().ack_keys
     return with_mac(encode_node_ack(ack), keys[0]) if keys else encode_node_ack(ack)
-
-
-class _OnLoop:
-    """A store whose methods run on an event loop, called from other threads. Ordinary methods run in the caller."""
-
-    def __init__(self, store: Store | AsyncStore, loop: asyncio.AbstractEventLoop) -> None:
-        self._store: Any = store
-        self._loop = loop
-        if hasattr(store, "sizes"):
-            self.sizes: Callable[[str], Any] = lambda place: self._done(self._store.sizes(place))
-
-    def adopt(self, before: ClusterState | None, after: ClusterState) -> None:
-        self._done(self._store.adopt(before, after))
-
-    def drain(self, below: Epoch) -> None:
-        self._done(self._store.drain(below))
-
-    def forget(self, loss: Loss) -> None:
-        self._done(self._store.forget(loss))
-
-    def fetch(self, gain: Gain) -> Iterable[bytes]:
-        rows = self._store.fetch(gain)
-        return self._each(rows) if isinstance(rows, AsyncIterable) else rows
-
-    def _each(self, rows: AsyncIterable[bytes]) -> Iterator[bytes]:
-        source: Any = aiter(rows)
-        try:
-            while (row := self._done(_next_row(source))) is not None:
-                yield row
-        finally:
-            if hasattr(source, "aclose"):
-                self._done(source.aclose())
-
-    def _done(self, result: Any) -> Any:
-        if not asyncio.iscoroutine(result):
-            return result
-        return asyncio.run_coroutine_threadsafe(result, self._loop).result()
-
-
-def _next_row(source: Any) -> Coroutine[Any, Any, bytes | None]:
-    async def following() -> bytes | None:
-        found: bytes | None = await anext(source, None)
-        return found
-
-    return following()

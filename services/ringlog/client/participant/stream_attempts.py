@@ -53,7 +53,9 @@ class StreamAttempts:
             found = self._failed.get(stream)
             if found is None or found.since != since:
                 found = FailedTries(operation, source, 0, since, now, "")
-            found = replace(found, count=found.count + 1, reason=why[:REASON_LENGTH_MAX])
+            # A message of the operating system may contain a file name that is not UTF-8.
+            reason = why[:REASON_LENGTH_MAX].encode(errors="backslashreplace").decode()
+            found = replace(found, count=found.count + 1, reason=reason)
             self._failed[stream] = found
         return float(min(AGAIN_MOST_S, AGAIN_S * 2 ** min(found.count - 1, 10)))
 

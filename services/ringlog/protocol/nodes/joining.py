@@ -104,10 +104,12 @@ async def join(node: NodeId, wish: Callable[[ClusterState], Steps[Command]], dra
 async def leave(node: NodeId, draw: Draw) -> None:
     """Submit the node's departure until it is admitted. Raises NodeFailed."""
 
-    async def wish(_: ClusterState) -> Command:
+    async def wish(state: ClusterState) -> Command:
+        if node not in state.nodes:
+            raise NodeFailed(f"node {node} is not registered: it has nothing to leave")
         return Leave(node)
 
-    await _admitted(lambda state: state.nodes[node].state in ("leaving", "left"), wish, draw)
+    await _admitted(lambda state: node in state.nodes and state.nodes[node].state in ("leaving", "left"), wish, draw)
 
 
 async def _admitted(

@@ -1,0 +1,74 @@
+"""Calls of a store from the threads of its participant: its methods may be ordinary ones or coroutine functions.
+
+Invariant: a call returns after its method has ended. A coroutine function without an event loop is an error, because
+its calls would have no effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from concurrent.futures import wait
+from typing import Any, Final
+
+from ringlog.client.participant.store import AsyncStore, Gain, Loss, Store
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.protocol.nodes.errors import NodeFailed
+
+POLL_S: Final = 0.2
+_END: Final = object()
+
+
+class StoreCalls:
+    """A ``Store`` that calls ``store``. Safe from threads. ``loop``: runs coroutine functions."""
+
+    def __init__(self, store: Store | AsyncStore) -> None:
+        self._store: Any = store
+        self.loop: asyncio.AbstractEventLoop | None = None
+        if hasattr(store, "sizes"):
+            self.sizes: Callable[[str], Any] = lambda place: self._done(self._store.sizes(place))
+
+    def adopt(self, before: ClusterState | None, after: ClusterState) -> None:
+        """See ``Store.adopt``."""
+        self._done(self._store.adopt(before, after))
+
+    def drain(self, below: Epoch) -> None:
+        """See ``Store.drain``."""
+        self._done(self._store.drain(below))
+
+    def forget(self, loss: Loss) -> None:
+        """See ``Store.forget``."""
+        self._done(self._store.forget(loss))
+
+    def fetch(self, gain: Gain) -> Iterable[bytes]:
+        """See ``Store.fetch``."""
+        rows: Any = self._done(self._store.fetch(gain))
+        return self._each(rows) if isinstance(rows, AsyncIterable) else rows
+
+    def _each(self, rows: AsyncIterable[bytes]) -> Iterator[bytes]:
+        source: Any = aiter(rows)
+        try:
+            while (row := self._done(anext(source, _END))) is not _END:
+                yield row
+        finally:
+            if hasattr(source, "aclose"):
+                self._done(source.aclose())
+
+    def _done(self, result: Any) -> Any:
+        """Return the result of a method, after the event loop has computed it."""
+        if not inspect.isawaitable(result):
+            return result
+
+        async def awaited() -> Any:
+            return await result
+
+        if self.loop is None:
+            getattr(result, "close", lambda: None)()
+            raise TypeError("the store has coroutine functions: use `await participant.serve()`")
+        future = asyncio.run_coroutine_threadsafe(awaited(), self.loop)
+        while not wait((future,), POLL_S).done:
+            if not self.loop.is_running():
+                raise NodeFailed("the event loop has stopped: await the end of `serve` before that")
+        return future.result()
