@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ringlog.agents.status import AgentView
-from ringlog.cli.status import _view_of
 from ringlog.kernel.commands.cluster.features import EnableFeature, RequireFeature
 from ringlog.kernel.commands.control.pauses import PauseChanges
 from ringlog.kernel.commands.topology.nodes import DeclareDown, UpdateNode
 from ringlog.kernel.commands.topology.operations import FailOperation
 from ringlog.kernel.model.state import ClusterState
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
+from ringlog.operator.views.status import status_view
 from ringlog.operator.views.summary import LONG_US, OK, WARN, summary
 from ringlog.operator.views.words import OPERATION_COLUMNS, operation_rows
 from ringlog.protocol.balancer.load_book import SILENT_US, LastReports
@@ -28,7 +28,7 @@ AT_WORK = tuple(AgentView(role, "i", 1, 10, "active", 0, 1.0) for role in ROLES)
 def summary_of(state: ClusterState, silent: str = "", now: int = 0, acked: bool = True) -> dict[str, Any]:
     heard = LastReports({node.id: -SILENT_US if node.name == silent else 0 for node in state.nodes.values()}, 0)
     acks = acknowledgements(state, 0) if acked else {}
-    return _view_of(state, acks, heard, AT_WORK, now) | {
+    return status_view(state, acks, heard, AT_WORK, {}, None, now) | {
         "clocks": ["clock_skew: an hour", "  a way out"],
         "writers_behind": [],
     }

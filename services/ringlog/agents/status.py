@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from ringlog.log.kafka.adapter import KafkaLog
@@ -107,6 +108,34 @@ def newest(last: AgentStatus | None, status: AgentStatus) -> AgentStatus:
     return last if last is not None and 0 < status.term < last.term else status
 
 
+class HeartbeatReader:
+    """A reader of ``agents`` from its beginning. Not thread-safe; ``close`` it."""
+
+    def __init__(self, bootstrap_servers: str, cluster: str) -> None:
+        self._agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
+        self._tail: LogTail | None = None
+        self.latest: dict[str, AgentStatus] = {}
+        """Role to its newest readable status read so far."""
+
+    def refresh(self) -> dict[str, AgentStatus]:
+        """Read to the current end of the topic and return ``latest``. Raises TopicMissing, LogUnavailable."""
+        if self._tail is None:
+            self._tail = self._agents.tail(self._agents.begin_offset())
+        for record in read_to_end(self._agents, self._tail):
+            try:
+                status = decode_agent_status(record.data)
+            except WireError:
+                continue
+            self.latest[status.role] = newest(self.latest.get(status.role), status)
+        return self.latest
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._tail is not None:
+            self._tail.close()
+        self._agents.close()
+
+
 class StatusReader:
     """A reader for repeated looks at low cost, as a context manager for one thread.
 
@@ -116,12 +145,10 @@ class StatusReader:
     def __init__(self, bootstrap_servers: str, cluster: str, on_progress: ProgressCallback = log_progress) -> None:
         self._on_progress = on_progress
         self._metadata = open_metadata(bootstrap_servers, cluster, "status")
-        self._agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
+        self._heartbeats = HeartbeatReader(bootstrap_servers, cluster)
         self._replica = LogReplica(
             self._metadata, start_finder=start_point_finder(bootstrap_servers, cluster, warns=False)
         )
-        self._tail: LogTail | None = None
-        self._last: dict[str, AgentStatus] = {}
 
     def __enter__(self) -> StatusReader:
         """Start to follow the log. Raises TopicMissing, LogUnavailable."""
@@ -130,47 +157,20 @@ class StatusReader:
 
     def __exit__(self, *_: object) -> None:
         """Close the connections."""
-        if self._tail is not None:
-            self._tail.close()
+        self._heartbeats.close()
         self._replica.stop()
-        self._agents.close()
         self._metadata.close()
 
     def read(self) -> tuple[AgentView, ...]:
         """Return the views of all known roles, by name. Raises LogUnavailable."""
         epoch = catch_up(self._replica, on_progress=self._on_progress).epoch
-        self._read_new()
-        return views_of(self._last, epoch, time.time_ns() // 1_000)
-
-    def _read_new(self) -> None:
-        """Read the newest readable status of each role."""
-        if self._tail is None:
-            self._tail = self._agents.tail(self._agents.begin_offset())
-        _add_statuses(self._agents, self._tail, self._last)
-
-
-def _add_statuses(agents: KafkaLog, tail: LogTail, last: dict[str, AgentStatus]) -> None:
-    for record in read_to_end(agents, tail):
-        try:
-            status = decode_agent_status(record.data)
-        except WireError:
-            continue
-        last[status.role] = newest(last.get(status.role), status)
+        return views_of(self._heartbeats.refresh(), epoch, time.time_ns() // 1_000)
 
 
 def read_statuses(bootstrap_servers: str, cluster: str) -> dict[str, AgentStatus]:
     """Return the newest readable status of each role, without the log. Raises TopicMissing, LogUnavailable."""
-    agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
-    try:
-        tail = agents.tail(agents.begin_offset())
-        try:
-            last: dict[str, AgentStatus] = {}
-            _add_statuses(agents, tail, last)
-        finally:
-            tail.close()
-    finally:
-        agents.close()
-    return last
+    with closing(HeartbeatReader(bootstrap_servers, cluster)) as heartbeats:
+        return heartbeats.refresh()
 
 
 def read_refused(bootstrap_servers: str, cluster: str) -> tuple[RefusedProposal, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
@@ -11,39 +11,32 @@ import typer
 from rich.text import Text
 
 from ringlog.agents.monitoring.health_view import ACTIVE
-from ringlog.agents.status import AgentView, read_statuses, views_of
+from ringlog.agents.status import read_statuses, views_of
 from ringlog.cli.shared.connection import fail, out, used_broker
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.generations.packed import streams_in
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros
 from ringlog.log.kafka.lag import writer_lags
 from ringlog.operator.balancing import last_heard, read_acks
 from ringlog.operator.protection import missing_protection
 from ringlog.operator.views import views
-from ringlog.operator.views.clocks import clock_lines, seen_until
+from ringlog.operator.views.clocks import seen_until
 from ringlog.operator.views.service import recovery_lines
-from ringlog.operator.views.summary import OK, format_truncation, summary, truncation_view
+from ringlog.operator.views.status import status_view
+from ringlog.operator.views.summary import OK, format_truncation
 from ringlog.operator.views.words import (
     OPERATION_COLUMNS,
     format_node_state,
     format_pause,
     format_refused,
-    is_in_flight,
     operation_rows,
     printable,
 )
-from ringlog.operator.views.writer_lag import writers_behind
-from ringlog.operator.views.zones import standing_view, timers_view
-from ringlog.protocol.balancer.load_book import LastReports
-from ringlog.protocol.rebalancer.zone_groups import session_reports
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka.config import current as kafka_config
 from ringlog.runtime.trust import current as current_trust
-from ringlog.wire.acks import ACK_REJECTED
-from ringlog.wire.records import NodeAck
 
 
 @view_command
@@ -69,13 +62,9 @@ def status(
         state = newest(context)  # The state must contain every acknowledged epoch.
     now = SystemClock().now_us()
     agents = views_of(agent_reports.result(), state.epoch, now)
-    clocks = clock_lines(state, now, seen.result())
-    timers = timers_view(state)
-    truncation = truncation_view(state)
-    whole = _view_of(state, acks.result(), loads.result(), agents, now)
-    whole |= {"clocks": clocks, "writers_behind": writers_behind(state, writer_lags(context.bootstrap, state))}
-    whole |= {"zone_timers": timers, "truncation": truncation, "bootstrap": context.bootstrap}
-    whole["summary"] = summary(whole, agents, now)
+    lags = writer_lags(context.bootstrap, state)
+    whole = status_view(state, acks.result(), loads.result(), agents, lags, seen.result(), now)
+    whole["bootstrap"] = context.bootstrap
     connection = context.bootstrap, kafka_config().security, current_trust()
     whole["insecure"] = missing_protection(*connection, has_principals=bool(state.principals))
     yield whole
@@ -101,27 +90,12 @@ def status(
     for agent in agents:
         if agent.state == ACTIVE and agent.why:
             out.print(f"{agent.role}: {printable(agent.why)}", markup=False)
-    for timer in timers:
+    for timer in whole["zone_timers"]:
         out.print(printable(f"zone {timer['zone']}: {timer['text']}"), markup=False)
-    for line in clocks:
+    for line in whole["clocks"]:
         out.print(line, markup=False)
-    if truncation is not None:
-        out.print(format_truncation(truncation), markup=False)
-
-
-def _view_of(
-    state: ClusterState, acks: Mapping[str, NodeAck], reports: LastReports, agents: Sequence[AgentView], now: Micros
-) -> dict[str, Any]:
-    """Return the state and the reports of nodes and agents as JSON."""
-    rejected_nodes = [one.subject for a in agents for one in a.refused if one.code == ACK_REJECTED]
-    found = views.operations(state, acks, now, rejected_nodes, reports)
-    return views.cluster(state) | {
-        "agents": [views.agent(a) for a in agents],
-        "directory": views.nodes(state, reports),
-        "features": views.features(state),
-        "operations": [view for view in found if is_in_flight(view)],
-        "zones": standing_view(state, session_reports(state, acks)),
-    }
+    if whole["truncation"] is not None:
+        out.print(format_truncation(whole["truncation"]), markup=False)
 
 
 def _print_summary(found: dict[str, Any], insecure: Sequence[str]) -> None:

@@ -157,7 +157,7 @@ def effect_of(state: ClusterState, commands: tuple[Command, ...], decide: Decide
     decided = _applied(state, commands, EFFECT, decide)
     if isinstance(decided, Rejected):
         return decided
-    return tuple(_differences(state, decided.state))
+    return tuple(differences(state, decided.state))
 
 
 def effect_digest(effect: tuple[ChangedItem, ...]) -> str:
@@ -165,7 +165,8 @@ def effect_digest(effect: tuple[ChangedItem, ...]) -> str:
     return sha256_of(encode(effect))
 
 
-def _differences(before: ClusterState, after: ClusterState) -> Iterator[ChangedItem]:
+def differences(before: ClusterState, after: ClusterState) -> Iterator[ChangedItem]:
+    """Yield the items that differ, by section and key. Derived sections and pruned items are left out."""
     for section in sorted({*PARTS} - {*_DERIVED}):
         old, new = getattr(before, section), getattr(after, section)
         if new is old:

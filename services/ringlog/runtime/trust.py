@@ -433,10 +433,15 @@ def read_secrets(path: Path | None, scope: str = "") -> tuple[str, ...]:
     """
     if path is None:
         return ()
-    found = tuple(filter(None, map(str.strip, _bytes(path, secret=True).decode("latin-1").splitlines())))
+    found = secret_lines(path)
     if not found or not all(_TOKEN.fullmatch(one.removeprefix(scope)) for one in found):
         raise BadTrustConfig(f"{path}: each line must be a token of 16 to 512 letters, digits, or - . _ ~ + /")
     return found
+
+
+def secret_lines(path: Path) -> tuple[str, ...]:
+    """Return the lines of a file that only its owner can read, without empty ones. Raises BadTrustConfig."""
+    return tuple(filter(None, map(str.strip, _bytes(path, secret=True).decode("latin-1").splitlines())))
 
 
 def _revoked(path: Path | None) -> frozenset[str]:

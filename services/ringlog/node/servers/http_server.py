@@ -313,7 +313,7 @@ class HttpServer:
 
     def __init__(
         self,
-        api: FastAPI,
+        api: Asgi,
         listening: socket.socket,
         trust: Callable[[], Trust] = current,
         connections: OpenConnections | None = None,

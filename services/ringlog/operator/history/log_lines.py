@@ -36,6 +36,7 @@ class LogFilter:
         kinds: Names of commands, also inside schema batches and plans. Empty: all.
         first: Microseconds since 1970, by the clock of the author.
         until: Microseconds since 1970. Selected entries are earlier.
+        refused: Only records without effect.
     """
 
     since: Epoch = 0
@@ -44,10 +45,12 @@ class LogFilter:
     kinds: frozenset[str] = frozenset()
     first: Micros | None = None
     until: Micros | None = None
+    refused: bool = False
 
     def fits(self, line: FoldedRecord) -> bool:
         """Return whether the record is selected."""
-        if line.outcome.epoch < self.since or not (self.all_records or line.outcome.kind is OutcomeKind.APPLIED):
+        is_applied = line.outcome.kind is OutcomeKind.APPLIED
+        if line.outcome.epoch < self.since or (self.refused if is_applied else not (self.all_records or self.refused)):
             return False
         item = line.item
         if not isinstance(item, Entry):

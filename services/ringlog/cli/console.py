@@ -1,0 +1,61 @@
+"""``ringlog console``: web pages and an HTTP API of a cluster."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail, out, require_extra, resolve
+from ringlog.files import private_process
+from ringlog.operator.errors import Refused
+from ringlog.runtime.monitoring.open_connections import raise_file_limit
+from ringlog.runtime.process import stop_on_signals
+
+LISTEN = "127.0.0.1:8080"
+
+
+def console(
+    address: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address to listen on. Port 0: a free one.")
+    ] = LISTEN,
+    tokens: Annotated[
+        Path | None,
+        typer.Option("--tokens", metavar="FILE", help="Users who may log in: a file with NAME TOKEN on each line."),
+    ] = None,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Let users submit commands. Needs --tokens.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+) -> None:
+    """Serve web pages and an HTTP API of the cluster.
+
+    The pages show health, nodes, operations and the log, also of past epochs. Without --allow-changes they change
+    nothing. Other addresses than the loopback interface need --tokens, and certificates in --trust-config.
+    """
+    require_extra("console", "fastapi", "uvicorn", "jinja2")
+    from ringlog.console import server  # These libraries are slow to load, and an extra.
+
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        fail("bad_option", f"--listen: {address[:80]!r} is not HOST:PORT", 2)
+    private_process()
+    raise_file_limit()
+    try:
+        server.check_safe(host, tokens, allows_changes=allow_changes)
+    except Refused as refused:
+        fail(refused.code, str(refused), 2)
+    context = resolve(bootstrap, cluster)
+    stopping = threading.Event()
+    stop_on_signals(stopping)
+    try:
+        listening = server.listen(host, int(port))
+    except OSError as error:
+        fail("address_unusable", f"{address}: {error.strerror or error}. Pass another one: --listen {host}:0")
+    with connect(context, server.SUBMITTER) as client:
+        server.serve(
+            client, context, listening, host, tokens, stopping, lambda url: out.print(url), allows_changes=allow_changes
+        )

@@ -1,0 +1,206 @@
+"""Access to the console: users with tokens, and the checks that keep other web pages out.
+
+A program sends ``Authorization: Bearer TOKEN``. A browser logs in with a token and gets a cookie that no script can
+read and that other sites do not send. The cookie has an HMAC by a key of this process, so it does not contain the
+token. It ends with the token, after ``LOGIN_S``, or when the console restarts.
+
+Invariants: a request under another host name is refused (DNS rebinding), and so is one that another site caused, except
+a link to a page. A request that changes something needs the origin of the console, unless it has a bearer token. Tokens
+are compared in constant time. Each response has a content security policy without inline scripts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any, Final
+
+from ringlog.runtime.monitoring.scrape import is_own
+from ringlog.runtime.trust import BadTrustConfig, Trust, TrustFile, secret_lines
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
+
+USER: Final = "ringlog.user"
+"""The key of a request's user in its scope."""
+COOKIE: Final = "ringlog_login"
+LOGIN_S: Final = 12 * 3_600
+OPEN_PATHS: Final = ("/login", "/static/")
+_LINE: Final = re.compile(r"(\S{1,200}) ([A-Za-z0-9._~+/-]{16,512}=*)")
+HEADERS: Final = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),  # no-referrer would make the origin of a form "null"
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """The sender of a request. ``name``: empty if the console has no tokens."""
+
+    name: str = ""
+
+
+def users_of(path: Path) -> Callable[[], Mapping[str, str]]:
+    """Return a function that returns the present users of a file, as token to name.
+
+    Each line has a name, a blank and a token. A changed file applies within a second; an invalid one is ignored. Raises
+    BadTrustConfig if the file is invalid now.
+    """
+
+    def read(file: Path) -> tuple[tuple[Path, ...], Trust]:
+        lines = secret_lines(file)
+        if not lines or not all(map(_LINE.fullmatch, lines)):
+            raise BadTrustConfig(
+                f"{file}: each line must be NAME TOKEN, with 16 to 512 letters, digits, or - . _ ~ + /"
+            )
+        return (file,), Trust(tokens=lines)
+
+    found = TrustFile(path.absolute(), read=read)
+    found.now()
+
+    def users() -> Mapping[str, str]:
+        pairs = (line.partition(" ") for line in found.now().tokens)
+        return {token: name for name, _, token in pairs}
+
+    return users
+
+
+class Access:
+    """ASGI middleware with the checks of this module.
+
+    Args:
+        hosts: Names that the console answers to, besides those of the loopback interface.
+        users: Returns the users, as token to name; None: everybody who reaches the address may read.
+    """
+
+    def __init__(
+        self, app: Asgi, hosts: tuple[str, ...] = (), users: Callable[[], Mapping[str, str]] | None = None
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._users = users
+        self._key = secrets.token_bytes(32)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Refuse or forward a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message["headers"]}
+                defaults = [*HEADERS, (b"cache-control", b"private, no-cache")]
+                message["headers"] = [*message["headers"], *(one for one in defaults if one[0] not in given)]
+            await send(message)
+
+        user = self._user_of(headers)
+        scope[USER] = user
+        scope["ringlog.login"] = self.login
+        if refused := self._refusal(scope, headers, user):
+            await _respond(guarded, *refused, wants_page=_wants_page(scope, headers))
+            return
+        await self._app(scope, receive, guarded)
+
+    def _refusal(
+        self, scope: Message, headers: Mapping[str, list[str]], user: User | None
+    ) -> tuple[int, str, str] | None:
+        """Return status, code and detail of a refusal; None for an admitted request."""
+        if not is_own(headers.get("host", []), *self._hosts):
+            return 403, "wrong_host", "this server has another name"
+        site = headers.get("sec-fetch-site", ["none"])[0]
+        is_link = scope["method"] == "GET" and headers.get("sec-fetch-mode", [""])[0] == "navigate"
+        if site not in ("none", "same-origin") and not is_link:
+            return 403, "cross_origin", "another site sent this request"
+        if scope["method"] not in ("GET", "HEAD"):
+            own = f"{scope['scheme']}://{headers['host'][0].lower()}"
+            origins = [origin.lower() for origin in headers.get("origin", [])]
+            if origins not in ([own], []) or (not origins and "authorization" not in headers):
+                return 403, "cross_origin", "a change needs the origin of the console, or a bearer token"
+        if user is None and not scope["path"].startswith(OPEN_PATHS):
+            return 401, "not_authenticated", "send a token of this console: Authorization: Bearer …"
+        return None
+
+    def _user_of(self, headers: Mapping[str, list[str]]) -> User | None:
+        if self._users is None:
+            return User()
+        if "authorization" in headers:
+            scheme, _, token = headers["authorization"][0].partition(" ")
+            is_one = len(headers["authorization"]) == 1 and scheme.lower() == "bearer"
+            return self.user_of_token(token.strip()) if is_one else None
+        return self._user_of_cookie("; ".join(headers.get("cookie", [])))
+
+    def user_of_token(self, token: str) -> User | None:
+        """Return the user of a token, or None. Compares with every token."""
+        shown, found = token.encode("utf-8", "surrogateescape"), None
+        for known, name in (self._users or dict)().items():
+            if hmac.compare_digest(shown, known.encode()):
+                found = User(name)
+        return found
+
+    def login(self, token: str) -> str | None:
+        """Return the value of the cookie for a token, or None if no user has it."""
+        if self.user_of_token(token) is None:
+            return None
+        issued = str(int(time.time()))
+        return f"{issued}.{self._mac(issued, token)}"
+
+    def _mac(self, issued: str, token: str) -> str:
+        return hmac.new(self._key, f"{issued} {token}".encode(), hashlib.sha256).hexdigest()
+
+    def _user_of_cookie(self, text: str) -> User | None:
+        try:
+            morsel = SimpleCookie(text).get(COOKIE)
+        except CookieError:
+            return None
+        issued, _, mac = ("" if morsel is None else morsel.value).partition(".")
+        if not issued.isascii() or not issued.isdecimal() or not 0 <= time.time() - int(issued) <= LOGIN_S:
+            return None
+        found = None
+        for token, name in (self._users or dict)().items():
+            if hmac.compare_digest(self._mac(issued, token).encode(), mac.encode("utf-8", "surrogateescape")):
+                found = User(name)
+        return found
+
+
+def _wants_page(scope: Message, headers: Mapping[str, list[str]]) -> bool:
+    return scope["method"] == "GET" and "text/html" in headers.get("accept", [""])[0]
+
+
+async def _respond(send: Send, status: int, code: str, detail: str, *, wants_page: bool) -> None:
+    if status == 401 and wants_page:
+        head, body, status = [(b"location", b"/login")], b"", 303
+    else:
+        body = json.dumps(problem(status, code, detail)).encode()
+        head = [(b"content-type", b"application/problem+json")]
+        head += [(b"www-authenticate", b"Bearer")] if status == 401 else []
+    head.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+def problem(status: int, code: str, detail: str, ways_out: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
+    """Return a problem of RFC 9457. ``code`` is one of the stable codes."""
+    title = code.replace("_", " ").capitalize()
+    found = {"type": f"urn:ringlog:code:{code}", "title": title, "status": status, "code": code, "detail": detail}
+    return found | {"ways_out": list(ways_out), **more}

@@ -1,0 +1,81 @@
+"""The input of a view: a state of the log, the reports of nodes and agents, and the parameters of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ringlog.agents.status import AgentView, views_of
+from ringlog.kernel.balance.reports import Reports
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch, Micros
+from ringlog.log.folding import FoldedRecord
+from ringlog.log.kafka.lag import Lag
+from ringlog.log.replicas.start_point import ListedSnapshot
+from ringlog.operator.history.log_lines import LogFilter
+from ringlog.operator.views.status import rejected_nodes
+from ringlog.protocol.balancer.load_book import LastReports
+from ringlog.wire.records import AgentStatus, NodeAck
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveReports:
+    """What nodes, agents and brokers reported outside the log.
+
+    Attributes:
+        version: Increases with each change, for ``ETag``.
+        read_at: Time of the last complete reading; 0: never.
+        confirmed_at: Time at which the state was last known to have every entry of the log.
+        problem: Why the last reading failed, or why the replica halted; empty: no problem.
+        appended: Newest append time of the mutations topic.
+    """
+
+    version: int = 0
+    read_at: Micros = 0
+    confirmed_at: Micros = 0
+    problem: str = ""
+    acks: Mapping[str, NodeAck] = field(default_factory=dict)
+    agents: Mapping[str, AgentStatus] = field(default_factory=dict)
+    last_reports: LastReports = field(default_factory=LastReports)
+    loads: Reports = field(default_factory=Reports)
+    lags: Mapping[str, Lag | str] = field(default_factory=dict)
+    appended: Micros | None = None
+    snapshots: Sequence[ListedSnapshot] = ()
+
+
+NO_REPORTS = LiveReports()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The input of a view.
+
+    Attributes:
+        state: The newest state, or that of a past epoch.
+        live: The reports; ``NO_REPORTS`` for a past epoch.
+        now: The time that durations count to: the last reading, or the time of a past state.
+        query: The checked parameters of the view, by name.
+        records: Returns the last records that a filter selects, up to an epoch.
+        state_at: Returns the state at an epoch. Raises EpochUnknown, LogUnavailable.
+    """
+
+    state: ClusterState
+    live: LiveReports
+    now: Micros
+    query: Mapping[str, Any]
+    records: Callable[[LogFilter, Epoch, int], Sequence[FoldedRecord]]
+    state_at: Callable[[Epoch], ClusterState]
+    is_past: bool = False
+
+    @property
+    def agents(self) -> tuple[AgentView, ...]:
+        """The status of each role."""
+        return views_of(self.live.agents, self.state.epoch, self.now)
+
+    @property
+    def rejected_nodes(self) -> list[str]:
+        """Names of nodes whose acknowledgements the coordinator rejects."""
+        return rejected_nodes(self.agents)

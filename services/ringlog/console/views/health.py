@@ -1,0 +1,127 @@
+"""Health: is anything broken, since when, and what to do first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ringlog.console.moments import Moment
+from ringlog.console.views.levels import BAD, IDLE, OK, WARN, node_level, with_commands, worst
+from ringlog.kernel.history import ARCHIVED, confirmed_snapshots
+from ringlog.kernel.values import SECOND_US
+from ringlog.operator.views.status import status_view
+from ringlog.operator.views.words import span
+
+Json = dict[str, Any]
+STALE_S: Final = 10.0
+"""Age of the state that makes it a reason. The console confirms the state every second."""
+_PAGES: Final = (
+    ("node ", "nodes", "ringlog node list"),
+    ("zone ", "zones", "ringlog zone list"),
+    ("CDC writer ", "cdc", "ringlog cdc status"),
+    ("clock_", "clocks", "ringlog status"),
+    ("feature ", "clocks", "ringlog cluster features"),
+    ("a recovery ", "snapshots", "ringlog status"),
+    ("the log", "health", "ringlog status"),
+    ("no ", "health", "ringlog agents"),
+    ("the ", "health", "ringlog agents status"),
+)
+"""The page and the command for a reason, by its first words. A command in the reason itself takes precedence."""
+
+
+def age_s(moment: Moment, now: int) -> float:
+    """Return the seconds since the state was last confirmed; 0 for a past state."""
+    return 0.0 if moment.is_past else max(0, now - moment.live.confirmed_at) / SECOND_US
+
+
+def health(moment: Moment) -> Json:
+    """Return the verdict, the reasons with their commands, and a card for each part of the system."""
+    state, live = moment.state, moment.live
+    found = status_view(state, live.acks, live.last_reports, moment.agents, live.lags, live.appended, moment.now)
+    reasons = found["summary"]["reasons"]
+    if moment.is_past:
+        reasons = _without_agents(reasons)
+    rows = [_reason(text) for text in reasons]
+    if live.problem:
+        rows.insert(0, _reason(f"the log is not readable: {live.problem}"))
+    cards = [*_cards(moment, found)]
+    bad = any(row["level"] == BAD for row in rows) or worst(card["level"] for card in cards) == BAD
+    level = BAD if bad else WARN if rows else OK
+    return {
+        "verdict": {OK: "OK", WARN: "WARN", BAD: "CRITICAL"}[level],
+        "level": level,
+        "reasons": rows,
+        "cards": cards,
+    }
+
+
+def _without_agents(reasons: list[str]) -> list[str]:
+    """Return the reasons that the log alone shows. Heartbeats of agents are not in the log."""
+    return [text for text in reasons if not text.startswith(("no ", "the "))]
+
+
+def _reason(text: str) -> Json:
+    """Return a reason with its page and a command."""
+    commands = [piece for piece, is_command in with_commands(text) if is_command]
+    page, command = "operations", "ringlog operation list"
+    for start, its_page, its_command in _PAGES:
+        if text.startswith(start):
+            page, command = its_page, its_command
+            break
+    severe = ("is declared down", "is silent", "unavailable", "read_only", "stuck", "not working", "not readable")
+    level = BAD if any(word in text for word in severe) or text.startswith("no ") else WARN
+    return {"text": text, "level": level, "page": page, "commands": commands or [command]}
+
+
+def _card(title: str, value: object, level: str, note: str, page: str) -> Json:
+    return {"title": title, "value": str(value), "level": level, "note": note, "page": page}
+
+
+def _cards(moment: Moment, found: Json) -> Iterator[Json]:
+    state, live = moment.state, moment.live
+    yield _card("Log", f"epoch {state.epoch}", BAD if live.problem else OK, live.problem or _last(moment), "log")
+    if not moment.is_past:
+        working = sum(agent.is_at_work for agent in moment.agents)
+        idle = ", ".join(agent.role for agent in moment.agents if not agent.is_at_work)
+        level = OK if moment.agents and not idle else BAD
+        yield _card(
+            "Agents",
+            f"{working} of {len(moment.agents)}",
+            level,
+            f"not working: {idle}" if idle else "all active",
+            "health",
+        )
+    levels = Counter(map(node_level, found["directory"]))
+    members = sum(levels.values()) - levels[IDLE]
+    note = f"{levels[BAD]} down or silent, {levels[WARN]} changing" if levels[BAD] + levels[WARN] else "all normal"
+    yield _card("Nodes", members, BAD if levels[BAD] else WARN if levels[WARN] else OK, note, "nodes")
+    flight = found["operations"]
+    waiting = sum(bool(view.get("waits_for_nodes")) for view in flight)
+    level = BAD if any(view.get("awaits_decision") for view in flight) else WARN if waiting else OK
+    yield _card("Operations", f"{len(flight)} in flight", level, f"{waiting} wait for nodes", "operations")
+    stuck = sum(len(zone["stuck"]) for zone in found["zones"])
+    yield _card("Zones", len(found["zones"]), BAD if stuck else OK, f"{stuck} partitions are stuck", "zones")
+    moving = sum(len(tablets.transitions) for tablets in state.tablets.values())
+    tablets = sum(tablets.count for tablets in state.tablets.values())
+    yield _card("Tablets", tablets, OK, f"{moving} are migrating", "tablets")
+    writers = [writer for writer in state.writers.values() if writer.fenced is None]
+    behind = found["writers_behind"]
+    generation = state.generations[-1].id if state.generations else "no generation"
+    yield _card("CDC", f"{len(writers)} writers", WARN if behind else OK, f"{len(behind)} behind; {generation}", "cdc")
+    yield _recovery_card(moment)
+
+
+def _last(moment: Moment) -> str:
+    return f"last change {span(max(moment.now - moment.state.time, 0))} ago"
+
+
+def _recovery_card(moment: Moment) -> Json:
+    state = moment.state
+    confirmed = confirmed_snapshots(state)
+    archived = state.log_bounds.get(ARCHIVED)
+    newest = max([*(one.epoch for one in confirmed), archived.epoch if archived is not None else 0])
+    note = (
+        f"{state.epoch - newest:,} epochs after the newest copy outside the log" if newest else "no confirmed snapshot"
+    )
+    return _card("Snapshots", f"epoch {newest}" if newest else "none", OK if newest else IDLE, note, "snapshots")

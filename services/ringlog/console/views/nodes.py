@@ -1,0 +1,145 @@
+"""Nodes and the token ring: which node is dead or behind, what it owns, and whether it can be removed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any, Final
+
+from ringlog.console.moments import Moment
+from ringlog.console.views.levels import LEVELS, node_level, paged, worst
+from ringlog.kernel.commands.topology.movements import Leave, Remove
+from ringlog.kernel.fold import decide
+from ringlog.kernel.model.outcome import EntryContext, Rejected
+from ringlog.kernel.model.state import OWNING, ClusterState, Node
+from ringlog.kernel.ownership.placements import placement_of_keyspace
+from ringlog.operator.answers import explained
+from ringlog.operator.views import views
+
+Json = dict[str, Any]
+RING: Final = 2**64
+ARCS_MAX: Final = 360
+"""Arcs of the drawn ring. A ring with more tokens is drawn in this many equal sectors."""
+
+
+def nodes(moment: Moment) -> Json:
+    """Return the nodes, those that need attention first, the racks, the ring, and the chosen node."""
+    state = moment.state
+    shares = owned_shares(state)
+    rows = []
+    for row in views.nodes(state, moment.live.last_reports):
+        ack = moment.live.acks.get(row["id"])
+        rows.append(
+            {name: value for name, value in row.items() if name != "tokens"}
+            | {
+                "tokens": len(row["tokens"]),
+                "level": node_level(row),
+                "owns": round(shares.get(row["id"], 0.0), 4),
+                "acked": None if ack is None else ack.applied,
+                "behind": None if ack is None else max(0, state.epoch - ack.applied),
+                "rows": None if ack is None else ack.rows,
+            }
+        )
+    levels = {row["id"]: row["level"] for row in rows}
+    wanted = moment.query.get("filter", "").lower()
+    fields = ("name", "address", "datacenter", "rack", "state", "release")
+    shown = [row for row in rows if not wanted or any(wanted in row[field].lower() for field in fields)]
+    shown.sort(key=lambda row: (LEVELS.index(row["level"]), row["name"]))
+    chosen = state.nodes.get(state.node_names.get(moment.query.get("node", ""), ""))
+    return {
+        "levels": dict(Counter(levels.values())),
+        "owners": len(shares),
+        "racks": _racks(state, levels),
+        "ring": ring(state, levels),
+        "nodes": paged(shown, moment.query),
+        "node": None if chosen is None else _details(state, chosen, next(r for r in rows if r["id"] == chosen.id)),
+    }
+
+
+def owned_shares(state: ClusterState) -> dict[str, float]:
+    """Return the share of the token ring that each node owns, by node id."""
+    tokens = sorted(state.token_owners)
+    found: dict[str, float] = defaultdict(float)
+    for index, token in enumerate(tokens):
+        found[state.token_owners[token]] += ((token - tokens[index - 1]) % RING or RING) / RING
+    return found
+
+
+def ring(state: ClusterState, levels: dict[str, str]) -> list[Json]:
+    """Return the arcs of the ring, each from the share ``start`` to ``end`` of it, with owners and worst level."""
+    tokens = sorted(state.token_owners)
+    if len(tokens) <= ARCS_MAX:
+        return [
+            {
+                "start": (tokens[index - 1] % RING) / RING,
+                "end": (token % RING) / RING,
+                "nodes": [state.nodes[state.token_owners[token]].name],
+                "rack": _place(state.nodes[state.token_owners[token]]),
+                "level": levels[state.token_owners[token]],
+            }
+            for index, token in enumerate(tokens)
+        ]
+    sectors: list[set[str]] = [set() for _ in range(ARCS_MAX)]
+    for token in tokens:
+        sectors[(token % RING) * ARCS_MAX // RING].add(state.token_owners[token])
+    return [
+        {
+            "start": number / ARCS_MAX,
+            "end": (number + 1) / ARCS_MAX,
+            "nodes": sorted(state.nodes[owner].name for owner in owners),
+            "rack": "",
+            "level": worst(levels[owner] for owner in owners),
+        }
+        for number, owners in enumerate(sectors)
+        if owners
+    ]
+
+
+def _place(node: Node) -> str:
+    return f"{node.datacenter}/{node.rack}"
+
+
+def _racks(state: ClusterState, levels: dict[str, str]) -> list[Json]:
+    found: dict[tuple[str, str], list[Json]] = defaultdict(list)
+    for node in sorted(state.nodes.values(), key=lambda one: one.name):
+        if node.state != "left":
+            found[node.datacenter, node.rack].append({"node": node.name, "level": levels[node.id]})
+    return [
+        {"datacenter": datacenter, "rack": rack, "nodes": members}
+        for (datacenter, rack), members in sorted(found.items())
+    ]
+
+
+def _details(state: ClusterState, node: Node, row: Json) -> Json:
+    """Return what a node holds, and whether the log would accept that it leaves or is removed."""
+    held = []
+    for name in sorted(state.keyspaces):
+        placement = placement_of_keyspace(state, name)
+        ranges = 0 if placement is None else sum(any(one.node == node.id for one in g.read) for g in placement.ranges)
+        if ranges:
+            held.append({"keyspace": name, "ranges": ranges})
+    tablets = {
+        name: found.held[found.nodes.index(node.id)]
+        for name, found in sorted(state.tablets.items())
+        if node.id in found.nodes
+    }
+    return row | {
+        "ranges": held,
+        "tablets": [{"table": name, "replicas": count} for name, count in tablets.items() if count],
+        "service_member": node.id in state.service,
+        "removal": _removal(state, node),
+    }
+
+
+def _removal(state: ClusterState, node: Node) -> Json | None:
+    if node.state not in OWNING:
+        return None
+    command = Remove(node.id) if node.down else Leave(node.id)
+    verb = "remove" if node.down else "leave"
+    decided = decide(state, command, EntryContext(state.epoch + 1, state.state_id, state.time))
+    refused = isinstance(decided, Rejected)
+    return {
+        "command": f"ringlog node {verb} {node.name}",
+        "accepted": not refused,
+        "code": decided.code if isinstance(decided, Rejected) else None,
+        "detail": explained(state, decided.code, decided.detail) if isinstance(decided, Rejected) else None,
+    }

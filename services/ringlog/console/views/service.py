@@ -1,0 +1,127 @@
+"""CDC, snapshots and recovery, clocks and releases, plans and principals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from ringlog.console.moments import Moment
+from ringlog.console.views.levels import BAD, IDLE, OK, WARN, worst
+from ringlog.kernel.history import ARCHIVED, TRUNCATED, allowed_begin, confirmed_snapshots
+from ringlog.kernel.model.state import NO_MEMBER, in_order
+from ringlog.kernel.values import SECOND_US
+from ringlog.log.kafka.lag import Lag
+from ringlog.operator import plans as plan_views
+from ringlog.operator.views import views
+from ringlog.operator.views.clocks import clock_lines
+from ringlog.operator.views.service import service_status
+from ringlog.operator.views.summary import truncation_view
+from ringlog.operator.views.words import picked
+from ringlog.operator.views.writer_lag import LATE_S, format_lag, lag_view
+from ringlog.runtime.trust import BadTrustConfig
+from ringlog.runtime.trust import current as current_trust
+
+Json = dict[str, Any]
+SOON_US: Final = 7 * 86_400 * SECOND_US
+"""A certificate that expires within a week is a warning."""
+
+
+def cdc(moment: Moment) -> Json:
+    """Return generations, the newest first, and writers with lease, watermark and lag."""
+    state = moment.state
+    found = views.cdc(state)
+    for row in found["writers"]:
+        lag = moment.live.lags.get(row["name"], "not measured yet")
+        late = isinstance(lag, Lag) and lag.records and (lag.seconds is None or lag.seconds > LATE_S)
+        row["level"] = IDLE if row["fenced"] is not None else WARN if late else OK
+        row |= lag_view(lag) | {"lag": format_lag(lag), "lease_us": row["horizon"] - moment.now}
+    found["generations"].reverse()
+    return found | {"watermark": state.settled.until, "level": worst(row["level"] for row in found["writers"])}
+
+
+def snapshots(moment: Moment) -> Json:
+    """Return what would be lost with the broker: the copies outside the log, each with the epochs that it lacks."""
+    state = moment.state
+    bounds = state.log_bounds
+    copies: list[Json] = [
+        {"copy": f"snapshot of epoch {one.epoch}, confirmed by {', '.join(sorted(one.witnesses))}", "epoch": one.epoch}
+        for one in confirmed_snapshots(state)
+    ]
+    if (archived := bounds.get(ARCHIVED)) is not None:
+        copies.append({"copy": "archive", "epoch": archived.epoch})
+    for node in state.service:
+        ack = moment.live.acks.get(node)
+        if ack is not None and ack.cluster_id == state.cluster_id:
+            copies.append(
+                {"copy": f"log of the member {views.name_of(state, node)}", "epoch": min(ack.applied, state.epoch)}
+            )
+    for row in copies:
+        row |= {"lost": state.epoch - row["epoch"], "level": OK if row["epoch"] == state.epoch else WARN}
+    best = max(copies, key=lambda row: row["epoch"], default=None)
+    return {
+        "lost": None if best is None else best["lost"],
+        "level": BAD if best is None else OK if best["lost"] == 0 else WARN,
+        "copies": sorted(copies, key=lambda row: -row["epoch"]),
+        "stored": [
+            picked(one.head, "epoch", "digest", "by", "at")
+            | {"bytes": sum(part.size for part in one.head.parts), "confirmed_by": list(one.confirmed_by)}
+            | {"code": one.code or None, "why": one.why or None}
+            for one in moment.live.snapshots
+        ],
+        "log_begin": allowed_begin(state),
+        "truncated": None if TRUNCATED not in bounds else bounds[TRUNCATED].epoch,
+        "truncation": truncation_view(state),
+        "service": service_status(state, moment.live.acks),
+        "recoveries": views.recoveries(state),
+    }
+
+
+def clocks(moment: Moment) -> Json:
+    """Return clock problems, releases, features and the certificate of this process: what breaks this week."""
+    state = moment.state
+    members = [node for node in state.nodes.values() if node.state not in NO_MEMBER]
+    releases = Counter(node.release for node in members)
+    try:
+        trust, problem = current_trust(), None
+        expires = trust.expires * SECOND_US or None
+    except BadTrustConfig as error:
+        expires, problem = None, str(error)
+    left = None if expires is None else expires - moment.now
+    certificate_level = OK if left is None else BAD if left <= 0 else WARN if left < SOON_US else OK
+    return {
+        "clocks": clock_lines(state, moment.now, moment.live.appended),
+        "releases": [{"release": name, "nodes": count} for name, count in sorted(releases.items())],
+        "releases_level": OK if len(releases) < 2 else WARN,
+        "features": views.features(state),
+        "certificate": {
+            "expires": expires,
+            "left_us": left,
+            "problem": problem,
+            "level": BAD if problem else certificate_level,
+        },
+        "pauses": views.pauses(state),
+    }
+
+
+def plans(moment: Moment) -> Json:
+    """Return the staged plans, and the effects of the chosen one at staging and now."""
+    state = moment.state
+    chosen = state.plans.get(moment.query.get("plan", ""))
+    found = plan_views.plans(state)
+    for row in found["plans"]:
+        row["level"] = WARN if row["needs_approval"] else OK
+    details = None if chosen is None else plan_views.details(state, chosen, moment.state_at)
+    return found | {"plan": details}
+
+
+def principals(moment: Moment) -> Json:
+    """Return the principals with their roles, and the last entries by author."""
+    found = views.principals(moment.state)
+    for row in found:
+        row["level"] = OK if row["revoked"] is None else IDLE
+    return {
+        "principals": found,
+        "authenticated": bool(moment.state.principals),
+        "note": "" if moment.state.principals else views.NOT_AUTHENTICATED,
+        "roles": {role: picked(term, "instance", "term", "since") for role, term in in_order(moment.state.terms)},
+    }
