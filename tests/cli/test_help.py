@@ -29,6 +29,7 @@ SHARED: dict[str, str] = {
     "--group": "a consumer group by its name",
     "--insecure": "connections without certificates",
     "--kind": "a command by its name",
+    "--listen": "the address to listen on",
     "--limit": "the greatest number of things to show or send",
     "--name": "a name that the command gives to its subject",
     "--node": "a node by its name",

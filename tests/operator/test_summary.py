@@ -11,8 +11,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown, UpdateNode
 from ringlog.kernel.commands.topology.operations import FailOperation
 from ringlog.kernel.model.state import ClusterState
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
-from ringlog.operator.views.status import status_view
-from ringlog.operator.views.summary import LONG_US, OK, WARN, summary
+from ringlog.operator.views.summary import LONG_US, OK, WARN, status_view, summary
 from ringlog.operator.views.words import OPERATION_COLUMNS, operation_rows
 from ringlog.protocol.balancer.load_book import SILENT_US, LastReports
 from ringlog.protocol.roles import ROLES

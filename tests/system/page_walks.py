@@ -209,6 +209,7 @@ NOT_TYPED = {
     "operate/add-a-node.md": "is a part of the quick start",
     "operate/backup-and-recovery.md": "needs a lost topic; tests/system/test_recovery.py",
     "operate/cdc-writers.md": "needs a job; tests/system/test_cdc_fence.py, test_cdc_clocks.py",
+    "operate/console.md": "serves until it is stopped; tests/system/test_console.py",
     "operate/operations.md": FAULT,
     "operate/plans.md": "needs agents with keys; tests/system/test_plans_page.py",
     "operate/principals.md": "needs agents with keys; tests/system/test_request_keys.py",

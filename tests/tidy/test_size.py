@@ -31,6 +31,7 @@ BUDGETS = {
     "ringlog/node": 6_610,
     "ringlog/operator": 4_790,
     "ringlog/protocol": 3_500,
+    "ringlog/console": 2_060,
     "ringlog/runtime": 2_000,
     "ringlog/stack": 1_745,
     "ringlog/wire": 1_900,
@@ -43,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 3_340,
-    "tests": 81_300,
+    "tests": 81_640,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

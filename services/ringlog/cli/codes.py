@@ -11,6 +11,7 @@ from typing import Final
 COMMAND_CODES: Final = {
     "acl_missing": "The broker does not permit an operation that the kind of process needs.",
     "acl_surplus": "The broker permits an operation that the kind of process does not need.",
+    "address_unusable": "The console cannot listen on the address: it is in use, or not of this machine.",
     "ambiguous_cluster": "Several known clusters match this name or this beginning of an id.",
     "ambiguous_operation": "Several operations match this beginning of an id, or the number in the id is incomplete.",
     "another_cluster": "The broker has a cluster with this name and another id.",

@@ -31,7 +31,7 @@ def console(
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
 ) -> None:
-    """Serve web pages and an HTTP API of the cluster.
+    """Run a web console and an HTTP API of the cluster.
 
     The pages show health, nodes, operations and the log, also of past epochs. Without --allow-changes they change
     nothing. Other addresses than the loopback interface need --tokens, and certificates in --trust-config.
@@ -57,5 +57,12 @@ def console(
         fail("address_unusable", f"{address}: {error.strerror or error}. Pass another one: --listen {host}:0")
     with connect(context, server.SUBMITTER) as client:
         server.serve(
-            client, context, listening, host, tokens, stopping, lambda url: out.print(url), allows_changes=allow_changes
+            client,
+            context,
+            listening,
+            host,
+            tokens,
+            stopping,
+            lambda url: out.print(url, markup=False),
+            allows_changes=allow_changes,
         )

@@ -63,7 +63,7 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
         "doctor": Subcommand(
             "ringlog.cli.doctor", "doctor", "Examine brokers, topics, agents, nodes, clocks and this machine."
         ),
-        "console": Subcommand("ringlog.cli.console", "console", "Serve web pages and an HTTP API of the cluster."),
+        "console": Subcommand("ringlog.cli.console", "console", "Run a web console and an HTTP API of the cluster."),
         "agents": Subcommand("ringlog.cli.agents", "app", "Run the agents of a cluster, and show their status."),
         "agent": Subcommand("ringlog.cli.agents", "one", "Run one agent until it is stopped."),
         "principal": Subcommand(

@@ -24,7 +24,7 @@ from ringlog.cache.redis_url import BadRedisUrl
 from ringlog.cli.codes import PROGRAM_CODES
 from ringlog.cli.help import usage_name
 from ringlog.cli.main import app
-from ringlog.cli.reference_pages import python_names, redis_layout
+from ringlog.cli.reference_pages import http_api, python_names, redis_layout
 from ringlog.client import changes
 from ringlog.client import errors as client_errors
 from ringlog.client.cdc import errors as cdc_errors
@@ -173,6 +173,7 @@ def pages() -> dict[str, str]:
         "topics.md": _topics,
         "metrics.md": _metrics,
         "python.md": partial(python_names, HEAD, _table, _prose),
+        "http-api.md": partial(http_api, HEAD, _table),
         "redis.md": partial(redis_layout, HEAD, _table),
     }
     return {name: "\n".join(make()).rstrip("\n") + "\n" for name, make in made.items()}

@@ -1,14 +1,16 @@
-"""Reference pages about the Python package and about the cache in Redis, for ``ringlog.cli.reference``."""
+"""Reference pages about the Python package, the HTTP API and the cache in Redis, for ``ringlog.cli.reference``."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ringlog
 from ringlog import commands
 from ringlog.cache.projection import PARTS as HASHES
+from ringlog.console.access import CODES
+from ringlog.console.table import COMMON, VIEWS, Parameter
 from ringlog.errors import RinglogError
 from ringlog.kernel.model.state_section import WHOLE
 from ringlog.kernel.sections import PARTS
@@ -109,3 +111,57 @@ def redis_layout(head: str, table: Table) -> Iterator[str]:
             rows.append((f"`{{CLUSTER}}:{one.name}`", key, content))
     assert sorted(name.partition(":")[2].strip("`") for name, *_ in rows) == list(HASHES), "the page has each hash"
     yield from table(("key", "field", "JSON value"), sorted(rows))
+
+
+_ABOUT_HTTP = """\
+`ringlog console` serves this interface ([web console](../operate/console.md)). `/v1/openapi.json` describes it for
+programs. With tokens, each request needs `Authorization: Bearer TOKEN`.
+
+The header `Ringlog-Epoch` of an answer has its epoch, and `Age` the seconds since the state was last known to have
+every entry. `ETag` begins with the epoch. With `If-None-Match`, an unchanged view gives status 304. `/NAME.json` has
+the same value as `/v1/NAME`, and `/NAME` is its page. Times are in microseconds since 1970 UTC.
+"""
+_ABOUT_CHANGES = """\
+`POST /v1/rehearsals` takes one command as JSON, or `{"commands": [...], "to_end": true}`. The answer has the epoch of
+the state, the outcome of each command, the resolved commands, and the difference that they make. With `to_end`, the
+operations also run to their end, with every node acknowledging.
+
+`POST /v1/commands` submits one command and waits for its outcome. A repetition is harmless with the header
+`Idempotency-Key`, the request id, and `?since=EPOCH`, the epoch of the rehearsal. Send the resolved command of the
+rehearsal: drawn values, such as tokens, are then the same.
+"""
+_ABOUT_EVENTS = """\
+`GET /v1/events` is a stream of server-sent events. Each applied entry is an event `epoch`. Its id is the epoch, and its
+data has `epoch`, `kind`, `at` and `sections`, the changed sections of the state. After a reconnect with `Last-Event-ID`
+or `?since=EPOCH`, the stream continues after that epoch, also after a restart of the console. The event `reports` has
+the age of the state; it comes every 2 s and has no id.
+"""
+
+
+def http_api(head: str, table: Table) -> Iterator[str]:
+    """Yield the lines of the page about the HTTP API."""
+
+    def rows(declared: Mapping[str, Parameter]) -> list[tuple[str, str, str]]:
+        return [(f"`{name}`", f"`{one.kind.__name__}`", one.meaning) for name, one in declared.items()]
+
+    yield from ("# HTTP API", "", head, "", _ABOUT_HTTP)
+    yield from ("Every view accepts:", "")
+    yield from table(("parameter", "type", "meaning"), rows(COMMON))
+    for view in VIEWS.values():
+        yield from (f"## GET /v1/{view.name}", "", view.question, "")
+        if view.parameters:
+            yield from table(("parameter", "type", "meaning"), rows(view.parameters))
+    yield from ("## GET /v1/events", "", _ABOUT_EVENTS)
+    yield from ("## POST /v1/rehearsals, POST /v1/commands", "", _ABOUT_CHANGES)
+    yield from (
+        "## Errors",
+        "",
+        "An error is a problem of RFC 9457 with the members `code`, `detail` and `ways_out`.",
+        "",
+    )
+    codes = [(f"`{code}`", status, meaning) for code, (status, meaning) in CODES.items()]
+    yield from table(("code", "status", "meaning"), codes)
+    yield from (
+        "A rejected command has status 409 and its own code. Errors of the log have status 503 ([codes](codes.md)).",
+        "",
+    )

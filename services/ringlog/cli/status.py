@@ -23,8 +23,7 @@ from ringlog.operator.protection import missing_protection
 from ringlog.operator.views import views
 from ringlog.operator.views.clocks import seen_until
 from ringlog.operator.views.service import recovery_lines
-from ringlog.operator.views.status import status_view
-from ringlog.operator.views.summary import OK, format_truncation
+from ringlog.operator.views.summary import OK, format_truncation, status_view
 from ringlog.operator.views.words import (
     OPERATION_COLUMNS,
     format_node_state,

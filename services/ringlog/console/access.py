@@ -17,7 +17,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
@@ -82,12 +82,12 @@ def users_of(path: Path) -> Callable[[], Mapping[str, str]]:
     return users
 
 
-class Access:
+class AccessMiddleware:
     """ASGI middleware with the checks of this module.
 
     Args:
         hosts: Names that the console answers to, besides those of the loopback interface.
-        users: Returns the users, as token to name; None: everybody who reaches the address may read.
+        users: Returns the users, as token to name; None: any client that reaches the address may read.
     """
 
     def __init__(
@@ -122,23 +122,21 @@ class Access:
             return
         await self._app(scope, receive, guarded)
 
-    def _refusal(
-        self, scope: Message, headers: Mapping[str, list[str]], user: User | None
-    ) -> tuple[int, str, str] | None:
-        """Return status, code and detail of a refusal; None for an admitted request."""
+    def _refusal(self, scope: Message, headers: Mapping[str, list[str]], user: User | None) -> tuple[str, str] | None:
+        """Return code and detail of a refusal; None for an admitted request."""
         if not is_own(headers.get("host", []), *self._hosts):
-            return 403, "wrong_host", "this server has another name"
+            return "wrong_host", "this server has another name"
         site = headers.get("sec-fetch-site", ["none"])[0]
         is_link = scope["method"] == "GET" and headers.get("sec-fetch-mode", [""])[0] == "navigate"
         if site not in ("none", "same-origin") and not is_link:
-            return 403, "cross_origin", "another site sent this request"
+            return "cross_origin", "another site sent this request"
         if scope["method"] not in ("GET", "HEAD"):
             own = f"{scope['scheme']}://{headers['host'][0].lower()}"
             origins = [origin.lower() for origin in headers.get("origin", [])]
             if origins not in ([own], []) or (not origins and "authorization" not in headers):
-                return 403, "cross_origin", "a change needs the origin of the console, or a bearer token"
+                return "cross_origin", "a change needs the origin of the console, or a bearer token"
         if user is None and not scope["path"].startswith(OPEN_PATHS):
-            return 401, "not_authenticated", "send a token of this console: Authorization: Bearer …"
+            return "not_authenticated", "send a token of this console: Authorization: Bearer …"
         return None
 
     def _user_of(self, headers: Mapping[str, list[str]]) -> User | None:
@@ -187,11 +185,12 @@ def _wants_page(scope: Message, headers: Mapping[str, list[str]]) -> bool:
     return scope["method"] == "GET" and "text/html" in headers.get("accept", [""])[0]
 
 
-async def _respond(send: Send, status: int, code: str, detail: str, *, wants_page: bool) -> None:
+async def _respond(send: Send, code: str, detail: str, *, wants_page: bool) -> None:
+    status = CODES[code][0]
     if status == 401 and wants_page:
         head, body, status = [(b"location", b"/login")], b"", 303
     else:
-        body = json.dumps(problem(status, code, detail)).encode()
+        body = json.dumps(problem(code, detail)).encode()
         head = [(b"content-type", b"application/problem+json")]
         head += [(b"www-authenticate", b"Bearer")] if status == 401 else []
     head.append((b"content-length", b"%d" % len(body)))
@@ -199,8 +198,30 @@ async def _respond(send: Send, status: int, code: str, detail: str, *, wants_pag
     await send({"type": "http.response.body", "body": body})
 
 
-def problem(status: int, code: str, detail: str, ways_out: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
-    """Return a problem of RFC 9457. ``code`` is one of the stable codes."""
-    title = code.replace("_", " ").capitalize()
+CODES: Final = {
+    "bad_json": (400, "The body is not JSON."),
+    "bad_field": (400, "A parameter, a header or the body breaks the rule in the detail."),
+    "unknown_field": (400, "The view does not have the parameter."),
+    "not_confirmed": (400, "The confirmation is not the name of the cluster."),
+    "not_authenticated": (401, "The request has no valid token."),
+    "wrong_host": (403, "The request names another host."),
+    "cross_origin": (403, "Another web page sent the request, or the request has no origin."),
+    "not_authorized": (403, "The console is read-only, or the user does not have the right."),
+    "approval_needed": (403, "A second principal must approve the command. Use the command line."),
+    "epoch_unknown": (404, "The log ends before the epoch, or begins after it."),
+    "not_found": (404, "The path does not exist."),
+    "request_expired": (410, "The outcome of the request is unknown, and final."),
+    "body_too_large": (413, "The body is too large."),
+    "wrong_media_type": (415, "The body is not `application/json`."),
+    "too_many_streams": (503, "No further event stream can be opened now."),
+    "wait_timed_out": (504, "The epoch of `wait` did not arrive in time."),
+    "submission_timed_out": (504, "The outcome of the command is unknown. Send it again with the same key."),
+}
+"""HTTP status and meaning of the codes of the console. Other codes: rejections (409) and errors of the log (503)."""
+
+
+def problem(code: str, detail: str, ways_out: Sequence[str] = (), status: int = 503, **more: Any) -> dict[str, Any]:
+    """Return a problem of RFC 9457. ``code``: a stable code. ``status``: for codes that are not in ``CODES``."""
+    status, title = CODES.get(code, (status, ""))[0], code.replace("_", " ").capitalize()
     found = {"type": f"urn:ringlog:code:{code}", "title": title, "status": status, "code": code, "detail": detail}
     return found | {"ways_out": list(ways_out), **more}

@@ -25,32 +25,25 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from ringlog import __version__
 from ringlog.client.client import Client
 from ringlog.console import changing, pages
-from ringlog.console.access import COOKIE, LOGIN_S, USER, Access, Asgi, Message, Receive, Send, problem
+from ringlog.console.access import COOKIE, LOGIN_S, USER, AccessMiddleware, Asgi, Message, Receive, Send, problem
 from ringlog.console.events import EventStreams
 from ringlog.console.hub import EpochHub
-from ringlog.console.moments import NO_REPORTS, LiveReports, Moment
-from ringlog.console.table import EPOCH_MAX, VIEWS, Parameter, View
+from ringlog.console.moments import NO_REPORTS, LiveReports, ViewInput
+from ringlog.console.table import COMMON, EPOCH_MAX, VIEWS, WAIT_S, ConsoleView, Parameter
 from ringlog.errors import RinglogError
 from ringlog.kernel.values import Micros
 
 Json = dict[str, Any]
-WAIT_S: Final = 30.0
-"""The longest wait of ``?wait=EPOCH``."""
+PROBLEM: Final = "application/problem+json"
 BODY_BYTES_MAX: Final = 256 * 1024
 AT_ONCE_MAX: Final = 4
 """Views that are computed at the same time."""
 CACHED_MAX, CACHED_BYTES_MAX = 64, 16 * 1024 * 1024
-COMMON: Final = {
-    "epoch": Parameter(int, "Epoch of a past state. Default: the newest one.", EPOCH_MAX),
-    "wait": Parameter(int, f"Epoch to wait for, at most {WAIT_S:.0f} s.", EPOCH_MAX),
-}
-STATUS: Final = {"epoch_unknown": 404, "log_truncated": 404}
-"""HTTP status of errors while a past state is read. Others: 503."""
 
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """What the application shows.
+    """The sources and the limits of the application.
 
     Attributes:
         place: Name of the cluster and its brokers, as shown.
@@ -58,7 +51,7 @@ class Console:
         now: Returns the time in microseconds.
         open_client: Returns a client that acts for a person; None: the console is read-only.
         users: Returns the users, as token to name; None: no login.
-        hosts: See ``Access``.
+        hosts: See ``AccessMiddleware``.
     """
 
     hub: EpochHub
@@ -73,9 +66,9 @@ class Console:
 class Problem(Exception):
     """An answer that is an error."""
 
-    def __init__(self, status: int, code: str, detail: str, *ways_out: str) -> None:
+    def __init__(self, code: str, detail: str, *ways_out: str) -> None:
         super().__init__(detail)
-        self.body = problem(status, code, detail, ways_out)
+        self.body = problem(code, detail, ways_out)
 
 
 class AnswerCache:
@@ -117,26 +110,26 @@ def parsed(declared: Mapping[str, Parameter], query: list[tuple[str, str]]) -> J
     found: Json = {}
     for name, text in query:
         if (parameter := declared.get(name)) is None:
-            raise Problem(400, "unknown_field", f"{name[:40]}: this view has {', '.join(declared)}")
+            raise Problem("unknown_field", f"{name[:40]}: this view has {', '.join(declared)}")
         if name in found:
-            raise Problem(400, "bad_field", f"{name}: appears twice")
+            raise Problem("bad_field", f"{name}: appears twice")
         if not text:
             continue
         if parameter.kind is int:
             if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= parameter.most):
-                raise Problem(400, "bad_field", f"{name}: must be a whole number up to {parameter.most}")
+                raise Problem("bad_field", f"{name}: must be a whole number up to {parameter.most}")
             found[name] = int(text)
         elif parameter.kind is bool:
             if text not in ("1", "true", "0", "false"):
-                raise Problem(400, "bad_field", f"{name}: must be 1 or 0")
+                raise Problem("bad_field", f"{name}: must be 1 or 0")
             found[name] = text in ("1", "true")
         elif len(text) > parameter.most:
-            raise Problem(400, "bad_field", f"{name}: must have at most {parameter.most} characters")
+            raise Problem("bad_field", f"{name}: must have at most {parameter.most} characters")
         else:
             found[name] = text
     for name in ("page", "limit"):
         if found.get(name) == 0:
-            raise Problem(400, "bad_field", f"{name}: must be at least 1")
+            raise Problem("bad_field", f"{name}: must be at least 1")
     return found
 
 
@@ -193,7 +186,7 @@ def make_app(console: Console) -> Asgi:
     )
     for method, path, hidden_handler in hidden:
         api.add_api_route(path, hidden_handler, methods=[method], response_model=None, include_in_schema=False)
-    return Access(api, console.hosts, console.users)
+    return AccessMiddleware(api, console.hosts, console.users)
 
 
 BODY: Final = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
@@ -224,15 +217,15 @@ class Routes:
 
     # ------------------------------------------------------------------------------------------------ views
 
-    async def as_json(self, view: View, request: Request) -> Response:
+    async def as_json(self, view: ConsoleView, request: Request) -> Response:
         """Return the JSON of a view."""
         return await self._view(view, request, lambda _, value: json.dumps(value).encode(), "application/json")
 
-    async def as_page(self, view: View, request: Request) -> Response:
+    async def as_page(self, view: ConsoleView, request: Request) -> Response:
         """Return the page of a view."""
         user, path = request.scope[USER], request.url.path
 
-        def make(moment: Moment, value: Json) -> bytes:
+        def make(moment: ViewInput, value: Json) -> bytes:
             return pages.render(view, moment, value, self._head(user.name, path, request.url.query))
 
         return await self._view(view, request, make, "text/html; charset=utf-8")
@@ -251,13 +244,13 @@ class Routes:
         )
 
     async def _view(
-        self, view: View, request: Request, make: Callable[[Moment, Json], bytes], media_type: str
+        self, view: ConsoleView, request: Request, make: Callable[[ViewInput, Json], bytes], media_type: str
     ) -> Response:
         query = parsed({**COMMON, **view.parameters}, list(request.query_params.multi_items()))
         hub = self._console.hub
         epoch, wait = query.pop("epoch", None), query.pop("wait", None)
         if wait is not None and not await hub.wait(lambda: hub.state.epoch >= wait, WAIT_S):
-            raise Problem(504, "wait_timed_out", f"epoch {wait} did not arrive within {WAIT_S:.0f} s")
+            raise Problem("wait_timed_out", f"epoch {wait} did not arrive within {WAIT_S:.0f} s")
         state = hub.state
         is_past = epoch is not None and epoch != state.epoch
         if is_past:
@@ -274,7 +267,7 @@ class Routes:
         # A page also shows the user and the newest epoch, so it is always sent.
         if etag in request.headers.get("if-none-match", "") and not is_page:
             return Response(status_code=304, headers=headers)
-        moment = Moment(state, live, now, query, hub.records, hub.state_at, is_past)
+        moment = ViewInput(state, live, now, query, hub.records, hub.state_at, is_past)
         page_key = (request.scope[USER].name, live.version, hub.state.epoch) if is_page else None
         key = (view.name, page_key, tuple(sorted(query.items())), etag)
         body = await self._answers.get(key, lambda: make(moment, view.read(moment)))
@@ -289,22 +282,21 @@ class Routes:
 
     async def on_error(self, request: Request, error: Exception) -> Response:
         """Return an error of the log."""
-        code = getattr(error, "code", "error")
-        status = STATUS.get(code, 503)
-        hint = getattr(error, "hint", "")
-        text = str(getattr(error, "message", error))
-        return self._refused(request, problem(status, code, text, (hint,) if hint else ()))
+        assert isinstance(error, RinglogError), "registered for this class"
+        return self._refused(
+            request, problem(error.code, str(getattr(error, "message", error)), [*filter(None, [error.hint])])
+        )
 
     async def on_missing(self, request: Request, error: Exception) -> Response:  # noqa: ARG002
         """Return the answer for an unknown path."""
-        return self._refused(request, problem(404, "not_found", "see /v1/openapi.json"))
+        return self._refused(request, problem("not_found", "see /v1/openapi.json"))
 
     def _refused(self, request: Request, body: Json) -> Response:
         if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1/"):
             user = request.scope[USER] or request
             head = self._head(getattr(user, "name", ""), request.url.path, "")
             return Response(pages.render_problem(body, head), body["status"], media_type="text/html; charset=utf-8")
-        return JSONResponse(body, body["status"], media_type="application/problem+json")
+        return JSONResponse(body, body["status"], media_type=PROBLEM)
 
     # ------------------------------------------------------------------------------------- events and changes
 
@@ -315,9 +307,9 @@ class Routes:
         query = parsed({"since": since}, given or list(request.query_params.multi_items()))
         newest = self._console.hub.state.epoch
         if self._streams.is_full:
-            raise Problem(503, "too_many_streams", "close another stream, or try again later")
+            raise Problem("too_many_streams", "close another stream, or try again later")
         if query.get("since", 0) > newest:
-            raise Problem(404, "epoch_unknown", f"the log ends with epoch {newest}")
+            raise Problem("epoch_unknown", f"the log ends with epoch {newest}")
         return _Streamed(partial(self._streams.serve, since=query.get("since", newest)))
 
     async def rehearse(self, request: Request) -> Response:
@@ -326,27 +318,25 @@ class Routes:
         given = body.get("commands", [body]) if isinstance(body, dict) else body
         to_end = isinstance(body, dict) and body.get("to_end") is True and "commands" in body
         if not isinstance(given, list):
-            raise Problem(400, "bad_field", "commands: must be a list")
-        status, answer = await asyncio.to_thread(changing.rehearse, self._console.hub.state, given, to_end=to_end)
-        return _answered(status, answer)
+            raise Problem("bad_field", "commands: must be a list")
+        return _answered(await asyncio.to_thread(changing.rehearse, self._console.hub.state, given, to_end=to_end))
 
     async def submit(self, request: Request) -> Response:
         """Submit the command in the body. ``Idempotency-Key`` is the request id, with ``?since=EPOCH``."""
         query = parsed({"since": Parameter(int, "", EPOCH_MAX)}, list(request.query_params.multi_items()))
         key = request.headers.get("idempotency-key")
         if (key is None) != ("since" not in query):
-            raise Problem(400, "bad_field", "Idempotency-Key and since belong together")
+            raise Problem("bad_field", "Idempotency-Key and since belong together")
         value = await _json_body(request)
-        status, answer = await self._submit(request, value, key, query.get("since"))
-        return _answered(status, answer)
+        return _answered(await self._submit(request, value, key, query.get("since")))
 
-    async def _submit(self, request: Request, value: Any, key: str | None, since: int | None) -> changing.Answer:
+    async def _submit(self, request: Request, value: Any, key: str | None, since: int | None) -> Json:
         open_client = self._console.open_client
         if open_client is None:
             detail = "this console is read-only"
-            return 403, problem(403, "not_authorized", detail, ("ringlog console --tokens FILE --allow-changes",))
+            return problem("not_authorized", detail, ("ringlog console --tokens FILE --allow-changes",))
         if key is not None and not (key.isprintable() and 0 < len(key) <= 64):
-            return 400, problem(400, "bad_field", "Idempotency-Key: must have 1 to 64 printable characters")
+            return problem("bad_field", "Idempotency-Key: must have 1 to 64 printable characters")
         state, user = self._console.hub.state, request.scope[USER].name
         return await asyncio.to_thread(changing.submit, open_client, state, user, value, key, since)
 
@@ -393,14 +383,14 @@ class Routes:
         try:
             values = [json.loads(line) for line in text.splitlines() if line.strip()]
         except (ValueError, RecursionError) as error:
-            status, body = 400, problem(400, "bad_json", str(error))
+            body = problem("bad_json", str(error))
         else:
             if "confirm" not in form:
-                status, body = await asyncio.to_thread(changing.rehearse, state, values, to_end=shown["to_end"])
-                if status == 200:
+                body = await asyncio.to_thread(changing.rehearse, state, values, to_end=shown["to_end"])
+                if "status" not in body:
                     shown |= {"rehearsal": body, **_new_request(state)}
             elif form["confirm"] != state.name:
-                status, body = 400, problem(400, "not_confirmed", f"type the name of the cluster, {state.name}")
+                body = problem("not_confirmed", f"type the name of the cluster, {state.name}")
             else:
                 since = form.get("since", "")
                 since_epoch = int(since) if since.isdecimal() and len(since) < 20 else None
@@ -409,23 +399,24 @@ class Routes:
                     if len(values) == 1
                     else {"command": "StagePlan", "plan": form.get("plan"), "commands": values}
                 )
-                status, body = await self._submit(request, value, form.get("request_id"), since_epoch)
-                if status == 200:
+                body = await self._submit(request, value, form.get("request_id"), since_epoch)
+                if "status" not in body:
                     where = {"operation": body["operation"]} if "operation" in body else {}
                     path = "/operations" if where else "/log"
                     return RedirectResponse(f"{path}?{urlencode(where)}" if where else path, 303)
-        if status != 200:
+        if "status" in body:
             shown["problem"] = body
-        return Response(pages.render_change(head, shown), status, media_type="text/html")
+        return Response(pages.render_change(head, shown), body.get("status", 200), media_type="text/html")
 
 
 def _new_request(state: Any) -> Json:
     return {"request_id": pages.new_request_id(), "since": state.epoch, "cluster": state.name}
 
 
-def _answered(status: int, body: Json) -> Response:
-    media_type = "application/json" if status == 200 else "application/problem+json"
-    return JSONResponse(body, status, media_type=media_type)
+def _answered(body: Json) -> Response:
+    """Return a value or a problem, which has a status."""
+    is_problem = "status" in body
+    return JSONResponse(body, body.get("status", 200), media_type=PROBLEM if is_problem else "application/json")
 
 
 class _Streamed(Response):
@@ -444,17 +435,17 @@ async def _body(request: Request) -> bytes:
     async for chunk in request.stream():
         found += chunk
         if len(found) > BODY_BYTES_MAX:
-            raise Problem(413, "bad_field", f"a body has at most {BODY_BYTES_MAX} bytes")
+            raise Problem("body_too_large", f"a body has at most {BODY_BYTES_MAX} bytes")
     return found
 
 
 async def _json_body(request: Request) -> Any:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise Problem(415, "bad_field", "the content type must be application/json")
+        raise Problem("wrong_media_type", "the content type must be application/json")
     try:
         return json.loads(await _body(request))
     except (ValueError, RecursionError) as error:
-        raise Problem(400, "bad_json", str(error)) from error
+        raise Problem("bad_json", str(error)) from error
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -463,5 +454,5 @@ async def _form(request: Request) -> dict[str, str]:
     try:
         pairs = parse_qs(text, keep_blank_values=True, max_num_fields=20)
     except ValueError as error:
-        raise Problem(400, "bad_field", str(error)) from error
+        raise Problem("bad_field", str(error)) from error
     return {name: values[0] for name, values in pairs.items()}

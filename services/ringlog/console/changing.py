@@ -5,8 +5,10 @@ principal of the console. So this module checks the rights of the user with the 
 
 Invariants:
 
-- A user changes nothing through the console that the log would refuse to the principal of the user's name.
-- A plan that needs the approval of a second principal is not approved here: the log could not tell the users apart.
+- A user has at most the rights of the principal with the user's name.
+
+- A plan that needs a second principal is not approved here: the log could not tell two users of the console apart.
+
 - The submitted command is the rehearsed one, with the same drawn values.
 """
 
@@ -35,12 +37,9 @@ from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.runtime.draw import SystemDraw
 
 Json = dict[str, Any]
-Answer = tuple[int, Json]
-"""HTTP status and body."""
 COMMANDS_MAX: Final = 100
 TIMEOUT_S: Final = 20.0
-STATUS: Final = {"not_authorized": 403, "not_authenticated": 403, "approval_needed": 403}
-"""HTTP status of rejections. Others: 409."""
+REJECTED: Final = 409
 
 
 def resolve(state: ClusterState, value: Any) -> Command | InvalidCommand:
@@ -48,18 +47,18 @@ def resolve(state: ClusterState, value: Any) -> Command | InvalidCommand:
     return resolved(intent_of_json(value), state, SystemDraw())
 
 
-def rehearse(state: ClusterState, values: Sequence[Any], *, to_end: bool = False) -> Answer:
+def rehearse(state: ClusterState, values: Sequence[Any], *, to_end: bool = False) -> Json:
     """Run commands on a state. Return their answers, the resolved commands and the difference that they make.
 
     ``to_end``: also run the operations that they begin, with every node acknowledging.
     """
     if not values or len(values) > COMMANDS_MAX:
-        return 400, problem(400, "bad_field", f"commands: 1 to {COMMANDS_MAX} commands")
+        return problem("bad_field", f"commands: 1 to {COMMANDS_MAX} commands")
     rehearsal, commands, results = Rehearsal(state), [], []
     for value in values:
         command = resolve(rehearsal.state, value)
         if isinstance(command, InvalidCommand):
-            return 400, problem(400, command.code, command.detail)
+            return problem(command.code, command.detail, status=400)
         commands.append(to_json(rehearsal.state, command))
         result = rehearsal.line(json.dumps(commands[-1]), len(commands))
         if "detail" in result:
@@ -69,7 +68,7 @@ def rehearse(state: ClusterState, values: Sequence[Any], *, to_end: bool = False
         rehearsal.line('{"do": "finish"}', 0)
     accepted = all(result.get("outcome") == "applied" for result in results)
     made = difference(state, rehearsal.state) if rehearsal.state is not state else None
-    return 200, {
+    return {
         "epoch": state.epoch,
         "accepted": accepted,
         "commands": commands,
@@ -78,15 +77,16 @@ def rehearse(state: ClusterState, values: Sequence[Any], *, to_end: bool = False
     }
 
 
-def unauthorized(state: ClusterState, user: str, command: Command) -> Answer | None:
+def unauthorized(state: ClusterState, user: str, command: Command) -> Json | None:
     """Return why a user may not send a command through the console; None if it may."""
     if state.principals and (refused := authorize(state, user, command)) is not None:
-        status = STATUS.get(refused.code, 403)
-        return status, problem(status, refused.code, answers.explained(state, refused.code, refused.detail))
+        # A user without a principal is known, so this is not 401: another token would not help.
+        code = "not_authorized" if refused.code == "not_authenticated" else refused.code
+        return problem(code, answers.explained(state, refused.code, refused.detail))
     plan = state.plans.get(command.plan) if isinstance(command, ApprovePlan) else None
     if plan is not None and summary(state, plan)["needs_approval"]:
         detail = f"{plan.name} needs the approval of a second principal, who signs it with an own key"
-        return 403, problem(403, "approval_needed", detail, (f"ringlog plan approve {plan.name}",))
+        return problem("approval_needed", detail, (f"ringlog plan approve {plan.name}",))
     return None
 
 
@@ -97,7 +97,7 @@ def submit(
     value: Any,
     request_id: str | None = None,
     since_epoch: Epoch | None = None,
-) -> Answer:
+) -> Json:
     """Submit a JSON command for a user and return the answer.
 
     Args:
@@ -107,7 +107,7 @@ def submit(
     """
     command = resolve(state, value)
     if isinstance(command, InvalidCommand):
-        return 400, problem(400, command.code, command.detail)
+        return problem(command.code, command.detail, status=400)
     if refused := unauthorized(state, user, command):
         return refused
     try:
@@ -118,15 +118,15 @@ def submit(
             after = client.state
     except SubmissionTimedOut as error:
         again: Json = {"request_id": error.request_id, "since_epoch": error.since_epoch}
-        return 504, problem(504, error.code, str(error), **again)
+        return problem(error.code, str(error), **again)
     except LogError as error:
         status = 400 if error.code == "invalid_submission" else 503
-        return status, problem(status, error.code, error.message, (error.hint,) if error.hint else ())
+        return problem(error.code, error.message, [*filter(None, [error.hint])], status)
     shown = answers.answer_json(answer, began)
     if isinstance(answer, AppliedResult):
-        return 200, shown
+        return shown
     if isinstance(answer, RejectedResult):
-        status = STATUS.get(answer.code, 409)
         detail = answers.explained(after, answer.code, answer.detail)
-        return status, problem(status, answer.code, detail, ways, epoch=answer.epoch, request_id=answer.request_id)
-    return 410, problem(410, "request_expired", "the outcome is unknown, and final", **shown)
+        more = {"epoch": answer.epoch, "request_id": answer.request_id}
+        return problem(answer.code, detail, ways, REJECTED, **more)
+    return problem("request_expired", "the outcome is unknown, and final", **shown)

@@ -1,8 +1,8 @@
 """Drawings as SVG text: the token ring, the stages of operations, and the heat map of tablets.
 
 Invariants: all text and all attribute values are escaped. A drawing has no style attribute, because the content
-security policy forbids it: classes and attributes of SVG give colours. Each mark has a title that says what it shows,
-and each drawing repeats facts that the page also has as text.
+security policy forbids it: classes and attributes of SVG give colours. Each mark has a title. The page has the same
+facts as text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ SIZE: Final = 320
 CENTER: Final = SIZE / 2
 OUTER, INNER = 150.0, 112.0
 STAGE_WIDTH: Final = 640
-ROW: Final = 26
 
 
 def tag(name: str, attributes: Mapping[str, object], *children: object) -> Markup:

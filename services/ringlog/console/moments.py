@@ -14,21 +14,19 @@ from ringlog.log.folding import FoldedRecord
 from ringlog.log.kafka.lag import Lag
 from ringlog.log.replicas.start_point import ListedSnapshot
 from ringlog.operator.history.log_lines import LogFilter
-from ringlog.operator.views.status import rejected_nodes
+from ringlog.operator.views.summary import rejected_nodes
 from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.wire.records import AgentStatus, NodeAck
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveReports:
-    """What nodes, agents and brokers reported outside the log.
+    """Reports of nodes, agents and brokers, which are not in the log.
 
     Attributes:
         version: Increases with each change, for ``ETag``.
         read_at: Time of the last complete reading; 0: never.
-        confirmed_at: Time at which the state was last known to have every entry of the log.
+        confirmed_at: The last time when the state was known to have every entry of the log.
         problem: Why the last reading failed, or why the replica halted; empty: no problem.
         appended: Newest append time of the mutations topic.
     """
@@ -50,7 +48,7 @@ NO_REPORTS = LiveReports()
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ViewInput:
     """The input of a view.
 
     Attributes:

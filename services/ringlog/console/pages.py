@@ -18,8 +18,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ringlog.console import drawing
-from ringlog.console.moments import Moment
-from ringlog.console.table import VIEWS, View
+from ringlog.console.moments import ViewInput
+from ringlog.console.table import VIEWS, ConsoleView
 from ringlog.console.views.levels import with_commands
 from ringlog.kernel.values import SECOND_US, Micros
 from ringlog.operator.views.words import format_last_heard, printable, span, when
@@ -30,7 +30,6 @@ from ringlog.wire.ids import new_request_id as request_id_of
 
 Json = dict[str, Any]
 FILES: Final = {"console.js": "text/javascript; charset=utf-8", "console.css": "text/css; charset=utf-8"}
-STALE_S: Final = 10.0
 LEVEL_WORDS: Final = {"ok": "OK", "warn": "warning", "bad": "critical", "idle": "inactive"}
 
 
@@ -106,11 +105,15 @@ def environment() -> Environment:
         "commas": lambda number: f"{number:,}",
         "seconds": lambda micros: f"{micros / SECOND_US:,.1f} s",
     }
-    found.globals |= {"draw": drawing, "views": VIEWS, "version": asset_version()}
+    found.globals |= {
+        "draw": {one.__name__: one for one in (drawing.ring, drawing.stages, drawing.heat, drawing.share_bar)},
+        "views": VIEWS,
+        "version": asset_version(),
+    }
     return found
 
 
-def render(view: View, moment: Moment, value: Json, head: Head) -> bytes:
+def render(view: ConsoleView, moment: ViewInput, value: Json, head: Head) -> bytes:
     """Return the page of a view."""
     pairs = [pair for pair in parse_qsl(head.query, keep_blank_values=True) if pair[0] != "wait"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ringlog.console.moments import Moment
+from ringlog.console.moments import ViewInput
 from ringlog.console.views import levels
 from ringlog.console.views.availability import availability
 from ringlog.console.views.health import health
@@ -30,17 +30,24 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ConsoleView:
     """A view. ``is_live``: it also depends on reports and on the time, not on the state alone."""
 
     name: str
     title: str
     question: str
-    read: Callable[[Moment], dict[str, Any]]
+    read: Callable[[ViewInput], dict[str, Any]]
     parameters: Mapping[str, Parameter]
     is_live: bool = True
 
 
+WAIT_S: Final = 30.0
+"""The longest wait of ``?wait=EPOCH``."""
+COMMON: Final = {
+    "epoch": Parameter(int, "Epoch of a past state. Default: the newest one.", EPOCH_MAX),
+    "wait": Parameter(int, f"Epoch to wait for, at most {WAIT_S:.0f} s.", EPOCH_MAX),
+}
+"""The parameters of every view."""
 PAGING: Final = {
     "page": Parameter(int, "Page of the rows, from 1.", 1_000_000),
     "limit": Parameter(int, f"Rows of a page. Default: {levels.LIMIT}.", levels.LIMIT_MAX),
@@ -50,22 +57,22 @@ FILTER: Final = {"filter": Parameter(str, "Text that shown rows contain.")}
 VIEWS: Final = {
     view.name: view
     for view in (
-        View("health", "Health", "Is anything broken, since when, and what do I do first?", health, {}),
-        View(
+        ConsoleView("health", "Health", "Is anything broken, since when, and what do I do first?", health, {}),
+        ConsoleView(
             "nodes",
             "Nodes",
             "Which node is dead or behind, what does it own, and can it be removed?",
             nodes,
             {"node": Parameter(str, "Name of the node to show in detail."), **FILTER, **PAGING},
         ),
-        View(
+        ConsoleView(
             "operations",
             "Operations",
             "What is in flight, what does it wait for, and can I still cancel it?",
             operations,
             {"operation": Parameter(str, "Id of the operation to show in detail."), **PAGING},
         ),
-        View(
+        ConsoleView(
             "log",
             "Log",
             "What changed, by whom, and what was refused?",
@@ -82,37 +89,37 @@ VIEWS: Final = {
             },
             is_live=False,
         ),
-        View(
+        ConsoleView(
             "availability",
             "Availability",
             "Which ranges can clients read and write, and which further death breaks more?",
             availability,
             {},
         ),
-        View(
+        ConsoleView(
             "tablets",
             "Tablets",
             "Why is a node full, what moves, and why does nothing move?",
             tablets,
             PAGING,
         ),
-        View(
+        ConsoleView(
             "zones",
             "Zones",
             "Which partitions are stuck or read-only, and what ends that?",
             zones,
             {"zone": Parameter(str, "Name of the zone to show in detail."), **PAGING},
         ),
-        View("cdc", "CDC", "How late are consumers, and does a writer stand still?", cdc, {}),
-        View(
+        ConsoleView("cdc", "CDC", "How late are consumers, and does a writer stand still?", cdc, {}),
+        ConsoleView(
             "snapshots",
             "Snapshots",
             "If the broker burns now, what do I lose?",
             snapshots,
             {},
         ),
-        View("clocks", "Clocks and releases", "What breaks this week?", clocks, {}),
-        View(
+        ConsoleView("clocks", "Clocks and releases", "What breaks this week?", clocks, {}),
+        ConsoleView(
             "plans",
             "Plans",
             "Which changes wait for an approval, and what would they do?",
@@ -120,11 +127,11 @@ VIEWS: Final = {
             {"plan": Parameter(str, "Name of the plan to show in detail.")},
             is_live=False,
         ),
-        View(
+        ConsoleView(
             "schema", "Schema", "Which tables exist, and in which version?", schema, {**FILTER, **PAGING}, is_live=False
         ),
-        View("settings", "Settings", "Which settings differ from their defaults?", settings, {}, is_live=False),
-        View("principals", "Principals", "Who may change what?", principals, {}, is_live=False),
+        ConsoleView("settings", "Settings", "Which settings differ from their defaults?", settings, {}, is_live=False),
+        ConsoleView("principals", "Principals", "Who may change what?", principals, {}, is_live=False),
     )
 }
 """The views by name, in the order of the navigation."""

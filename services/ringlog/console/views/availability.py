@@ -1,4 +1,4 @@
-"""Availability: which ranges of which keyspace have a quorum, and which further death would take one away.
+"""Availability: the ranges of each keyspace with and without a quorum, and the nodes whose death takes a quorum away.
 
 A replica counts as absent if its node is declared down, is silent, or has left. The functions count the read groups:
 of ranges for keyspaces on the ring, of tablets for the others.
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ringlog.console.moments import Moment
+from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, OK, WARN, worst
 from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.model.state import ClusterState, Placement, in_order
@@ -26,7 +26,7 @@ Groups = Mapping[tuple[NodeId, ...], int]
 """Members of a group to the number of ranges or tablets that have this group."""
 
 
-def availability(moment: Moment) -> Json:
+def availability(moment: ViewInput) -> Json:
     """Return a row for each keyspace, and the nodes whose death would leave ranges without a quorum."""
     state = moment.state
     absent = absent_nodes(moment)
@@ -47,7 +47,7 @@ def availability(moment: Moment) -> Json:
     }
 
 
-def absent_nodes(moment: Moment) -> frozenset[NodeId]:
+def absent_nodes(moment: ViewInput) -> frozenset[NodeId]:
     """Return the nodes that do not answer, as far as the log and the reports show."""
     nodes = moment.state.nodes
     silent = moment.live.last_reports.silent(moment.state, nodes)

@@ -6,16 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ringlog.console.moments import Moment
+from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, IDLE, OK, WARN, node_level, with_commands, worst
 from ringlog.kernel.history import ARCHIVED, confirmed_snapshots
-from ringlog.kernel.values import SECOND_US
-from ringlog.operator.views.status import status_view
+from ringlog.operator.views.summary import status_view
 from ringlog.operator.views.words import span
 
 Json = dict[str, Any]
-STALE_S: Final = 10.0
-"""Age of the state that makes it a reason. The console confirms the state every second."""
 _PAGES: Final = (
     ("node ", "nodes", "ringlog node list"),
     ("zone ", "zones", "ringlog zone list"),
@@ -30,12 +27,7 @@ _PAGES: Final = (
 """The page and the command for a reason, by its first words. A command in the reason itself takes precedence."""
 
 
-def age_s(moment: Moment, now: int) -> float:
-    """Return the seconds since the state was last confirmed; 0 for a past state."""
-    return 0.0 if moment.is_past else max(0, now - moment.live.confirmed_at) / SECOND_US
-
-
-def health(moment: Moment) -> Json:
+def health(moment: ViewInput) -> Json:
     """Return the verdict, the reasons with their commands, and a card for each part of the system."""
     state, live = moment.state, moment.live
     found = status_view(state, live.acks, live.last_reports, moment.agents, live.lags, live.appended, moment.now)
@@ -78,7 +70,7 @@ def _card(title: str, value: object, level: str, note: str, page: str) -> Json:
     return {"title": title, "value": str(value), "level": level, "note": note, "page": page}
 
 
-def _cards(moment: Moment, found: Json) -> Iterator[Json]:
+def _cards(moment: ViewInput, found: Json) -> Iterator[Json]:
     state, live = moment.state, moment.live
     yield _card("Log", f"epoch {state.epoch}", BAD if live.problem else OK, live.problem or _last(moment), "log")
     if not moment.is_past:
@@ -112,11 +104,11 @@ def _cards(moment: Moment, found: Json) -> Iterator[Json]:
     yield _recovery_card(moment)
 
 
-def _last(moment: Moment) -> str:
+def _last(moment: ViewInput) -> str:
     return f"last change {span(max(moment.now - moment.state.time, 0))} ago"
 
 
-def _recovery_card(moment: Moment) -> Json:
+def _recovery_card(moment: ViewInput) -> Json:
     state = moment.state
     confirmed = confirmed_snapshots(state)
     archived = state.log_bounds.get(ARCHIVED)

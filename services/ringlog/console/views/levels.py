@@ -1,9 +1,11 @@
-"""Levels of conditions, tables that are split into pages, and commands in sentences."""
+"""Levels of conditions, rows in pages, commands in sentences, and values as bounded text: what several views use."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from reprlib import Repr
 from typing import Any, Final
 
 Json = dict[str, Any]
@@ -50,3 +52,14 @@ def node_level(row: Mapping[str, Any]) -> str:
     if row.get("down") or row.get("silent"):
         return BAD
     return OK if row["state"] == "normal" else WARN
+
+
+_brief: Final = Repr()
+vars(_brief).update(maxlevel=3, maxstring=80, maxother=80)
+
+
+def short(value: Any) -> str:
+    """Return a value as bounded text."""
+    if is_dataclass(value):
+        return ", ".join(f"{one.name}={_brief.repr(getattr(value, one.name))}" for one in fields(value))
+    return _brief.repr(value)

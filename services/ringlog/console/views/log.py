@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import fields, is_dataclass
-from reprlib import Repr
 from typing import Any, Final
 
-from ringlog.console.moments import Moment
-from ringlog.console.views.levels import BAD, IDLE, OK, WARN
+from ringlog.console.moments import ViewInput
+from ringlog.console.views.levels import BAD, IDLE, OK, WARN, short
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.plans import ChangedItem, differences
@@ -32,7 +30,7 @@ _LONG: Final = ("locks", "marks", "plan", "seed")
 _LEVELS: Final = {OutcomeKind.APPLIED.value: OK, OutcomeKind.DUPLICATE.value: IDLE, OutcomeKind.STALE.value: IDLE}
 
 
-def log(moment: Moment) -> Json:
+def log(moment: ViewInput) -> Json:
     """Return entries, the newest first, and the difference between two epochs if both are given."""
     query, until = moment.query, moment.state.epoch
     last = query.get("last", LAST)
@@ -77,17 +75,6 @@ def difference(before: ClusterState, after: ClusterState) -> Json:
         "items": [_item(after, one) for one in items[:ITEMS_MAX]],
         "total": len(items),
     }
-
-
-_brief: Final = Repr()
-_brief.maxlevel, _brief.maxstring, _brief.maxother = 3, 80, 80
-
-
-def short(value: Any) -> str:
-    """Return a value as bounded text."""
-    if is_dataclass(value):
-        return ", ".join(f"{one.name}={_brief.repr(getattr(value, one.name))}" for one in fields(value))
-    return _brief.repr(value)
 
 
 def _item(after: ClusterState, one: ChangedItem) -> Json:

@@ -1,11 +1,11 @@
-"""Nodes and the token ring: which node is dead or behind, what it owns, and whether it can be removed."""
+"""Nodes and the token ring: state, lag and share of each node, and a dry run of its removal."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from typing import Any, Final
 
-from ringlog.console.moments import Moment
+from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import LEVELS, node_level, paged, worst
 from ringlog.kernel.commands.topology.movements import Leave, Remove
 from ringlog.kernel.fold import decide
@@ -21,7 +21,7 @@ ARCS_MAX: Final = 360
 """Arcs of the drawn ring. A ring with more tokens is drawn in this many equal sectors."""
 
 
-def nodes(moment: Moment) -> Json:
+def nodes(moment: ViewInput) -> Json:
     """Return the nodes, those that need attention first, the racks, the ring, and the chosen node."""
     state = moment.state
     shares = owned_shares(state)
@@ -110,7 +110,7 @@ def _racks(state: ClusterState, levels: dict[str, str]) -> list[Json]:
 
 
 def _details(state: ClusterState, node: Node, row: Json) -> Json:
-    """Return what a node holds, and whether the log would accept that it leaves or is removed."""
+    """Return the ranges and tablets of a node, and a dry run of its removal."""
     held = []
     for name in sorted(state.keyspaces):
         placement = placement_of_keyspace(state, name)

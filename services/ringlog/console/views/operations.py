@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any, Final
 
-from ringlog.console.moments import Moment
+from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, IDLE, OK, WARN, paged
 from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.gates import gate, missing
@@ -21,7 +21,7 @@ ADVISED_MAX: Final = 5
 """Operations in flight whose remedies are computed. Each remedy is tried on the state."""
 
 
-def operations(moment: Moment) -> Json:
+def operations(moment: ViewInput) -> Json:
     """Return operations in flight and recently ended, the newest first, and the chosen one."""
     state = moment.state
     found = sorted(state.operations.values(), key=lambda one: (is_ended(one), -one.marks[0].epoch))
@@ -39,7 +39,7 @@ def operations(moment: Moment) -> Json:
     }
 
 
-def _row(moment: Moment, found: Operation, *, advises: bool) -> Json:
+def _row(moment: ViewInput, found: Operation, *, advises: bool) -> Json:
     state, live = moment.state, moment.live
     view = views.operation(
         state, found, live.acks, moment.now, moment.rejected_nodes, live.last_reports, advises=advises
@@ -70,8 +70,8 @@ def _row(moment: Moment, found: Operation, *, advises: bool) -> Json:
     }
 
 
-def _barrier(moment: Moment, found: Operation) -> Json | None:
-    """Return the acknowledgements that the stage needs: how many of how many groups lack some, and from which nodes."""
+def _barrier(moment: ViewInput, found: Operation) -> Json | None:
+    """Return the number of nodes that the stage asks for an acknowledgement, and those without one."""
     here = gate(moment.state, found)
     if not here.needs and not here.must:
         return None

@@ -1,10 +1,10 @@
-"""Tablets, balancing and zones: what moves, what should move, and what is stuck."""
+"""Tablets, balancing and zones: migrations, the next plan, its obstacles, and stuck partitions."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from ringlog.console.moments import Moment
+from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, IDLE, OK, WARN, paged
 from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.model.settings import SETTINGS, setting
@@ -23,7 +23,7 @@ ADVISED_MAX: Final = 20
 LIMITS: Final = tuple(name for name in sorted(SETTINGS) if name.startswith("tablet"))
 
 
-def tablets(moment: Moment) -> Json:
+def tablets(moment: ViewInput) -> Json:
     """Return loads of nodes and shards, migrations with their waits, the balancer's next plan, and its limits."""
     state, live = moment.state, moment.live
     advice = advise(state, measured(live.loads, state))
@@ -65,7 +65,7 @@ def tablets(moment: Moment) -> Json:
     }
 
 
-def zones(moment: Moment) -> Json:
+def zones(moment: ViewInput) -> Json:
     """Return a row for each zone with the states of its partitions, and the partitions of the chosen zone."""
     state = moment.state
     reports = session_reports(state, moment.live.acks)
@@ -91,7 +91,7 @@ def _partition_level(row: Json) -> str:
     return WARN if row["state"] == "degraded" or row["pending"] else OK
 
 
-def schema(moment: Moment) -> Json:
+def schema(moment: ViewInput) -> Json:
     """Return keyspaces, tables and types with their versions, filtered by name."""
     from ringlog.operator.views.views import schema as schema_view
 
@@ -104,7 +104,7 @@ def schema(moment: Moment) -> Json:
     }
 
 
-def settings(moment: Moment) -> Json:
+def settings(moment: ViewInput) -> Json:
     """Return each setting with its value, default and bounds, those that were changed first."""
     rows = [
         {"setting": name, "value": setting(moment.state, name), "default": rule.default, "minimum": rule.minimum}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from ringlog.console.moments import Moment
+from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, IDLE, OK, WARN, worst
 from ringlog.kernel.history import ARCHIVED, TRUNCATED, allowed_begin, confirmed_snapshots
 from ringlog.kernel.model.state import NO_MEMBER, in_order
@@ -26,7 +26,7 @@ SOON_US: Final = 7 * 86_400 * SECOND_US
 """A certificate that expires within a week is a warning."""
 
 
-def cdc(moment: Moment) -> Json:
+def cdc(moment: ViewInput) -> Json:
     """Return generations, the newest first, and writers with lease, watermark and lag."""
     state = moment.state
     found = views.cdc(state)
@@ -39,7 +39,7 @@ def cdc(moment: Moment) -> Json:
     return found | {"watermark": state.settled.until, "level": worst(row["level"] for row in found["writers"])}
 
 
-def snapshots(moment: Moment) -> Json:
+def snapshots(moment: ViewInput) -> Json:
     """Return what would be lost with the broker: the copies outside the log, each with the epochs that it lacks."""
     state = moment.state
     bounds = state.log_bounds
@@ -76,7 +76,7 @@ def snapshots(moment: Moment) -> Json:
     }
 
 
-def clocks(moment: Moment) -> Json:
+def clocks(moment: ViewInput) -> Json:
     """Return clock problems, releases, features and the certificate of this process: what breaks this week."""
     state = moment.state
     members = [node for node in state.nodes.values() if node.state not in NO_MEMBER]
@@ -103,7 +103,7 @@ def clocks(moment: Moment) -> Json:
     }
 
 
-def plans(moment: Moment) -> Json:
+def plans(moment: ViewInput) -> Json:
     """Return the staged plans, and the effects of the chosen one at staging and now."""
     state = moment.state
     chosen = state.plans.get(moment.query.get("plan", ""))
@@ -114,7 +114,7 @@ def plans(moment: Moment) -> Json:
     return found | {"plan": details}
 
 
-def principals(moment: Moment) -> Json:
+def principals(moment: ViewInput) -> Json:
     """Return the principals with their roles, and the last entries by author."""
     found = views.principals(moment.state)
     for row in found:

@@ -1,20 +1,30 @@
-"""The summary of ``ringlog status``: a level, and a reason for each condition that needs attention.
+"""The status of a cluster, for ``ringlog status`` and the console: its parts, a level, and a reason for each condition
+that needs attention.
 
-The reasons come from the views that the command prints below. The summary also offers a truncation of the log. It is
+The reasons come from the parts. The summary also offers a truncation of the log. It is
 for display only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ringlog.agents.status import AgentView
 from ringlog.kernel.history import ARCHIVED, allowed_begin, confirmed_snapshots
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import SECOND_US, Micros
-from ringlog.operator.views.words import format_last_heard, format_pause, span
+from ringlog.log.kafka.lag import Lag
+from ringlog.operator.views import views
+from ringlog.operator.views.clocks import clock_lines
+from ringlog.operator.views.words import format_last_heard, format_pause, is_in_flight, span
+from ringlog.operator.views.writer_lag import writers_behind
+from ringlog.operator.views.zones import standing_view, timers_view
+from ringlog.protocol.balancer.load_book import LastReports
+from ringlog.protocol.rebalancer.zone_groups import session_reports
 from ringlog.protocol.roles import ROLES
+from ringlog.wire.acks import ACK_REJECTED
+from ringlog.wire.records import NodeAck
 
 Json = dict[str, Any]
 
@@ -22,6 +32,41 @@ OK: Final = "OK"
 WARN: Final = "WARN"
 LONG_US: Final[Micros] = 600 * SECOND_US
 """The time in one stage after which an operation becomes a reason."""
+
+
+def rejected_nodes(agents: Sequence[AgentView]) -> list[str]:
+    """Return the names of nodes whose acknowledgements the coordinator rejects."""
+    return [one.subject for agent in agents for one in agent.refused if one.code == ACK_REJECTED]
+
+
+def status_view(
+    state: ClusterState,
+    acks: Mapping[str, NodeAck],
+    reports: LastReports,
+    agents: Sequence[AgentView],
+    lags: Mapping[str, Lag | str],
+    appended: Micros | None,
+    now: Micros,
+) -> Json:
+    """Return the state, the reports of nodes and agents, and the summary.
+
+    Args:
+        lags: Lag of each CDC writer.
+        appended: The newest append time of the mutations topic, if known.
+    """
+    found = views.operations(state, acks, now, rejected_nodes(agents), reports)
+    whole = views.cluster(state) | {
+        "agents": [views.agent(a) for a in agents],
+        "directory": views.nodes(state, reports),
+        "features": views.features(state),
+        "operations": [view for view in found if is_in_flight(view)],
+        "zones": standing_view(state, session_reports(state, acks)),
+        "clocks": clock_lines(state, now, appended),
+        "writers_behind": writers_behind(state, lags),
+        "zone_timers": timers_view(state),
+        "truncation": truncation_view(state),
+    }
+    return whole | {"summary": summary(whole, agents, now)}
 
 
 def summary(view: Json, agents: Sequence[AgentView], now: Micros) -> Json:

@@ -1,0 +1,220 @@
+"""Every view as a page and as JSON, at 3 and at 100 nodes: well-formed, and without markup from its input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from immutables import Map
+
+from ringlog import commands
+from ringlog.console.table import VIEWS
+from ringlog.console.views.levels import with_commands
+from ringlog.kernel.model.modes import Pause
+from ringlog.kernel.model.plans import StagedPlan
+from ringlog.kernel.model.state import CdcWriter, ClusterState, Failure, Operation, Plan, StageMark
+from tests.console.console_world import (
+    NOW,
+    console_of,
+    large_state,
+    moment,
+    page_of,
+    read_page,
+    reports,
+    three_nodes,
+)
+
+STATES = {3: large_state(3), 100: large_state(100)}
+LINKED = {"node": "n2", "zone": "z", "plan": "p", "operation": "join-9"}
+
+
+@pytest.mark.parametrize("nodes", STATES)
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_json_and_a_well_formed_page(name: str, nodes: int) -> None:
+    view, state = VIEWS[name], STATES[nodes]
+    given_query = {key: value for key, value in LINKED.items() if key in view.parameters}
+    for live in (reports(state), reports(state, silent="n2")):
+        at = moment(state, live, **given_query)
+        assert json.loads(json.dumps(view.read(at))) == view.read(at)
+        page = read_page(page_of(view, at))
+        assert view.title in page.words
+        assert page.shape.count(("main", ("id", "tabindex"))) == 1
+        assert [tag for tag, _ in page.shape].count("h1") == 1
+    past = replace(moment(state, **given_query), is_past=True)
+    assert "past" in page_of(view, past)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_twins_of_a_page_have_the_same_value(name: str) -> None:
+    async def ask() -> None:
+        with console_of(three_nodes()) as world:
+            for query in ("", "?epoch=20"):
+                first = await world.http.get(f"/v1/{name}{query}")
+                assert first.status_code == 200, first.text
+                assert (await world.http.get(f"/{name}.json{query}")).json() == first.json()
+                page = await world.http.get(f"/{name}{query}")
+                assert page.status_code == 200
+                assert page.headers["content-type"] == "text/html; charset=utf-8"
+                assert ('class="past"' in page.text) == bool(query)
+                read_page(page.text)
+
+    asyncio.run(ask())
+
+
+# ------------------------------------------------------------------------------------------------- hostile text
+
+
+def hostile(text: str) -> ClusterState:
+    """Return a state with a text wherever a user, a node or a program chooses one, even where the rules forbid it."""
+    state = large_state(3)
+    nodes = state.nodes
+    for node in state.nodes.values():
+        name = f"{text}{node.name}"
+        nodes = nodes.set(
+            node.id,
+            replace(
+                node, name=name, address=text, rack=text, datacenter=text, release=text, down=True, down_reason=text
+            ),
+        )
+    leaving = next(node for node in nodes.values() if node.name.endswith("n2"))
+    nodes = nodes.set(leaving.id, replace(leaving, state="leaving"))
+    leave = Operation(
+        "leave-9", "leave", leaving.id, (), b"", "requested", 3, Plan(), (), None,
+        (StageMark("requested", 3, NOW),), (), text, failures=(Failure(3, text, leaving.id),),
+    )  # fmt: skip
+    writer = CdcWriter(text, "i", 1, NOW, NOW, NOW, (), (), None, "", text)
+    keyspace = state.keyspaces["ring"]
+    table = state.tables["fleet.t0"]
+    return replace(
+        state,
+        name=text,
+        nodes=nodes,
+        node_names=Map({node.name: node.id for node in nodes.values()}),
+        keyspaces=state.keyspaces.set(text, replace(keyspace, name=text)),
+        tables=Map({"fleet.t0": replace(table, columns=(replace(table.columns[0], name=text, type=text),))}),
+        operations=Map({"leave-9": leave}),
+        writers=Map({text: writer}),
+        pauses=Map({"schema/": Pause("schema", "", text, 2)}),
+        plans=Map({text: StagedPlan(text, (), text, 2, NOW)}),
+    )
+
+
+def shape(text: str, name: str) -> list[tuple[str, tuple[str, ...]]]:
+    state = hostile(text)
+    query = {"node": f"{text}n2", "plan": text, "operation": "leave-9"}
+    chosen = {key: value for key, value in query.items() if key in VIEWS[name].parameters}
+    return read_page(page_of(VIEWS[name], moment(state, reports(state), **chosen))).shape
+
+
+MARKUP = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "{{ 7 * 7 }}",
+    "' onload='x",
+    "</title><b>",
+    "&lt;b&gt;",
+    "\x1b]0;x\x07",
+)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=st.sampled_from(MARKUP) | st.text("<>\"'&{}%=/ab\x00\x1b\u202e", min_size=1, max_size=20))
+def test_no_text_changes_the_elements_of_a_page(name: str, text: str) -> None:
+    assert shape(text, name) == shape("x", name)
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_a_sentence_keeps_its_text_when_its_commands_are_marked(text: str) -> None:
+    pieces = list(with_commands(text))
+    assert "".join(piece for piece, _ in pieces).replace("`", "") == text.replace("`", "")
+
+
+def test_commands_are_found_in_advice() -> None:
+    text = 'if n1 is lost: ringlog node down n1, then ringlog submit \'{"command": "X, Y"}\' (rows may be lost)'
+    found = [piece for piece, is_command in with_commands(text) if is_command]
+    assert found == ["ringlog node down n1", 'ringlog submit \'{"command": "X, Y"}\'']
+
+
+# ------------------------------------------------------------------------------------------------- single views
+
+
+def test_health_names_the_cause_and_a_command_for_each_red_number() -> None:
+    state = large_state(3)
+    found = VIEWS["health"].read(moment(state, reports(state, silent="n2")))
+    assert found["verdict"] == "CRITICAL"
+    (row,) = found["reasons"]
+    assert row["text"].startswith("node n2 is silent: last heard")
+    assert (row["level"], row["page"], row["commands"]) == ("bad", "nodes", ["ringlog node list"])
+    assert VIEWS["health"].read(moment(state))["verdict"] == "OK"
+
+
+def test_health_is_critical_while_the_log_cannot_be_read() -> None:
+    state = large_state(3)
+    found = VIEWS["health"].read(moment(state, replace(reports(state), problem="log_unavailable: no answer")))
+    assert (found["verdict"], found["reasons"][0]["text"]) == (
+        "CRITICAL",
+        "the log is not readable: log_unavailable: no answer",
+    )
+
+
+def test_a_death_is_counted_by_the_ranges_that_lose_their_quorum() -> None:
+    state = large_state(3)
+    view = VIEWS["availability"]
+    whole = view.read(moment(state))
+    assert [(row["keyspace"], row["full"], row["ranges"]) for row in whole["keyspaces"]] == [
+        ("fleet", 64, 64),
+        ("ring", 24, 24),
+    ]
+    assert (whole["critical"], whole["level"]) == ([], "ok")
+    one = view.read(moment(state, reports(state, silent="n2")))
+    assert [row["degraded"] for row in one["keyspaces"]] == [64, 24]
+    assert [(row["node"], row["ranges"]) for row in one["critical"]] == [("n1", 88), ("n3", 88)]
+    second = next(node for node in state.nodes.values() if node.name == "n1")
+    down = replace(state, nodes=state.nodes.set(second.id, replace(second, down=True)))
+    two = view.read(moment(down, reports(down, silent="n2")))
+    assert (two["level"], [row["no_quorum"] for row in two["keyspaces"]]) == ("bad", [64, 24])
+    assert two["keyspaces"][0]["consistency"] == {"ONE": 64, "QUORUM": 0, "ALL": 0}
+
+
+def test_the_shares_of_a_ring_add_up() -> None:
+    for state in STATES.values():
+        found = VIEWS["nodes"].read(moment(state, limit=1_000))
+        assert sum(row["owns"] for row in found["nodes"]["rows"]) == pytest.approx(1, abs=0.01)
+        assert sum((arc["end"] - arc["start"]) % 1 for arc in found["ring"]) == pytest.approx(1)
+
+
+def test_rows_are_split_into_pages_with_the_worst_first() -> None:
+    state = STATES[100]
+    view = VIEWS["nodes"]
+    first = view.read(moment(state, reports(state, silent="n77"), limit=30))
+    assert (first["nodes"]["rows"][0]["name"], first["nodes"]["pages"]) == ("n77", 4)
+    names = {
+        row["name"] for page in range(1, 5) for row in view.read(moment(state, limit=30, page=page))["nodes"]["rows"]
+    }
+    assert len(names) == 100
+    assert len(view.read(moment(state, filter="dc1"))["nodes"]["rows"]) == 50
+
+
+def test_the_log_shows_authors_refusals_and_differences() -> None:
+    async def ask() -> None:
+        cluster = three_nodes()
+        with cluster.client("deploy", on_behalf="ann") as client:
+            client.submit(commands.create_keyspace("late", 3))
+        with console_of(cluster) as world:
+            newest = world.hub.state.epoch
+            (line,) = (await world.http.get("/v1/log?by=ann")).json()["lines"]
+            assert (line["epoch"], line["on_behalf"], line["entry"]["name"]) == (newest, "ann", "late")
+            found = (await world.http.get(f"/v1/log?from={newest - 1}&to={newest}&diff=1")).json()["difference"]
+            first = found["items"][0]
+            assert (first["section"], first["change"], first["key"]) == ("keyspaces", "added", "late")
+            kinds = {row["entry"]["command"] for row in (await world.http.get("/v1/log?kind=Join")).json()["lines"]}
+            assert kinds == {"Join"}
+            assert (await world.http.get("/v1/log?refused=1")).json()["lines"] == []
+
+    asyncio.run(ask())
