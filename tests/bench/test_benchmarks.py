@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ringlog.console.table import VIEWS
 from ringlog.kernel.operations.stages import FINISHED, JOIN_STAGES
 from tests.tidy.files import ROOT
 
@@ -87,3 +88,13 @@ def test_shares_are_printed(command: tuple[str, ...], names: set[str]) -> None:
     shares = json.loads(done.stdout.splitlines()[-1])
     assert shares.keys() >= names
     assert all(share > 0 for share in shares.values())
+
+
+# The benchmark of the console on a small cluster: each page has a line.
+
+
+def test_each_page_is_measured() -> None:
+    command = [sys.executable, str(ROOT / "bench" / "console.py"), "20", "200"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == list(VIEWS)

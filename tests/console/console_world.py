@@ -87,10 +87,10 @@ def reports(state: ClusterState, silent: str = "") -> LiveReports:
     )
 
 
-def moment(state: ClusterState, live: LiveReports | None = None, **query: Any) -> ViewInput:
+def view_input(state: ClusterState, live: LiveReports | None = None, **query: Any) -> ViewInput:
     """Return the input of a view. The log has no records."""
     found = reports(state) if live is None else live
-    return ViewInput(state, found, NOW, query, lambda *_: (), lambda _: state)
+    return ViewInput(state, found, NOW, query, lambda *_: ((), 1), lambda _: state)
 
 
 HEAD = Head("shop at broker", 1, {"epoch": 1, "version": 1, "age_s": 0.0, "problem": ""}, "ann", True, True, "/x", "")

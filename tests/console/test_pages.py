@@ -21,11 +21,11 @@ from tests.console.console_world import (
     NOW,
     console_of,
     large_state,
-    moment,
     page_of,
     read_page,
     reports,
     three_nodes,
+    view_input,
 )
 
 STATES = {3: large_state(3), 100: large_state(100)}
@@ -38,13 +38,13 @@ def test_a_view_is_json_and_a_well_formed_page(name: str, nodes: int) -> None:
     view, state = VIEWS[name], STATES[nodes]
     given_query = {key: value for key, value in LINKED.items() if key in view.parameters}
     for live in (reports(state), reports(state, silent="n2")):
-        at = moment(state, live, **given_query)
+        at = view_input(state, live, **given_query)
         assert json.loads(json.dumps(view.read(at))) == view.read(at)
         page = read_page(page_of(view, at))
         assert view.title in page.words
         assert page.shape.count(("main", ("id", "tabindex"))) == 1
         assert [tag for tag, _ in page.shape].count("h1") == 1
-    past = replace(moment(state, **given_query), is_past=True)
+    past = replace(view_input(state, **given_query), is_past=True)
     assert "past" in page_of(view, past)
 
 
@@ -107,7 +107,7 @@ def shape(text: str, name: str) -> list[tuple[str, tuple[str, ...]]]:
     state = hostile(text)
     query = {"node": f"{text}n2", "plan": text, "operation": "leave-9"}
     chosen = {key: value for key, value in query.items() if key in VIEWS[name].parameters}
-    return read_page(page_of(VIEWS[name], moment(state, reports(state), **chosen))).shape
+    return read_page(page_of(VIEWS[name], view_input(state, reports(state), **chosen))).shape
 
 
 MARKUP = (
@@ -146,17 +146,17 @@ def test_commands_are_found_in_advice() -> None:
 
 def test_health_names_the_cause_and_a_command_for_each_red_number() -> None:
     state = large_state(3)
-    found = VIEWS["health"].read(moment(state, reports(state, silent="n2")))
+    found = VIEWS["health"].read(view_input(state, reports(state, silent="n2")))
     assert found["verdict"] == "CRITICAL"
     (row,) = found["reasons"]
     assert row["text"].startswith("node n2 is silent: last heard")
     assert (row["level"], row["page"], row["commands"]) == ("bad", "nodes", ["ringlog node list"])
-    assert VIEWS["health"].read(moment(state))["verdict"] == "OK"
+    assert VIEWS["health"].read(view_input(state))["verdict"] == "OK"
 
 
 def test_health_is_critical_while_the_log_cannot_be_read() -> None:
     state = large_state(3)
-    found = VIEWS["health"].read(moment(state, replace(reports(state), problem="log_unavailable: no answer")))
+    found = VIEWS["health"].read(view_input(state, replace(reports(state), problem="log_unavailable: no answer")))
     assert (found["verdict"], found["reasons"][0]["text"]) == (
         "CRITICAL",
         "the log is not readable: log_unavailable: no answer",
@@ -166,25 +166,25 @@ def test_health_is_critical_while_the_log_cannot_be_read() -> None:
 def test_a_death_is_counted_by_the_ranges_that_lose_their_quorum() -> None:
     state = large_state(3)
     view = VIEWS["availability"]
-    whole = view.read(moment(state))
+    whole = view.read(view_input(state))
     assert [(row["keyspace"], row["full"], row["ranges"]) for row in whole["keyspaces"]] == [
         ("fleet", 64, 64),
         ("ring", 24, 24),
     ]
     assert (whole["critical"], whole["level"]) == ([], "ok")
-    one = view.read(moment(state, reports(state, silent="n2")))
+    one = view.read(view_input(state, reports(state, silent="n2")))
     assert [row["degraded"] for row in one["keyspaces"]] == [64, 24]
     assert [(row["node"], row["ranges"]) for row in one["critical"]] == [("n1", 88), ("n3", 88)]
     second = next(node for node in state.nodes.values() if node.name == "n1")
     down = replace(state, nodes=state.nodes.set(second.id, replace(second, down=True)))
-    two = view.read(moment(down, reports(down, silent="n2")))
+    two = view.read(view_input(down, reports(down, silent="n2")))
     assert (two["level"], [row["no_quorum"] for row in two["keyspaces"]]) == ("bad", [64, 24])
     assert two["keyspaces"][0]["consistency"] == {"ONE": 64, "QUORUM": 0, "ALL": 0}
 
 
 def test_the_shares_of_a_ring_add_up() -> None:
     for state in STATES.values():
-        found = VIEWS["nodes"].read(moment(state, limit=1_000))
+        found = VIEWS["nodes"].read(view_input(state, limit=1_000))
         assert sum(row["owns"] for row in found["nodes"]["rows"]) == pytest.approx(1, abs=0.01)
         assert sum((arc["end"] - arc["start"]) % 1 for arc in found["ring"]) == pytest.approx(1)
 
@@ -192,13 +192,15 @@ def test_the_shares_of_a_ring_add_up() -> None:
 def test_rows_are_split_into_pages_with_the_worst_first() -> None:
     state = STATES[100]
     view = VIEWS["nodes"]
-    first = view.read(moment(state, reports(state, silent="n77"), limit=30))
+    first = view.read(view_input(state, reports(state, silent="n77"), limit=30))
     assert (first["nodes"]["rows"][0]["name"], first["nodes"]["pages"]) == ("n77", 4)
     names = {
-        row["name"] for page in range(1, 5) for row in view.read(moment(state, limit=30, page=page))["nodes"]["rows"]
+        row["name"]
+        for page in range(1, 5)
+        for row in view.read(view_input(state, limit=30, page=page))["nodes"]["rows"]
     }
     assert len(names) == 100
-    assert len(view.read(moment(state, filter="dc1"))["nodes"]["rows"]) == 50
+    assert len(view.read(view_input(state, filter="dc1"))["nodes"]["rows"]) == 50
 
 
 def test_the_log_shows_authors_refusals_and_differences() -> None:

@@ -22,8 +22,8 @@ STAGE_WIDTH: Final = 640
 
 def tag(name: str, attributes: Mapping[str, object], *children: object) -> Markup:
     """Return an element with escaped attributes and children."""
-    pairs = Markup("").join(Markup(' {}="{}"').format(key, value) for key, value in attributes.items())
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), pairs, Markup("").join(map(escape, children)))
+    pairs = "".join([f' {escape(key)}="{escape(value)}"' for key, value in attributes.items()])
+    return Markup(f"<{name}{pairs}>{''.join(map(escape, children))}</{name}>")
 
 
 def svg(title: str, width: float, height: float, children: Iterable[Markup], kind: str) -> Markup:

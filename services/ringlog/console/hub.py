@@ -22,7 +22,7 @@ from ringlog.client.client import Client
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
-from ringlog.log.errors import LogError
+from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.folding import FoldedRecord
 from ringlog.operator.errors import Refused
 from ringlog.operator.history.log_lines import LogFilter, chosen
@@ -169,22 +169,26 @@ class EpochHub:
                 self._states.popitem(last=False)
         return found
 
-    def records(self, wanted: LogFilter, until: Epoch, last: int) -> tuple[FoldedRecord, ...]:
-        """Return the last records that the filter selects, up to an epoch. Raises LogError, Refused.
+    def records(self, wanted: LogFilter, until: Epoch, last: int) -> tuple[tuple[FoldedRecord, ...], Epoch]:
+        """Return the last records that the filter selects, up to an epoch, and the first epoch that was searched.
 
-        A filter that asks for less than the window contains is answered from memory.
+        If the window has enough, or if the log cannot be read, the answer comes from the window.
         """
         with self._lock:
             window = tuple(self._records)
+        first = window[0].before.epoch + 1 if window else self.state.epoch + 1
         fitting = [one for one in window if one.outcome.epoch <= until and wanted.fits(one)]
-        is_enough = len(fitting) >= last or not window or window[0].before.epoch <= max(wanted.since - 1, 0)
-        if is_enough and window:
-            return tuple(fitting[-last:])
-        with self._replaying:
-            snapshots = self._open_snapshots
-            near = wanted.since - 1 if snapshots is not None and wanted.since > 1 else None
-            found = past(self._client.replica.log, snapshots or self._no_snapshots, None, near)
-            return tuple(chosen((one for one in found.lines() if one.outcome.epoch <= until), wanted, last))
+        if len(fitting) >= last or first <= max(wanted.since, 1):
+            return tuple(fitting[-last:]), max(wanted.since, 1)
+        try:
+            with self._replaying:
+                snapshots = self._open_snapshots
+                near = wanted.since - 1 if snapshots is not None and wanted.since > 1 else None
+                found = past(self._client.replica.log, snapshots or self._no_snapshots, None, near)
+                lines = (one for one in found.lines() if one.outcome.epoch <= until)
+                return tuple(chosen(lines, wanted, last)), max(wanted.since, found.start.state.epoch + 1)
+        except LogUnavailable:
+            return tuple(fitting[-last:]), first
 
     # ---------------------------------------------------------------------------------------------- events
 

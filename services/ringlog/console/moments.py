@@ -56,7 +56,7 @@ class ViewInput:
         live: The reports; ``NO_REPORTS`` for a past epoch.
         now: The time that durations count to: the last reading, or the time of a past state.
         query: The checked parameters of the view, by name.
-        records: Returns the last records that a filter selects, up to an epoch.
+        records: Returns the last records that a filter selects, up to an epoch, and the first epoch that was searched.
         state_at: Returns the state at an epoch. Raises EpochUnknown, LogUnavailable.
     """
 
@@ -64,7 +64,7 @@ class ViewInput:
     live: LiveReports
     now: Micros
     query: Mapping[str, Any]
-    records: Callable[[LogFilter, Epoch, int], Sequence[FoldedRecord]]
+    records: Callable[[LogFilter, Epoch, int], tuple[Sequence[FoldedRecord], Epoch]]
     state_at: Callable[[Epoch], ClusterState]
     is_past: bool = False
 

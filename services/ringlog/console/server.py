@@ -27,6 +27,8 @@ from ringlog.runtime.trust import ON_BEHALF_VARIABLE, current, is_loopback
 CONNECTIONS_MAX: Final = 256
 IDLE_S: Final = 30.0
 """Seconds until an idle connection is closed."""
+FILL_S: Final = 10.0
+"""Seconds that the start waits for records before the newest snapshot."""
 SUBMITTER: Final = "console"
 
 
@@ -87,7 +89,9 @@ def serve(
         )
     )
     live.start()
-    threading.Thread(target=hub.fill, name="fill", daemon=True).start()
+    filling = threading.Thread(target=hub.fill, name="fill", daemon=True)
+    filling.start()
+    filling.join(FILL_S)
     server = HttpServer(app, listening, connections=OpenConnections(CONNECTIONS_MAX, IDLE_S))
     try:
         server.start()

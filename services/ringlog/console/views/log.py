@@ -42,7 +42,8 @@ def log(moment: ViewInput) -> Json:
         kinds=frozenset(filter(None, query.get("kind", "").split(","))),
         refused=query.get("refused", False),
     )
-    lines = [line_json(one) for one in moment.records(wanted, until, last)]
+    records, searched_from = moment.records(wanted, until, last)
+    lines = [line_json(one) for one in records]
     for line in lines:
         if "entry" in line and len(text := json.dumps(line["entry"])) > ENTRY_CHARS_MAX:
             line["entry"] = {"command": line["entry"]["command"], "omitted": f"{len(text):,} characters"}
@@ -56,9 +57,9 @@ def log(moment: ViewInput) -> Json:
         compared = difference(moment.state_at(start), moment.state_at(end if end is not None else until))
     return {
         "lines": lines,
-        "searched_from": wanted.since,
+        "searched_from": searched_from,
         "searched_to": until,
-        "older": wanted.since if wanted.since > query.get("from", 0) else None,
+        "older": searched_from - 1 if searched_from > max(query.get("from", 0), 1) else None,
         "difference": compared,
     }
 

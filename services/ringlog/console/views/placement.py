@@ -6,9 +6,11 @@ from typing import Any, Final
 
 from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, IDLE, OK, WARN, paged
-from ringlog.kernel.balance.advice import advise
+from ringlog.kernel.balance.advice import Advice, advise
+from ringlog.kernel.balance.reports import Reports
+from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.model.settings import SETTINGS, setting
-from ringlog.kernel.model.state import in_order
+from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.tablets.mutual_exclusion import transitions
 from ringlog.operator.views import tablets as tablet_views
 from ringlog.operator.views.views import name_of
@@ -26,7 +28,7 @@ LIMITS: Final = tuple(name for name in sorted(SETTINGS) if name.startswith("tabl
 def tablets(moment: ViewInput) -> Json:
     """Return loads of nodes and shards, migrations with their waits, the balancer's next plan, and its limits."""
     state, live = moment.state, moment.live
-    advice = advise(state, measured(live.loads, state))
+    advice = _advised(state, live.loads)
     status = tablet_views.status_view(state, advice, live.loads, live.acks)
     moving = []
     for place, (found, one) in enumerate(transitions(state)):
@@ -63,6 +65,17 @@ def tablets(moment: ViewInput) -> Json:
         "pauses": status["pauses"],
         "limits": {name: setting(state, name) for name in LIMITS},
     }
+
+
+_advice: IdentityCache[ClusterState, tuple[Reports, Advice]] = IdentityCache(4)
+
+
+def _advised(state: ClusterState, loads: Reports) -> Advice:
+    """Return the balancer's advice, which is expensive to compute for a large cluster."""
+    known = _advice.get(state)
+    if known is None or known[0] is not loads:
+        known = _advice.put(state, (loads, advise(state, measured(loads, state))))
+    return known[1]
 
 
 def zones(moment: ViewInput) -> Json:

@@ -103,6 +103,10 @@ class LastReports:
 
     at: Mapping[NodeId, Micros] = field(default_factory=dict)
     now: Micros = 0
+    _reached: Micros = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_reached", max(self.now, *self.at.values()) if self.at else self.now)
 
     def age(self, node: NodeId) -> Micros | None:
         """Return the time since the last report; None if the node never sent one.
@@ -110,7 +114,7 @@ class LastReports:
         A reader whose clock is behind the broker's counts from the newest report of any node.
         """
         at = self.at.get(node)
-        return None if at is None else max(self.now, *self.at.values()) - at
+        return None if at is None else self._reached - at
 
     def is_silent(self, node: NodeId) -> bool:
         """Return True if the last report of the node is overdue."""
