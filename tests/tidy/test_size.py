@@ -24,16 +24,16 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_610,
     "ringlog/cache": 680,
-    "ringlog/cli": 5_960,
+    "ringlog/cli": 6_050,
     "ringlog/client": 6_790,
     "ringlog/kernel": 18_190,
     "ringlog/log": 4_923,
     "ringlog/node": 6_610,
-    "ringlog/operator": 4_790,
-    "ringlog/protocol": 3_500,
-    "ringlog/console": 2_060,
+    "ringlog/operator": 4_830,
+    "ringlog/protocol": 3_510,
+    "ringlog/console": 2_080,
     "ringlog/runtime": 2_000,
-    "ringlog/stack": 1_745,
+    "ringlog/stack": 1_770,
     "ringlog/wire": 1_900,
     "ringlog/testing": 20,
     "ringlog_audit": 2_470,
@@ -43,8 +43,8 @@ BUDGETS = {
     "ringlog_demo": 970,
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
-    "ringlog_testing": 3_340,
-    "tests": 81_640,
+    "ringlog_testing": 3_570,
+    "tests": 82_840,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

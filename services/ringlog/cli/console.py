@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail, out, require_extra, resolve
+from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail, out, resolve
+from ringlog.extras import require
 from ringlog.files import private_process
 from ringlog.operator.errors import Refused
 from ringlog.runtime.monitoring.open_connections import raise_file_limit
@@ -36,7 +37,7 @@ def console(
     The pages show health, nodes, operations and the log, also of past epochs. Without --allow-changes they change
     nothing. Other addresses than the loopback interface need --tokens, and certificates in --trust-config.
     """
-    require_extra("console", "fastapi", "uvicorn", "jinja2")
+    require("console")
     from ringlog.console import server  # These libraries are slow to load, and an extra.
 
     host, colon, port = address.rpartition(":")
