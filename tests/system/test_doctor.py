@@ -24,14 +24,25 @@ def doctor(world: AgentsWorld) -> tuple[int, dict[str, dict[str, Any]]]:
     return ended.exit_code, found
 
 
+def health(world: AgentsWorld) -> tuple[int, str]:
+    """Return exit status and level."""
+    ended = world.typed("health", "--json")
+    return ended.exit_code, str(json.loads(ended.stdout)["level"])
+
+
 @pytest.mark.system
 def test_what_is_missing_is_found_and_the_remedy_ends_it(world: AgentsWorld) -> None:
     status, found = doctor(world)
     assert list(found) == list(CHECKS)
     assert (status, found["agents"]["verdict"], found["topics"]["verdict"]) == (1, "fail", "ok")
     assert all(role in found["agents"]["text"] for role in ROLES)
+    assert health(world) == (2, "CRITICAL")
     world.start_all(*ROLES)
     assert until(lambda: doctor(world)[1]["agents"]["verdict"] == "ok", "agents at work")
+    assert until(lambda: health(world) == (0, "OK"), "a healthy cluster")
+    world.done("pause", "balancing", "--reason", "test")
+    assert health(world) == (1, "WARN")
+    world.done("resume", "balancing")
 
     topic = topic_name(world.cluster, METADATA.suffix)
     alter(admin_client(world.stack.bootstrap_servers), topic, "retention.ms", "1000")

@@ -24,7 +24,7 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_610,
     "ringlog/cache": 680,
-    "ringlog/cli": 6_050,
+    "ringlog/cli": 6_080,
     "ringlog/client": 6_790,
     "ringlog/kernel": 18_190,
     "ringlog/log": 4_923,
@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 3_570,
-    "tests": 82_840,
+    "tests": 82_850,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

@@ -60,9 +60,10 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
     "Cluster": {
         "cluster": Subcommand("ringlog.cli.cluster.app", "app", "Create, choose, inspect and delete clusters."),
         "status": Subcommand("ringlog.cli.status", "status", "Show the health of the cluster, its nodes and agents."),
-        "doctor": Subcommand(
-            "ringlog.cli.doctor", "doctor", "Examine brokers, topics, agents, nodes, clocks and this machine."
+        "health": Subcommand(
+            "ringlog.cli.status", "health", "Show the health in one line, with an exit status for probes."
         ),
+        "doctor": Subcommand("ringlog.cli.status", "doctor", "Examine the cluster, its brokers and this machine."),
         "console": Subcommand("ringlog.cli.console", "console", "Run a web console and an HTTP API of the cluster."),
         "agents": Subcommand("ringlog.cli.agents", "app", "Run the agents of a cluster, and show their status."),
         "agent": Subcommand("ringlog.cli.agents", "one", "Run one agent until it is stopped."),

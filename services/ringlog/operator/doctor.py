@@ -136,7 +136,7 @@ def _log(site: Site) -> Iterator[Found]:
         yield FAIL, lines[0], tuple(lines[1:])
     if not state.principals:
         fix = "ringlog cluster certificates, then ringlog principal create ADMIN --role admin"
-        yield WARN, "no principals: whoever can write the topic `requests` controls the cluster", (fix,)
+        yield WARN, "no principals: each writer of the topic `requests` controls the cluster", (fix,)
 
 
 def _agents(site: Site) -> Iterator[Found]:
