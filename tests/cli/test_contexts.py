@@ -480,7 +480,7 @@ def test_settings_of_an_existing_cluster_are_refused(monkeypatch: pytest.MonkeyP
     there = ClusterCreation("2" * 8, "shop", "", 0, here=False, copies=3, ignored=("ranges_max",))
     said = founded(monkeypatch, there, "--set", "ranges_max=99", "--set", "history_entries=500")
     assert said.exit_code == 1
-    change = """ringlog submit '{"command": "ChangeSettings", "settings": {"ranges_max": 99}}'"""
+    change = "ringlog cluster set ranges_max=99"
     assert said.stderr.startswith("settings_ignored: ")
     assert change in said.stderr
 

@@ -49,8 +49,8 @@ BEGINNINGS = frozenset(
     re.findall(
         r"\w+",
         """add append approve assassinate cancel change check choose create declare decommission delay delete
-        describe draw drop enable end examine explain fence forget grant hold import install join let list lower maintain manage
-        merge move pause plant print publish read rebuild release reject remove repair replace report require
+        describe draw drop enable end examine explain fence forget grant hold import install join let list lower
+        maintain manage merge move pause plant print publish read rebuild release reject remove repair replace report require
         reset resume retry revoke run send set stage show simulate split start stop stream submit take truncate
         unregister update withdraw write""",
     )
@@ -128,7 +128,7 @@ def test_arguments_have_one_style() -> None:
         for argument in command.params:
             if argument.param_type_name == "argument":
                 name = usage_name(argument)
-                assert re.fullmatch(r"\[?[A-Z][A-Za-z.|\[\]-]*(\.\.\.)?\]?", name), (path, name)
+                assert re.fullmatch(r"\[?[A-Z][A-Za-z.=|\[\]-]*(\.\.\.)?\]?", name), (path, name)
                 assert argument.help, (path, name)
 
 

@@ -45,7 +45,7 @@ ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = (
 """The kinds of names that the first arguments of a command expect."""
 OPTIONS: Final[Mapping[str, str]] = {"--cluster": CLUSTER, "--ignore": NODE, "--node": NODE, "--table": TABLE}
 FLAGS: Final = frozenset(
-    {"--admit-loss", "--all", "--delete", "--force", "--hex", "--json"}
+    {"--admit-loss", "--all", "--delete", "--dry-run", "--force", "--hex", "--json"}
     | {"--no-features", "--no-wait", "--stop", "--wait", "--watch", "--yes", "-w"}
 )
 """Options without a value, of the commands in ``ARGUMENTS``."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 ADMIT_LOSS: Final = "Continue even if rows may be lost."
 ARCHIVE: Final = "Location of the archive: a folder, or a URL that fsspec supports."
 CHART: Final = "SVG file for a chart of the tablets at each epoch."
+DRY_RUN: Final = "Print the effect, and change nothing."
 FACTOR: Final = "Number of replicas of each range."
 FROM: Final = "Initial state: a file of `ringlog log --dump`, or live[:CLUSTER]."
 JOBS: Final = "Number of processes. Default: one for each core."

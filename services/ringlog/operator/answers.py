@@ -47,7 +47,7 @@ def submitted(
 
     Returns (answer, id of the operation that the command started, or None). Raises InvalidIntent.
     """
-    command = _command(intent, client.read_barrier(), SystemDraw())
+    command = command_of(intent, client.read_barrier(), SystemDraw())
     answer = client.submit(command, timeout_s=timeout_s, request_id=request_id, since_epoch=since_epoch)
     if isinstance(answer, RejectedResult):
         answer = replace(answer, detail=explained(client.replica.state, answer.code, answer.detail))
@@ -92,7 +92,8 @@ def _staged(state: ClusterState, command: Command | InvalidCommand) -> tuple[str
     return (f"stage it: ringlog plan stage NAME <<<{shlex.quote(json.dumps(to_json(state, command)))}",)
 
 
-def _command(intent: Intent, state: ClusterState, draw: Draw) -> Command:
+def command_of(intent: Intent, state: ClusterState, draw: Draw) -> Command:
+    """Return the command of an intent on this state. Raises InvalidIntent."""
     command = resolved(intent, state, draw)
     if isinstance(command, InvalidCommand):
         raise InvalidIntent(command.code, command.detail)
@@ -128,7 +129,7 @@ def dry_run(state: ClusterState, intent: Intent, draw: Draw) -> str:
 
     Raises Refused if the command would be rejected.
     """
-    decided = decide(state, _command(intent, state, draw), EntryContext(state.epoch + 1, state.state_id, state.time))
+    decided = decide(state, command_of(intent, state, draw), EntryContext(state.epoch + 1, state.state_id, state.time))
     if not isinstance(decided, Accepted):
         raise Refused(decided.code, explained(state, decided.code, decided.detail))
     prediction = max(decided.state.operations.values(), key=lambda operation: operation.marks[0].epoch).reason

@@ -16,10 +16,12 @@ from ringlog.kernel.model.plans import StagedPlan
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.plans import EFFECT, ChangedItem, commands_of_plan, effect_digest, effect_of, planned
 from ringlog.kernel.values import Command, Epoch
+from ringlog.operator.answers import command_of
 from ringlog.operator.intents.intents import Intent, InvalidCommand
 from ringlog.operator.intents.json_commands import from_json, to_json
 from ringlog.operator.views.words import picked, when, with_names
 from ringlog.protocol.effects import Draw
+from ringlog.runtime.draw import SystemDraw
 
 Json = dict[str, Any]
 StateAt = Callable[[Epoch], ClusterState | None]
@@ -40,6 +42,22 @@ def staging(name: str, lines: Sequence[tuple[int, Any]], lifetime_s: int) -> Int
         return StagePlan(name, tuple(found), lifetime_s)
 
     return intent
+
+
+def rehearsed(state: ClusterState, intent: Intent) -> Json:
+    """Return the command of an intent and its effect on this state, or why it would be rejected.
+
+    Raises InvalidIntent.
+    """
+    command = command_of(intent, state, SystemDraw())
+    effect = effect_of(state, (command,), decide)
+    refused = effect if isinstance(effect, Rejected) else None
+    return {
+        "command": to_json(state, command),
+        "epoch": state.epoch,
+        "effect": _shown(state, effect),
+        "rejected": None if refused is None else {"code": refused.code, "detail": with_names(state, refused.detail)},
+    }
 
 
 def plans(state: ClusterState) -> Json:

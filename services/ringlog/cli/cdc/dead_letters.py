@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
@@ -149,7 +150,7 @@ def resend(
         int, typer.Option("--limit", help="Most letters to resend, the oldest first.", min=1, max=RESEND_MAX)
     ] = 1_000,
     again: Annotated[bool, typer.Option("--again", help="Also letters that were sent again before.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without changes.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=help_texts.DRY_RUN)] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,

@@ -22,6 +22,7 @@ from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.submitting import change_command
 from ringlog.cli.shared.tables import show_table
 from ringlog.client.creation.creation import ClusterCreation, create_cluster, repaired
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.cluster.features import EnableFeature, RequireFeature
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.log.kafka.acl_check import AclDifference, compare, found_acls
@@ -182,8 +183,10 @@ def create_command(
         context = ClusterContext(brokers, name, broker.redis, cluster_id=creation.cluster_id, **files)
         store_cluster(context, is_in_use=is_in_use)
     if creation.ignored:
-        change = json.dumps({"command": "ChangeSettings", "settings": {key: given[key] for key in creation.ignored}})
-        fail("settings_ignored", f"the cluster exists with other settings. To change them: ringlog submit '{change}'")
+        change = " ".join(f"{key}={given[key]}" for key in creation.ignored)
+        fail(
+            "settings_ignored", f"the cluster exists with other settings. To change them: ringlog cluster set {change}"
+        )
 
 
 def _check_protection(brokers: str) -> None:
@@ -277,6 +280,18 @@ def features_command(context: ClusterContext) -> Iterator[Any]:
         for row in found
     )
     show_table(("feature", "required at epoch", "enabled at epoch", "lacked by"), rows)
+
+
+@app.command("set")
+@change_command
+def set_command(
+    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE", help="New values of settings.")],
+) -> Intent:
+    """Change settings of the cluster.
+
+    `ringlog cluster settings` lists them.
+    """
+    return named(ChangeSettings(tuple(sorted(dict(parse_settings(settings)).items()))))
 
 
 @app.command("settings")

@@ -49,7 +49,7 @@ def recover(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an existing log. Its records are deleted.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without changes.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=help_texts.DRY_RUN)] = False,
     replication: Annotated[
         int | None, typer.Option("--kafka-replication", "--replication", min=1, help=help_texts.KAFKA_REPLICATION)
     ] = None,

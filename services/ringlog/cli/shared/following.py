@@ -17,7 +17,7 @@ import typer
 
 from ringlog.cli.shared.connection import connect, errors, fail, out, resolve, seconds_of
 from ringlog.cli.shared.options import ASKING, newer, with_options
-from ringlog.cli.shared.submitting import applied_text, show_answer, submitted
+from ringlog.cli.shared.submitting import DryRun, applied_text, show_answer, show_effect, submitted
 from ringlog.client.client import Client
 from ringlog.client.node_reports import AcksReader
 from ringlog.kernel.model.state import ClusterState
@@ -50,14 +50,24 @@ PROGRESS_S = 10.0
 
 def operation_command(verb: Callable[..., Intent]) -> Callable[..., None]:
     """Decorate a function that returns the intent of an operation: submit the intent and watch the operation."""
-    return with_options(verb, {"wait": (Wait, True), "timeout": (Timeout, None), **ASKING}, _begin)
+    return with_options(
+        verb, {"dry_run": (DryRun, False), "wait": (Wait, True), "timeout": (Timeout, None), **ASKING}, _begin
+    )
 
 
 def _begin(
-    verb: Callable[[], Intent], bootstrap: str | None, cluster: str | None, as_json: bool, **watching: Any
+    verb: Callable[[], Intent],
+    bootstrap: str | None,
+    cluster: str | None,
+    as_json: bool,
+    dry_run: bool,
+    **watching: Any,
 ) -> None:
-    intent = verb()
-    ask(resolve(bootstrap, cluster), intent, as_json, **watching)
+    intent, context = verb(), resolve(bootstrap, cluster)
+    if dry_run:
+        show_effect(context, intent, as_json)
+    else:
+        ask(context, intent, as_json, **watching)
 
 
 def ask(

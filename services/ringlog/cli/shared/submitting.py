@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import connect, fail, out, resolve, used_cluster
-from ringlog.cli.shared.options import ASKING, with_options
+from ringlog.cli.shared.options import ASKING, newest, with_options
 from ringlog.client.client import Client
 from ringlog.kernel.values import SECOND_US, Micros
-from ringlog.operator import answers
+from ringlog.operator import answers, plans
 from ringlog.operator.answers import TIMEOUT_S, InvalidIntent, answer_json
 from ringlog.operator.intents.intents import Intent
 from ringlog.operator.views.words import printable, when
@@ -25,17 +26,42 @@ NO_COUNTS: Final[Mapping[str, Micros]] = {}
 CLOCK_MARGIN_S: Final = 0.5
 """Difference of this clock and that of a broker that a wait tolerates."""
 WaitCounted = Annotated[bool, typer.Option("--wait", help="Return when a change of tables counts for new writes.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help=help_texts.DRY_RUN)]
+EFFECT_LINES: Final = 40
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
 
 
 def change_command(verb: Callable[..., Intent]) -> Callable[..., None]:
     """Decorate a function that returns an intent: add the connection options and submit the intent."""
-    return with_options(verb, ASKING, _ask)
+    return with_options(verb, {"dry_run": (DryRun, False), **ASKING}, _ask)
 
 
-def _ask(verb: Callable[[], Intent], bootstrap: str | None, cluster: str | None, as_json: bool) -> None:
-    intent = verb()
-    submit(resolve(bootstrap, cluster), intent, as_json)
+def _ask(verb: Callable[[], Intent], bootstrap: str | None, cluster: str | None, as_json: bool, dry_run: bool) -> None:
+    intent, context = verb(), resolve(bootstrap, cluster)
+    if dry_run:
+        show_effect(context, intent, as_json)
+    else:
+        submit(context, intent, as_json)
+
+
+def show_effect(context: ClusterContext, intent: Intent, as_json: bool) -> None:
+    """Print what a command would change now; exit status 1 if it would be rejected, 2 if it is not a command."""
+    try:
+        view = plans.rehearsed(newest(context), intent)
+    except InvalidIntent as refused:
+        fail(refused.code, str(refused), 2)
+    effect, refused_by = view["effect"], view["rejected"]
+    if as_json:
+        typer.echo(json.dumps(view))
+    elif refused_by:
+        out.print(printable(f"would be rejected: {refused_by['code']}: {refused_by['detail']}"), markup=False)
+    else:
+        out.print(f"would change {len(effect)} items of cluster {used_cluster()}:")
+        for line in effect[:EFFECT_LINES]:
+            out.print(printable(f"  {line}"), markup=False)
+        if len(effect) > EFFECT_LINES:
+            out.print(f"  and {len(effect) - EFFECT_LINES} more, see --json")
+    raise typer.Exit(int(refused_by is not None))
 
 
 def submit(

@@ -29,7 +29,7 @@ MINUTE_US: Micros = 60_000_000
 """A margin greater than the validator's (``protocol.validator.limits``), because its clock may be ahead of this one."""
 SKEW_US: Micros = 10_000_000
 """The difference of two clocks that is reported."""
-_CHANGE = 'ringlog submit \'{"command": "ChangeSettings", "settings": {"cdc_timestamp_ahead_max_us": …}}\''
+_CHANGE = "ringlog cluster set cdc_timestamp_ahead_max_us=…"
 
 
 @dataclass(frozen=True, slots=True)
