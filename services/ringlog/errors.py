@@ -7,7 +7,9 @@ see ``SubmissionTimedOut``.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
+
+E = TypeVar("E", bound=Exception)
 
 
 class RinglogError(Exception):
@@ -16,3 +18,14 @@ class RinglogError(Exception):
     code: str = "error"
     hint: str = ""
     retriable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to copy and unpickle the error. By default Python passes the message as the only argument."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[E], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> E:
+    error = kind.__new__(kind)
+    error.args = arguments
+    error.__dict__.update(attributes)
+    return error

@@ -378,6 +378,21 @@ def test_a_client_reports_a_failed_sender(metadata: FaultyLog, results_log: Memo
             client.submit_future(Noop())
 
 
+def test_each_request_gets_its_own_error(
+    client: Client, results_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that several threads raise would get the traceback of each."""
+    waiting = [client.submit_future(Noop(), timeout_s=60) for _ in range(2)]
+
+    def broken(*_: object) -> bytes:
+        raise LogUnavailable("tests.results: no answer", "wait")
+
+    monkeypatch.setattr(results_log, "read", broken)
+    first, second = (one.exception(60) for one in waiting)
+    assert first is not second
+    assert str(first) == str(second) == "tests.results: no answer (wait)"
+
+
 def test_a_request_that_the_topic_rejects_fails_alone(metadata: FaultyLog, results_log: MemoryLog) -> None:
     """An operator lowered the size limit of the topic: the client sends the other requests and continues."""
 

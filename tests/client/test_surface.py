@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import copy
 import inspect
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 import ringlog
 from ringlog import AsyncClient, Client, commands
 from ringlog.client.client import Logs
+from ringlog.extras import ExtraMissing
 from ringlog.kernel.registry import COMMANDS
 from ringlog.runtime.context import ClusterContext, remove_clusters, store_cluster
 from tests.client.mini_validator import MiniValidator
@@ -153,6 +156,22 @@ def test_without_arguments_variables_or_a_cluster_in_use_nothing_is_guessed(
     monkeypatch.setenv("RINGLOG_CLUSTER", "shop")
     with pytest.raises(ringlog.LogUnavailable, match=r"127\.0\.0\.1:1"):
         ringlog.connect(timeout_s=1)
+
+
+ERRORS = (
+    ringlog.SubmissionTimedOut("id", 7, 1.5, "an answer"),
+    ringlog.ReplicaHalted("code", "detail", 3, "hint"),
+    ringlog.InvalidSubmission("message", "hint"),
+    ringlog.WireError("code", "field", "rule"),
+    ExtraMissing("redis", "redis"),
+)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_passes_between_processes(error: ringlog.RinglogError) -> None:
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(twin) is type(error)
+        assert (str(twin), vars(twin)) == (str(error), vars(error))
 
 
 # ------------------------------------------------------------------------------------------------------- changes

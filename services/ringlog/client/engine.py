@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -215,7 +216,7 @@ class Engine:
         ClientBroken.
         """
         if self._broken is not None:
-            raise self._broken
+            raise copy(self._broken)
         pending = _Pending(request, timeout, self._resend, place)
         # The listener has stopped, so no deadline would end this request.
         if self._stopping.is_set():
@@ -316,7 +317,7 @@ class Engine:
             with self._lock:
                 self._broken = ClientBroken(f"{type(error).__name__}: {error}")
             for pending in self._all():
-                self._fail(pending, self._broken)
+                self._fail(pending, copy(self._broken))
             log.exception("client_failed", work=work.__name__)
 
     def _follow(
@@ -377,7 +378,7 @@ class Engine:
                 tail = self._from_the_end(tail)
             except LogError as error:
                 for pending in self._all():
-                    self._fail(pending, error)
+                    self._fail(pending, copy(error))
         tail.close()
 
     def _from_the_end(self, tail: LogTail) -> LogTail:

@@ -17,7 +17,3 @@ class WireError(RinglogError, ValueError):
         self.code = code
         self.field = field
         self.rule = rule
-
-    # Exceptions are pickled with their ``args``, which contain only the message here.
-    def __reduce__(self) -> tuple[type[WireError], tuple[str, str, str]]:
-        return type(self), (self.code, self.field, self.rule)
