@@ -14,7 +14,7 @@ from ringlog import FEATURES, ClusterState, Gain, Loss, NodeInfo
 from ringlog.client.participant.duties import Duties
 from ringlog.client.routing import replicas
 from ringlog.kernel.model.state import EMPTY_STATE
-from ringlog_testing.participants import TABLE, StoreStory, check_store, create
+from ringlog_testing.participants import RING, TABLE, StoreStory, check_store, create
 
 
 class FileStore:
@@ -156,6 +156,24 @@ def test_rows_of_a_range_that_was_lost_and_got_again_meanwhile_are_cleared_befor
         assert restarted(before.epoch, TABLE) == ["forget", "note", "adopt", "drain"]
         assert restarted(story.state.epoch, TABLE) == ["note", "adopt", "drain"]
         assert restarted(before.epoch, "gone.rows") == ["note", "adopt", "drain", "forget", "note"]
+
+
+def test_a_loss_has_one_range_for_neighbours(tmp_path: Path) -> None:
+    losses: list[Loss] = []
+
+    class Losing(FileStore):
+        def forget(self, loss: Loss) -> None:
+            losses.append(loss)
+
+    with ExitStack() as ending:
+        story = StoreStory(FileStore, tmp_path, None, ending)
+        create(story)
+        noted = Noted(story.state.epoch, frozenset({RING}), [])
+        node = story.nodes["a"].folder.node
+        Duties(node, "9@x", Losing("x", tmp_path), noted, lambda _: None).turn(story.state)
+    (loss,) = losses
+    assert len(loss.ranges) > 1
+    assert not {start for start, _ in loss.ranges} & {end for _, end in loss.ranges}
 
 
 @pytest.mark.parametrize(

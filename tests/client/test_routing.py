@@ -70,6 +70,7 @@ def test_a_moving_tablet_has_more_writers_than_readers() -> None:
     [
         ("nowhere", b"k", "no_replicas"),
         ("shop.nothing", ["k"], "unknown_table"),
+        ("shop.nothing", b"k", "unknown_table"),
         ("shop.lines", [ORDER], "bad_key"),
     ],
 )

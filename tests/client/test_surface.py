@@ -9,6 +9,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -246,3 +247,25 @@ def test_the_client_for_event_loops_submits_and_follows(logs: Logs) -> None:
         raise AssertionError("the iteration has no end before its close")
 
     assert asyncio.run(asyncio.wait_for(run(), 60)) == ["n1"]
+
+
+def test_waits_leave_the_threads_of_the_event_loop_free(logs: Logs) -> None:
+    async def run() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        inner = Client("", "tests", "tester", logs=logs).start()
+        async with AsyncClient("", "tests", client=inner) as client:
+            waits = [
+                asyncio.ensure_future(one)
+                for one in (anext(client.changes()), client.wait_for(lambda _: None, 3600, "nothing"))
+            ]
+            ended, _ = await asyncio.wait(waits, timeout=0)
+            assert not ended
+            await client.read_barrier()
+            await asyncio.to_thread(int)
+            for wait in waits:
+                wait.cancel()
+            assert all(
+                isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*waits, return_exceptions=True)
+            )
+
+    asyncio.run(asyncio.wait_for(run(), 60))

@@ -25,7 +25,7 @@ BUDGETS = {
     "ringlog/agents": 2_610,
     "ringlog/cache": 680,
     "ringlog/cli": 6_080,
-    "ringlog/client": 6_790,
+    "ringlog/client": 6_840,
     "ringlog/kernel": 18_190,
     "ringlog/log": 4_923,
     "ringlog/node": 6_610,

@@ -1,15 +1,18 @@
 """The client for programs on an event loop. ``AsyncClient`` has the methods of ``Client`` under the same names.
 
-Waits run in worker threads, or follow the future of a submission. A cancelled wait does not cancel its request: pass
-``request_id`` and ``since_epoch`` of ``submit_future`` to ``withdraw``.
+Waits run in threads of the client, or follow the future of a submission. They leave the loop's own threads free. A
+cancelled wait does not cancel its request: pass ``request_id`` and ``since_epoch`` of ``submit_future`` to
+``withdraw``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ringlog.client.changes import AsyncChanges
 from ringlog.client.client import TIMEOUT_S, Client, connect
@@ -17,10 +20,15 @@ from ringlog.client.engine import Submission
 from ringlog.client.fields import Intent
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch
+from ringlog.log.errors import WaitTimedOut
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, Submitted, WithdrawnResult
 
 T = TypeVar("T")
+THREADS_MAX: Final = 100
+"""Waits at the same time. Further ones wait for a thread."""
+SLICE_S: Final = 1.0
+"""The time after which the thread of a cancelled ``wait_for`` ends."""
 
 
 class AsyncClient:
@@ -38,17 +46,26 @@ class AsyncClient:
     ) -> None:
         self._open = partial(connect, bootstrap_servers, cluster, submitter, timeout_s=timeout_s, **options)
         self._client = client
+        self._threads = ThreadPoolExecutor(THREADS_MAX, "ringlog-aio")
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        return await asyncio.wrap_future(self._threads.submit(function, *arguments, **options))
 
     async def start(self) -> AsyncClient:
         """Connect. Raises as ``connect``."""
         if self._client is None:
-            self._client = await asyncio.to_thread(self._open)
+            opening = self._threads.submit(self._open)
+            try:
+                self._client = await asyncio.wrap_future(opening)
+            except asyncio.CancelledError:
+                opening.add_done_callback(_close_opened)
+                raise
         return self
 
     async def close(self) -> None:
         """Close the connection; see ``Client.close``."""
         if self._client is not None:
-            await asyncio.to_thread(self._client.close)
+            await self._in_thread(self._client.close)
 
     async def __aenter__(self) -> AsyncClient:
         return await self.start()
@@ -74,19 +91,26 @@ class AsyncClient:
 
     async def read_barrier(self, timeout_s: float = TIMEOUT_S) -> ClusterState:
         """See ``Client.read_barrier``."""
-        return await asyncio.to_thread(self.client.read_barrier, timeout_s)
+        return await self._in_thread(self.client.read_barrier, timeout_s)
 
     async def strict_barrier(self, timeout_s: float = TIMEOUT_S) -> ClusterState:
         """See ``Client.strict_barrier``."""
-        return await asyncio.to_thread(self.client.strict_barrier, timeout_s)
+        return await self._in_thread(self.client.strict_barrier, timeout_s)
 
     async def wait_for(self, predicate: Callable[[ClusterState], T | None], timeout_s: float, awaited: str) -> T:
         """See ``Client.wait_for``. The predicate runs in another thread."""
-        return await asyncio.to_thread(self.client.wait_for, predicate, timeout_s, awaited)
+        started = time.monotonic()
+        while True:
+            left = timeout_s - (time.monotonic() - started)
+            try:
+                return await self._in_thread(self.client.wait_for, predicate, min(left, SLICE_S), awaited)
+            except WaitTimedOut as error:
+                if left <= SLICE_S:
+                    raise WaitTimedOut(awaited, time.monotonic() - started, error.hint) from None
 
     async def state_at(self, epoch: Epoch) -> ClusterState:
         """See ``Client.state_at``."""
-        return await asyncio.to_thread(self.client.state_at, epoch)
+        return await self._in_thread(self.client.state_at, epoch)
 
     def changes(self, since: Epoch | None = None, of: Collection[str] = ()) -> AsyncChanges:
         """See ``Client.changes``."""
@@ -105,7 +129,7 @@ class AsyncClient:
         if direct_after_s is None:
             again = {"timeout_s": timeout_s, "request_id": request_id, "since_epoch": since_epoch}
             return await asyncio.wrap_future(self.client.submit_future(command, **again))  # type: ignore[arg-type]
-        return await asyncio.to_thread(
+        return await self._in_thread(
             self.client.submit,
             command,
             timeout_s=timeout_s,
@@ -127,10 +151,16 @@ class AsyncClient:
 
     async def submit_many(self, commands: Sequence[Command], *, timeout_s: float = TIMEOUT_S) -> tuple[Submitted, ...]:
         """See ``Client.submit_many``."""
-        return await asyncio.to_thread(self.client.submit_many, commands, timeout_s=timeout_s)
+        return await self._in_thread(self.client.submit_many, commands, timeout_s=timeout_s)
 
     async def withdraw(
         self, request_id: str, since_epoch: Epoch, *, timeout_s: float = TIMEOUT_S
     ) -> WithdrawnResult | AppliedResult | ExpiredResult:
         """See ``Client.withdraw``."""
-        return await asyncio.to_thread(self.client.withdraw, request_id, since_epoch, timeout_s=timeout_s)
+        return await self._in_thread(self.client.withdraw, request_id, since_epoch, timeout_s=timeout_s)
+
+
+def _close_opened(opening: Future[Client]) -> None:
+    """Close a client that was opened after its start had been cancelled."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

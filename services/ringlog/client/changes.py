@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
+import asyncio
+from collections.abc import Callable, Collection, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,13 +74,14 @@ class ChangeStream(Iterator[MetadataChange]):
             raise ValueError(f"of: {', '.join(unknown)} is not a section: {', '.join(sorted(BY_NAME))}")
         self.state = start.state
         self._since, self._of, self._check = since, frozenset(of), check
-        self._tail = log.tail(start.position)
-        self._found = self._changes()
+        self._found = self._changes(log, start.position)
         self._closed = False
 
     def close(self) -> None:
-        """End the iterator within half a second."""
+        """End the iterator, within half a second if another thread waits in it."""
         self._closed = True
+        with suppress(ValueError):  # that thread is in the generator
+            self._found.close()
 
     def __enter__(self) -> ChangeStream:
         return self
@@ -87,11 +92,11 @@ class ChangeStream(Iterator[MetadataChange]):
     def __next__(self) -> MetadataChange:
         return next(self._found)
 
-    def _changes(self) -> Iterator[MetadataChange]:
-        with closing(self._tail):
+    def _changes(self, log: MetadataLog, position: int) -> Generator[MetadataChange, None, None]:
+        with closing(log.tail(position)) as tail:
             while not self._closed:
                 self._check()
-                for made in follow(self._tail.poll(POLL_S), self.state):
+                for made in follow(tail.poll(POLL_S), self.state):
                     if made.is_halt:
                         raise ReplicaHalted(made.outcome.code, made.outcome.detail, made.offset)
                     if made.after is made.before:
@@ -106,7 +111,7 @@ class ChangeStream(Iterator[MetadataChange]):
 
 
 class AsyncChanges:
-    """``ChangeStream`` for an event loop: ``async for change in changes``. Each wait runs in a worker thread.
+    """``ChangeStream`` for an event loop: ``async for change in changes``. Each iterator waits in a separate thread.
 
     A cancelled wait ends the iteration. To continue, open another one with the last epoch.
     """
@@ -114,9 +119,12 @@ class AsyncChanges:
     def __init__(self, changes: Callable[[], ChangeStream]) -> None:
         self._open = changes
         self._changes: ChangeStream | None = None
+        self._is_closed = False
+        self._thread = ThreadPoolExecutor(1, "ringlog-changes")
 
     def close(self) -> None:
         """End the iteration."""
+        self._is_closed = True
         if self._changes is not None:
             self._changes.close()
 
@@ -127,15 +135,19 @@ class AsyncChanges:
         import asyncio  # a tenth of the import of a client without an event loop
 
         try:
-            if self._changes is None:
-                self._changes = await asyncio.to_thread(self._open)
-            found = await asyncio.to_thread(next, self._changes, None)
+            found = await asyncio.wrap_future(self._thread.submit(self._next))
         except asyncio.CancelledError:
             self.close()
             raise
         if found is None:
             raise StopAsyncIteration
         return found
+
+    def _next(self) -> MetadataChange | None:
+        self._changes = self._changes or self._open()
+        if self._is_closed:
+            self._changes.close()
+        return next(self._changes, None)
 
 
 def start_before(log: MetadataLog, snapshots: Snapshots | None, epoch: Epoch) -> Start:

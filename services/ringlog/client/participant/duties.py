@@ -41,6 +41,7 @@ from ringlog.kernel.ring.ranges import Range
 from ringlog.kernel.values import TOKEN_MAX, Epoch, Micros, NodeId, StreamReport
 from ringlog.protocol.nodes.ack_schedule import AckContent, AckSchedule
 from ringlog.protocol.nodes.groups import REPORTS_MAX, Member, Step
+from ringlog.protocol.nodes.ownership import Owned, OwnedTablets, lost_ranges, owned_by
 from ringlog.protocol.nodes.stream_work import (
     changed_ranges,
     creation_epoch,
@@ -183,6 +184,7 @@ class Duties:
         In the first turn the node may have any rows of the ``known`` places.
         """
         stale, lost = dict[tuple[Range, ...], list[str]](), dict[tuple[Range, ...], list[str]]()
+        ranges = dict[tuple[int, int, Epoch], tuple[tuple[Range, ...], tuple[Range, ...]]]()
         since = self._noted.adopted if before is None else before.epoch
         for place in sorted(known):
             if creation_epoch(state, place) > since:  # created again under its name
@@ -193,12 +195,24 @@ class Duties:
             if now is None or not now.ends:
                 lost.setdefault((WHOLE,), []).append(place)
             elif now is not was:
-                epoch = max(since, merge_epoch(state, place))
-                for one, group in changed_ranges(was, now):
-                    joined = _member_since(group, self.node)
-                    if joined is None or (before is None and joined > epoch):
-                        (lost if joined is None else stale).setdefault((one,), []).append(place)
-        return _joined(stale), _joined(lost)
+                key = id(was), id(now), max(since, merge_epoch(state, place))
+                if key not in ranges:  # many places have the same placement
+                    ranges[key] = self._stale(now, key[-1]) if before is None else (), self._lost(was, now)
+                for found, some in zip((stale, lost), ranges[key], strict=True):
+                    found.setdefault(some, []).append(place)
+        return _losses_of(stale), _losses_of(lost)
+
+    def _stale(self, now: Placement | TabletMap, epoch: Epoch) -> tuple[Range, ...]:
+        """Return the ranges that the node joined after ``epoch``."""
+        joined = ((one, _member_since(group, self.node)) for one, group in changed_ranges(None, now))
+        return _merged(one for one, since in joined if since is not None and since > epoch)
+
+    def _lost(self, was: Placement | TabletMap | None, now: Placement | TabletMap) -> tuple[Range, ...]:
+        """Return the ranges that the node had, and has no more. ``was``: None for all ranges."""
+        return _merged(lost_ranges(None if was is None else self._owned(was), self._owned(now)))
+
+    def _owned(self, found: Placement | TabletMap) -> Owned | OwnedTablets:
+        return OwnedTablets(found, self.node) if isinstance(found, TabletMap) else owned_by(found, self.node)
 
     # ------------------------------------------------------------------------------------------------ reports
 
@@ -282,9 +296,15 @@ def _member_since(group: RangeGroup, node: NodeId) -> Epoch | None:
     return None
 
 
-def _joined(ranges: dict[tuple[Range, ...], list[str]]) -> list[Loss]:
-    """Return one loss for each set of places."""
-    found: dict[tuple[str, ...], list[Range]] = {}
-    for some, places in ranges.items():
-        found.setdefault(tuple(places), []).extend(some)
-    return [Loss(places, tuple(some)) for places, some in found.items()]
+def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Return the ranges with neighbours joined: a store may compare each row with each range."""
+    found: list[Range] = []
+    for start, end in ranges:
+        if found and found[-1][1] == start:
+            start, _ = found.pop()
+        found.append((start, end))
+    return tuple(found)
+
+
+def _losses_of(places: dict[tuple[Range, ...], list[str]]) -> list[Loss]:
+    return [Loss(tuple(some), ranges) for ranges, some in places.items() if ranges]
