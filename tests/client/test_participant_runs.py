@@ -223,6 +223,27 @@ def test_a_restart_keeps_the_node_and_raises_its_incarnation(world: World) -> No
     assert len(world.cluster.state.nodes) == 2
 
 
+@pytest.mark.parametrize("damage", ["", "{}", "[]", '{"epoch": 1, "places": 5}', '{"epoch": 99999, "places": []}'])
+def test_a_damaged_folder_is_not_used(damage: str, world: World) -> None:
+    world.cluster.add_nodes(1)
+    node = world.participant("s1", Calls())
+    with running(world, "s1", node):
+        world.settle(lambda _: node.epoch > 0, "an epoch")
+    (world.folder / "s1" / "adopted.json").write_text(damage)
+    thread = world.run("s1", world.participant("s1", Calls()).run)
+    world.await_end(thread)
+    assert isinstance(world.failures["s1"], NodeFailed)
+
+
+def test_features_in_any_order_are_registered_once(world: World) -> None:
+    world.cluster.add_nodes(1)
+    info = NodeInfo("s1", "127.0.0.1:7101", features=["tablets", "other"])  # type: ignore[arg-type]
+    node = Participant(world.client("s1"), info, Calls(), folder=world.folder, topics=world.cluster.topics())
+    with running(world, "s1", node):
+        world.settle(lambda _: node.epoch > 0, "an epoch")
+    assert world.cluster.state.nodes[node.id].features == ("other", "tablets")
+
+
 def test_a_folder_belongs_to_one_process(world: World) -> None:
     world.participant("s1", Calls())
     with pytest.raises(NodeFailed, match="another process"):

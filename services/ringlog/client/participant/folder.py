@@ -92,13 +92,16 @@ class IdentityFolder:
 
     @property
     def adopted(self) -> int:
-        """The newest epoch that may have admitted a write; see ``note_adopted``."""
-        return stored_integer(self._read(ADOPTED), "epoch", EPOCH_MAX)
+        """The newest epoch that may have admitted a write; see ``note_adopted``. Raises NodeFailed."""
+        kept = self._read(ADOPTED)
+        if self.acknowledged and not kept:
+            raise NodeFailed(f"{self._folder / ADOPTED} is missing: restore it; do not start without it")
+        return stored_integer(kept, "epoch", EPOCH_MAX)
 
     @property
     def places(self) -> frozenset[str]:
-        """The keyspaces and tables of that epoch."""
-        return frozenset(self._read(ADOPTED).get("places", ()))
+        """The keyspaces and tables of that epoch. Raises NodeFailed."""
+        return frozenset(_texts(self._read(ADOPTED), "places"))
 
     def note_adopted(self, epoch: int, places: frozenset[str]) -> None:
         """Write an epoch and its places to disk, before a write is admitted under it."""
@@ -112,9 +115,10 @@ class IdentityFolder:
                 f"this node acknowledged epoch {self.acknowledged}, and the log has another state at that epoch: "
                 "restore the log"
             )
-        if state.epoch < self.acknowledged:
+        newest = max(self.acknowledged, stored_integer(self._read(ADOPTED), "epoch", EPOCH_MAX))
+        if state.epoch < newest:
             raise NodeFailed(
-                f"this node acknowledged epoch {self.acknowledged}, and the log ends at epoch {state.epoch}: "
+                f"this node acknowledged epoch {newest}, and the log ends at epoch {state.epoch}: "
                 "restore the log; the node may have served data of the lost epochs"
             )
 
@@ -147,10 +151,7 @@ class IdentityFolder:
 
     def stored_ack_keys(self) -> tuple[str, ...]:
         """Return the digests on disk; see ``ack_keys``. Raises NodeFailed."""
-        kept = self._read(IDENTITY).get("ack_keys", [])
-        if not isinstance(kept, list) or not all(isinstance(one, str) for one in kept):
-            raise _wrong("ack_keys", kept)
-        return tuple(kept)
+        return _texts(self._read(IDENTITY), "ack_keys")
 
     def stored_start(self) -> int:
         """Return the number of starts from this folder. Raises NodeFailed."""
@@ -225,6 +226,13 @@ def _uuid(kept: dict[str, Any], name: str) -> str:
     if not isinstance(value, str) or (value and not is_uuid(value)):
         raise _wrong(name, value)
     return value
+
+
+def _texts(kept: dict[str, Any], name: str) -> tuple[str, ...]:
+    value = kept.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise _wrong(name, value)
+    return tuple(value)
 
 
 def stored_integer(kept: dict[str, Any], name: str, most: int) -> int:

@@ -87,7 +87,9 @@ def _registration_command(me: RegisterNode, found: Node | None) -> RegisterNode 
     """Return the command that publishes this node or its current release, or None if the cluster knows both."""
     if found is None:
         return me
-    if (found.release, found.features) == (me.release, me.features) or found.state == "left":
+    # The cluster keeps features sorted. A registration that never equals them would be repeated without end.
+    same = (found.release, found.features) == (me.release, tuple(sorted(me.features)))
+    if same or found.state == "left":
         return None
     return UpdateNode(me.id, release=me.release, features=me.features)
 
