@@ -29,7 +29,8 @@ from tests.waiting import until
 class Calls:
     """A store that records its calls.
 
-    ``fails`` plants a failed ``drain`` or ``fetch``, a ``row`` that is not bytes, or an ``exit`` of the process.
+    ``fails`` plants a failed ``drain`` or ``fetch``, a ``row`` that is not bytes, or an ``exit`` of the process. With
+    ``hang``, a fetch of ``AsyncCalls`` never ends.
     """
 
     def __init__(self, *, fails: str = "") -> None:
@@ -37,7 +38,7 @@ class Calls:
         self.sources: list[str] = []
         self.epochs: list[int] = []
         self.drained = 0
-        self.fails = fails
+        self.fails, self.hangs = fails, fails == "hang"
 
     def adopt(self, before: ClusterState | None, after: ClusterState) -> None:
         assert (before is None) == (not self.epochs)
@@ -86,7 +87,7 @@ class AsyncCalls:
     async def fetch(self, gain: Gain) -> AsyncIterator[bytes]:
         self.threads.add(threading.get_ident())
         for row in self.made.fetch(gain):
-            await asyncio.to_thread(int)
+            await (asyncio.Event().wait() if self.made.hangs else asyncio.to_thread(int))
             yield row
 
     async def forget(self, loss: Loss) -> None:
@@ -351,6 +352,22 @@ def test_a_second_cancellation_waits_for_the_store_too(world: World) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         world.participant("s1", Calls())  # the folder is free
+
+    asyncio.run(main())
+
+
+def test_a_cancellation_ends_a_fetch_that_waits(world: World) -> None:
+    world.cluster.add_nodes(2)
+    world.submit(commands.create_keyspace("ks", 2))
+    store = AsyncCalls(fails="hang")
+    node = world.participant("s1", store)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(node.serve())
+        await asyncio.to_thread(until, lambda: world.cluster.advance(1) and store.made.sources, "a fetch")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 60)
 
     asyncio.run(main())
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ringlog.client.node_reports import RowsSum
 from ringlog.client.participant.store import Gain, Loss, Store
@@ -82,12 +82,18 @@ class Fetch:
         self.failure: Exception | None = None
         self.is_stopped = False
         self._store = store
+        self._rows: Any = None
+
+    def stop(self) -> None:
+        """Fetch no further row. A wait of an async iterator ends, another one continues."""
+        self.is_stopped = True
+        getattr(self._rows, "cancel", lambda: None)()
 
     def run(self) -> None:
         """Fetch all rows. An error of the store is stored in ``failure``."""
         found, self.failure = RowsSum(), None
         try:
-            rows = iter(self._store.fetch(self.gain))
+            rows = self._rows = iter(self._store.fetch(self.gain))
             try:
                 while not self.is_stopped:
                     found.add(next(rows))
@@ -170,7 +176,7 @@ class Duties:
             if name in works and begun == sorted((source, ranges) for (source, _), ranges in wanted.items()):
                 continue
             for fetch in fetches:
-                fetch.is_stopped = True
+                fetch.stop()
             for fetch in fetches:
                 self._end(fetch)
                 self.tries.forget(fetch)

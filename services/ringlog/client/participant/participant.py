@@ -346,7 +346,7 @@ class Participant:
 
     def _stop_fetches(self) -> None:
         for fetch in tuple(self._running):
-            fetch.is_stopped = True
+            fetch.stop()
         for fetch in tuple(self._running):
             self._end_fetch(fetch)
 

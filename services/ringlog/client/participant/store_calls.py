@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from typing import Any, Final
 
 from ringlog.client.participant.store import AsyncStore, Gain, Loss, Store
@@ -19,6 +19,37 @@ from ringlog.protocol.nodes.errors import NodeFailed
 
 POLL_S: Final = 0.2
 _END: Final = object()
+
+
+class _AsyncRows(Iterator[bytes]):
+    """Rows of an async iterator. ``done``: see ``StoreCalls``."""
+
+    def __init__(self, done: Callable[..., Any], rows: Any) -> None:
+        self._done, self._rows = done, rows
+        self._next: Future[Any] | None = None
+        self._is_cancelled = False
+
+    def __next__(self) -> bytes:
+        row = self._done(anext(self._rows, _END), self._began)
+        if row is _END:
+            raise StopIteration
+        found: bytes = row
+        return found
+
+    def _began(self, future: Future[Any]) -> None:
+        self._next = future
+        if self._is_cancelled:
+            future.cancel()
+
+    def cancel(self) -> None:
+        """End the wait for a row, from another thread."""
+        self._is_cancelled = True
+        if self._next is not None:
+            self._next.cancel()
+
+    def close(self) -> None:
+        if hasattr(self._rows, "aclose"):
+            self._done(self._rows.aclose())
 
 
 class StoreCalls:
@@ -45,19 +76,10 @@ class StoreCalls:
     def fetch(self, gain: Gain) -> Iterable[bytes]:
         """See ``Store.fetch``."""
         rows: Any = self._done(self._store.fetch(gain))
-        return self._each(rows) if isinstance(rows, AsyncIterable) else rows
+        return _AsyncRows(self._done, aiter(rows)) if isinstance(rows, AsyncIterable) else rows
 
-    def _each(self, rows: AsyncIterable[bytes]) -> Iterator[bytes]:
-        source: Any = aiter(rows)
-        try:
-            while (row := self._done(anext(source, _END))) is not _END:
-                yield row
-        finally:
-            if hasattr(source, "aclose"):
-                self._done(source.aclose())
-
-    def _done(self, result: Any) -> Any:
-        """Return the result of a method, after the event loop has computed it."""
+    def _done(self, result: Any, began: Callable[[Future[Any]], None] = lambda _: None) -> Any:
+        """Return the result of a method, after the event loop has computed it. ``began`` receives its future."""
         if not inspect.isawaitable(result):
             return result
 
@@ -68,6 +90,7 @@ class StoreCalls:
             getattr(result, "close", lambda: None)()
             raise TypeError("the store has coroutine functions: use `await participant.serve()`")
         future = asyncio.run_coroutine_threadsafe(awaited(), self.loop)
+        began(future)
         while not wait((future,), POLL_S).done:
             if not self.loop.is_running():
                 raise NodeFailed("the event loop has stopped: await the end of `serve` before that")
