@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from immutables import Map
 
@@ -18,7 +19,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.operator.intents.intents import InvalidCommand
 from ringlog.testing import FakeCluster
-from tests.console.console_world import World, console_of, hub_of, three_nodes
+from tests.console.console_world import ORIGIN, World, console_of, hub_of, three_nodes
 from tests.kernel import entries
 
 BEARER = {"authorization": "Bearer token-of-ann-0123456789"}
@@ -124,6 +125,32 @@ def test_a_wrong_request_is_a_problem(path: str, status: int, code: str) -> None
     run(ask())
 
 
+def test_every_other_answer_is_a_problem_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        with console_of(three_nodes(), USERS, allows_changes=True) as world:
+            wrong = await world.http.put("/v1/nodes", headers=BEARER)
+            assert (wrong.status_code, wrong.json()["code"]) == (404, "not_found")
+            status, found = await send(world, {"command": "\ud800"}, "/v1/rehearsals")
+            assert (status, found["code"]) == (400, "unknown_command")
+            status, found = await send(world, CREATE | {"name": "\ud800"})
+            assert (status, found["code"]) == (400, "bad_field")
+            text = json.dumps(CREATE | {"name": "\ud800"})
+            page = await world.http.post("/change", data={"text": text}, headers=BEARER)
+            assert (page.status_code, "bad_field" in page.text) == (400, True)
+            with world.hub._replay():
+                monkeypatch.setattr("ringlog.console.hub.REPLAY_WAIT_S", 0.0)
+                world.hub._records.clear()
+                busy = await world.http.get("/v1/schema?epoch=20", headers=BEARER)
+                assert (busy.status_code, busy.json()["code"]) == (503, "replay_busy")
+            transport = httpx.ASGITransport(world.http._transport.app, raise_app_exceptions=False)  # type: ignore[attr-defined]
+            monkeypatch.setattr(world.hub, "wait", None)
+            async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as http:
+                defect = await http.get("/v1/nodes?wait=1", headers=BEARER)
+                assert (defect.status_code, defect.json()["code"]) == (500, "internal_error")
+
+    run(ask())
+
+
 def test_the_description_of_the_api_has_every_view() -> None:
     async def ask() -> None:
         with console_of(three_nodes()) as world:
@@ -224,7 +251,8 @@ def test_the_number_of_streams_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def send(world: World, value: Any, path: str = "/v1/commands", **headers: str) -> tuple[int, Any]:
-    answer = await world.http.post(path, json=value, headers=BEARER | headers)
+    given = {"content-type": "application/json"} | BEARER | headers
+    answer = await world.http.post(path, content=json.dumps(value), headers=given)
     return answer.status_code, answer.json()
 
 

@@ -14,9 +14,11 @@ from immutables import Map
 from ringlog import commands
 from ringlog.console.table import VIEWS
 from ringlog.console.views.levels import with_commands
+from ringlog.console.views.operations import remaining
 from ringlog.kernel.model.modes import Pause
 from ringlog.kernel.model.plans import StagedPlan
 from ringlog.kernel.model.state import CdcWriter, ClusterState, Failure, Operation, Plan, StageMark
+from ringlog.kernel.operations.stages import in_flight
 from tests.console.console_world import (
     NOW,
     console_of,
@@ -151,6 +153,7 @@ def test_health_names_the_cause_and_a_command_for_each_red_number() -> None:
     (row,) = found["reasons"]
     assert row["text"].startswith("node n2 is silent: last heard")
     assert (row["level"], row["page"], row["commands"]) == ("bad", "nodes", ["ringlog node list"])
+    assert row["query"] == {"node": "n2"}
     assert VIEWS["health"].read(view_input(state))["verdict"] == "OK"
 
 
@@ -220,3 +223,28 @@ def test_the_log_shows_authors_refusals_and_differences() -> None:
             assert (await world.http.get("/v1/log?refused=1")).json()["lines"] == []
 
     asyncio.run(ask())
+
+
+def test_an_operation_shows_its_barrier_and_an_estimate_from_earlier_ones() -> None:
+    cluster = three_nodes()
+    cluster.add_nodes(1, datacenter="dc1", rack="r1")
+    cluster.add_nodes(1, tokens=0, datacenter="dc1", rack="r1")
+    with cluster.client("deploy") as client:
+        client.submit(commands.join("n5", 4))
+    view = VIEWS["operations"]
+    cluster.hold("node-n1")
+    state = cluster.settle(lambda state: next(one for one in in_flight(state)).stage == "prepared")
+    live = replace(reports(state), acks={})
+    row = view.read(view_input(state, live))["operations"]["rows"][0]
+    assert (row["stage"], row["done"], row["stages_total"], row["cancellable"]) == ("prepared", 1, 6, True)
+    assert row["barrier"]["missing"] == sorted(row["waits_for_nodes"])
+    assert "n1" in row["barrier"]["missing"]
+    assert row["ways_out"]
+    assert [one["ended"] for one in view.read(view_input(state, live))["operations"]["rows"][1:]] == [True] * 4
+    took = {one.kind: one for one in state.operations.values() if one.stage == "finished"}["join"]
+    longer = replace(took, marks=tuple(replace(mark, at=mark.at + 1_000_000 * n) for n, mark in enumerate(took.marks)))
+    with_past = replace(state, operations=Map({longer.id: longer, row["id"]: state.operations[row["id"]]}))
+    here = state.operations[row["id"]]
+    assert remaining(with_past, here, here.marks[-1].at) == 5_000_000
+    assert remaining(with_past, here, here.marks[-1].at + 5_000_000) is None
+    assert remaining(replace(state, operations=Map({here.id: here})), here, here.marks[-1].at) is None

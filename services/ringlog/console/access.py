@@ -213,6 +213,8 @@ CODES: Final = {
     "request_expired": (410, "The outcome of the request is unknown, and final."),
     "body_too_large": (413, "The body is too large."),
     "wrong_media_type": (415, "The body is not `application/json`."),
+    "replay_busy": (503, "Another request reads the past. Try again in a moment."),
+    "internal_error": (500, "A defect of the console."),
     "too_many_streams": (503, "No further event stream can be opened now."),
     "wait_timed_out": (504, "The epoch of `wait` did not arrive in time."),
     "submission_timed_out": (504, "The outcome of the command is unknown. Send it again with the same key."),

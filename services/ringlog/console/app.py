@@ -13,6 +13,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlencode
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.responses import RedirectResponse
 
 from ringlog import __version__
 from ringlog.client.client import Client
@@ -31,11 +32,13 @@ from ringlog.console.hub import EpochHub
 from ringlog.console.moments import NO_REPORTS, LiveReports, ViewInput
 from ringlog.console.table import COMMON, EPOCH_MAX, VIEWS, WAIT_S, ConsoleView, Parameter
 from ringlog.errors import RinglogError
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
 
 Json = dict[str, Any]
 PROBLEM: Final = "application/problem+json"
 BODY_BYTES_MAX: Final = 256 * 1024
+REHEARSALS_MAX, SUBMISSIONS_MAX = 2, 4
 AT_ONCE_MAX: Final = 4
 """Views that are computed at the same time."""
 CACHED_MAX, CACHED_BYTES_MAX = 64, 16 * 1024 * 1024
@@ -77,7 +80,7 @@ class AnswerCache:
     def __init__(self) -> None:
         self._found: OrderedDict[object, asyncio.Future[bytes]] = OrderedDict()
         self._bytes = 0
-        self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
+        self._threads = ThreadPoolExecutor(AT_ONCE_MAX, "views")
 
     async def get(self, key: object, make: Callable[[], bytes]) -> bytes:
         """Return the answer of a key. Equal keys that are computed now share the computation."""
@@ -89,8 +92,7 @@ class AnswerCache:
 
     async def _made(self, key: object, make: Callable[[], bytes]) -> bytes:
         try:
-            async with self._at_once:
-                made = await asyncio.to_thread(make)
+            made = await asyncio.get_running_loop().run_in_executor(self._threads, make)
         except BaseException:
             self._found.pop(key, None)
             raise
@@ -146,7 +148,9 @@ def make_app(console: Console) -> Asgi:
     routes = Routes(console)
     api.exception_handler(Problem)(routes.on_problem)
     api.exception_handler(RinglogError)(routes.on_error)
-    api.exception_handler(404)(routes.on_missing)
+    api.exception_handler(Exception)(routes.on_defect)
+    for status in (404, 405):
+        api.exception_handler(status)(routes.on_missing)
     for view in VIEWS.values():
         for path, handler in (
             (f"/v1/{view.name}", routes.as_json),
@@ -208,6 +212,7 @@ class Routes:
         self._console = console
         self._answers = AnswerCache()
         self._streams = EventStreams(console.hub, self._status)
+        self._rehearsals, self._submissions = asyncio.Semaphore(REHEARSALS_MAX), asyncio.Semaphore(SUBMISSIONS_MAX)
 
     def _status(self) -> Json:
         """Return the freshness of the state, for events and page heads."""
@@ -289,14 +294,18 @@ class Routes:
 
     async def on_missing(self, request: Request, error: Exception) -> Response:  # noqa: ARG002
         """Return the answer for an unknown path."""
-        return self._refused(request, problem("not_found", "see /v1/openapi.json"))
+        return self._refused(request, problem("not_found", "no such path or method: see /v1/openapi.json"))
+
+    async def on_defect(self, request: Request, error: Exception) -> Response:  # noqa: ARG002
+        """Return the answer after a defect, which the server logs."""
+        return self._refused(request, problem("internal_error", "a defect: see the log of the console"))
 
     def _refused(self, request: Request, body: Json) -> Response:
         if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1/"):
             user = request.scope[USER] or request
             head = self._head(getattr(user, "name", ""), request.url.path, "")
             return Response(pages.render_problem(body, head), body["status"], media_type="text/html; charset=utf-8")
-        return JSONResponse(body, body["status"], media_type=PROBLEM)
+        return Response(json.dumps(body), body["status"], media_type=PROBLEM)
 
     # ------------------------------------------------------------------------------------- events and changes
 
@@ -319,7 +328,11 @@ class Routes:
         to_end = isinstance(body, dict) and body.get("to_end") is True and "commands" in body
         if not isinstance(given, list):
             raise Problem("bad_field", "commands: must be a list")
-        return _answered(await asyncio.to_thread(changing.rehearse, self._console.hub.state, given, to_end=to_end))
+        return _answered(await self._rehearse(self._console.hub.state, given, to_end=to_end))
+
+    async def _rehearse(self, state: ClusterState, values: list[Any], *, to_end: bool) -> Json:
+        async with self._rehearsals:
+            return await asyncio.to_thread(changing.rehearse, state, values, to_end=to_end)
 
     async def submit(self, request: Request) -> Response:
         """Submit the command in the body. ``Idempotency-Key`` is the request id, with ``?since=EPOCH``."""
@@ -338,7 +351,8 @@ class Routes:
         if key is not None and not (key.isprintable() and 0 < len(key) <= 64):
             return problem("bad_field", "Idempotency-Key: must have 1 to 64 printable characters")
         state, user = self._console.hub.state, request.scope[USER].name
-        return await asyncio.to_thread(changing.submit, open_client, state, user, value, key, since)
+        async with self._submissions:
+            return await asyncio.to_thread(changing.submit, open_client, state, user, value, key, since)
 
     # ----------------------------------------------------------------------------------------------- pages
 
@@ -386,7 +400,7 @@ class Routes:
             body = problem("bad_json", str(error))
         else:
             if "confirm" not in form:
-                body = await asyncio.to_thread(changing.rehearse, state, values, to_end=shown["to_end"])
+                body = await self._rehearse(state, values, to_end=shown["to_end"])
                 if "status" not in body:
                     shown |= {"rehearsal": body, **_new_request(state)}
             elif form["confirm"] != state.name:
@@ -409,14 +423,14 @@ class Routes:
         return Response(pages.render_change(head, shown), body.get("status", 200), media_type="text/html")
 
 
-def _new_request(state: Any) -> Json:
+def _new_request(state: ClusterState) -> Json:
     return {"request_id": pages.new_request_id(), "since": state.epoch, "cluster": state.name}
 
 
 def _answered(body: Json) -> Response:
     """Return a value or a problem, which has a status."""
     is_problem = "status" in body
-    return JSONResponse(body, body.get("status", 200), media_type=PROBLEM if is_problem else "application/json")
+    return Response(json.dumps(body), body.get("status", 200), media_type=PROBLEM if is_problem else "application/json")
 
 
 class _Streamed(Response):

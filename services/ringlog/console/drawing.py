@@ -28,7 +28,14 @@ def tag(name: str, attributes: Mapping[str, object], *children: object) -> Marku
 
 def svg(title: str, width: float, height: float, children: Iterable[Markup], kind: str) -> Markup:
     """Return a drawing that scales with its place."""
-    box = {"viewBox": f"0 0 {width:g} {height:g}", "role": "img", "aria-label": title, "class": f"drawing {kind}"}
+    box = {
+        "viewBox": f"0 0 {width:g} {height:g}",
+        "width": f"{width:g}",
+        "height": f"{height:g}",
+        "role": "img",
+        "aria-label": title,
+        "class": f"drawing {kind}",
+    }
     return tag("svg", box, *children)
 
 

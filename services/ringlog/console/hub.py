@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import closing
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from ringlog.client.changes import Snapshots
+from ringlog.client.changes import EpochUnknown, Snapshots
 from ringlog.client.client import Client
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
@@ -31,6 +31,7 @@ from ringlog.operator.history.log_past import past
 WINDOW: Final = 512
 STATES_MAX: Final = 8
 """Replayed states that are kept."""
+REPLAY_WAIT_S: Final = 2.0
 CATCH_UPS_MAX: Final = 2
 """Streams that read old epochs at the same time."""
 BATCH: Final = 256
@@ -82,13 +83,23 @@ class EpochHub:
         """Read the records before the first followed one into the window. Errors leave it as it is."""
         try:
             near = max(self.state.epoch - WINDOW // 2, 0)
-            with self._replaying:
+            with self._replay():
                 found = [one for one in self._past(near) if one.offset < self._first_offset]
         except (LogError, Refused):
             return
         with self._lock:
             room = WINDOW - len(self._records)
             self._records.extendleft(reversed(found[-room:] if room else []))
+
+    @contextmanager
+    def _replay(self) -> Iterator[None]:
+        """Allow one replay at a time. Raises Refused: a long replay must not occupy the threads of all views."""
+        if not self._replaying.acquire(timeout=REPLAY_WAIT_S):
+            raise Refused("replay_busy", "another request reads the past: try again in a moment")
+        try:
+            yield
+        finally:
+            self._replaying.release()
 
     def _past(self, near: Epoch) -> Sequence[FoldedRecord]:
         snapshots = self._open_snapshots
@@ -161,7 +172,9 @@ class EpochHub:
             if epoch in self._states:
                 self._states.move_to_end(epoch)
                 return self._states[epoch]
-        with self._replaying:
+        if epoch > self.state.epoch:
+            raise EpochUnknown(f"the log ends with epoch {self.state.epoch}", "pass an earlier epoch")
+        with self._replay():
             found = self._client.state_at(epoch)
         with self._lock:
             self._states[epoch] = found
@@ -181,7 +194,7 @@ class EpochHub:
         if len(fitting) >= last or first <= max(wanted.since, 1):
             return tuple(fitting[-last:]), max(wanted.since, 1)
         try:
-            with self._replaying:
+            with self._replay():
                 snapshots = self._open_snapshots
                 near = wanted.since - 1 if snapshots is not None and wanted.since > 1 else None
                 found = past(self._client.replica.log, snapshots or self._no_snapshots, None, near)

@@ -145,12 +145,12 @@ def render(view: ConsoleView, moment: ViewInput, value: Json, head: Head) -> byt
             cluster=moment.state.name,
         )
     )
-    return text.encode()
+    return text.encode("utf-8", "replace")
 
 
 def _page(template: str, head: Head, **values: Any) -> bytes:
     shown = {"head": head, "is_past": False, "epoch": head.newest, "view": None, "to": lambda name, **_: f"/{name}"}
-    return environment().get_template(template).render(shown | values).encode()
+    return environment().get_template(template).render(shown | values).encode("utf-8", "replace")
 
 
 def render_problem(problem: Json, head: Head) -> bytes:

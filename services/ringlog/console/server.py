@@ -92,7 +92,9 @@ def serve(
     filling = threading.Thread(target=hub.fill, name="fill", daemon=True)
     filling.start()
     filling.join(FILL_S)
-    server = HttpServer(app, listening, connections=OpenConnections(CONNECTIONS_MAX, IDLE_S))
+    server = HttpServer(
+        app, listening, connections=OpenConnections(CONNECTIONS_MAX, IDLE_S), requests_certificate=False
+    )
     try:
         server.start()
         scheme = "https" if current().encrypts else "http"

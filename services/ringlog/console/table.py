@@ -118,7 +118,7 @@ VIEWS: Final = {
             snapshots,
             {},
         ),
-        ConsoleView("clocks", "Clocks and releases", "What breaks this week?", clocks, {}),
+        ConsoleView("clocks", "Clocks", "What breaks this week?", clocks, {}),
         ConsoleView(
             "plans",
             "Plans",

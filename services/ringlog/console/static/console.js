@@ -75,6 +75,7 @@ function replace(fresh) {
     if (old && made && old.innerHTML !== made.innerHTML) old.replaceChildren(...made.childNodes);
   }
   body.dataset.epoch = fresh.body.dataset.epoch;
+  known = Number(body.dataset.epoch); // also after the log was rebuilt with fewer epochs
   document.querySelectorAll(".scroll").forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
   if (where >= 0) document.querySelectorAll(`#main ${focused.tagName}`)[where]?.focus({ preventScroll: true });
   addCopyButtons();
@@ -99,7 +100,7 @@ function connect() {
     if (body.dataset.reports && Date.now() - (connect.last || 0) > 5000) { connect.last = Date.now(); plan(0); }
     showAge();
   });
-  source.onerror = () => { if (source && source.readyState === EventSource.CLOSED) { source = null; setTimeout(connect, 3000); } };
+  source.onerror = () => { if (source && source.readyState === EventSource.CLOSED) { source = null; plan(2000); setTimeout(connect, 3000); } };
 }
 
 function disconnect() { source?.close(); source = null; }

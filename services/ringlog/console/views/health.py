@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
@@ -61,9 +62,14 @@ def _reason(text: str) -> Json:
         if text.startswith(start):
             page, command = its_page, its_command
             break
+    query = {}
+    if page == "operations" and (found := re.match(r"[a-z]+-[0-9]+", text)):
+        query, command = {"operation": found[0]}, f"ringlog operation show {found[0]}"
+    elif found := re.match(r"node (\S+) is (?:declared|silent)", text):
+        query = {"node": found[1]}
     severe = ("is declared down", "is silent", "unavailable", "read_only", "stuck", "not working", "not readable")
     level = BAD if any(word in text for word in severe) or text.startswith("no ") else WARN
-    return {"text": text, "level": level, "page": page, "commands": commands or [command]}
+    return {"text": text, "level": level, "page": page, "query": query, "commands": commands or [command]}
 
 
 def _card(title: str, value: object, level: str, note: str, page: str) -> Json:

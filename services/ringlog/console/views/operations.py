@@ -11,7 +11,7 @@ from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.gates import gate, missing
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED, POINT_OF_NO_RETURN, has_reached, in_flight, is_ended
-from ringlog.kernel.values import SECOND_US, Micros
+from ringlog.kernel.values import Micros
 from ringlog.operator.views import views
 from ringlog.operator.views.words import subject
 from ringlog.protocol.coordinator.witnesses import witnesses_of
@@ -64,7 +64,7 @@ def _row(moment: ViewInput, found: Operation, *, advises: bool) -> Json:
         "next_stages": [] if ended else [*stages[stages.index(found.stage) + 1 :]] if found.stage in stages else [],
         "elapsed_us": max(elapsed, 0),
         "stage_us": max(moment.now - last.at, 0) if not ended else 0,
-        "remaining_us": None if ended else remaining(state, found, moment.now),
+        "remaining_us": None if ended or silent else remaining(state, found, moment.now),
         "barrier": barrier,
         "cancellable": not ended and not has_reached(found, POINT_OF_NO_RETURN),
     }
@@ -86,7 +86,7 @@ def _barrier(moment: ViewInput, found: Operation) -> Json | None:
 
 
 def remaining(state: ClusterState, found: Operation, now: Micros) -> Micros | None:
-    """Return the estimated time to the end; None if no ended operation of the same kind is remembered.
+    """Return the estimated time to the end; None without an ended operation of the same kind, or if it is over.
 
     The estimate is the median duration of these operations from the present stage to their end, less the time that this
     stage already took.
@@ -99,4 +99,4 @@ def remaining(state: ClusterState, found: Operation, now: Micros) -> Micros | No
     if not spans:
         return None
     left = round(median(spans)) - max(now - found.marks[-1].at, 0)
-    return max(left, SECOND_US)
+    return left if left > 0 else None

@@ -309,6 +309,7 @@ class HttpServer:
 
     Args:
         connections: Limits open connections, including those in a TLS handshake.
+        requests_certificate: Request a certificate of the client.
     """
 
     def __init__(
@@ -317,6 +318,8 @@ class HttpServer:
         listening: socket.socket,
         trust: Callable[[], Trust] = current,
         connections: OpenConnections | None = None,
+        *,
+        requests_certificate: bool = True,
     ) -> None:
         self._open = OpenConnections() if connections is None else connections
         config = uvicorn.Config(
@@ -335,7 +338,7 @@ class HttpServer:
         # acknowledgement.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config.load()
-        config.ssl = server_context(trust, requests_certificate=True)
+        config.ssl = server_context(trust, requests_certificate)
         self._listening = listening
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
