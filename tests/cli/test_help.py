@@ -50,8 +50,8 @@ BEGINNINGS = frozenset(
         r"\w+",
         """add append approve assassinate cancel change check choose create declare decommission delay delete
         describe draw drop enable end examine explain fence forget grant hold import install join let list lower
-        maintain manage merge move pause plant print publish read rebuild release reject remove repair replace report require
-        reset resume retry revoke run send set stage show simulate split start stop stream submit take truncate
+        maintain manage merge move pause plant print publish read rebuild release reject remove repair replace report
+        require reset resume retry revoke run send set stage show simulate split start stop stream submit take truncate
         unregister update withdraw write""",
     )
 )

@@ -8,8 +8,6 @@ Invariant: the changes of an iterator are complete and in the order of the log. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import closing
 import asyncio
 from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -132,7 +130,6 @@ class AsyncChanges:
         return self
 
     async def __anext__(self) -> MetadataChange:
-        import asyncio  # a tenth of the import of a client without an event loop
 
         try:
             found = await asyncio.wrap_future(self._thread.submit(self._next))
