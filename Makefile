@@ -41,12 +41,18 @@ QUICK = tests/agents tests/cache tests/kernel/commands tests/kernel/ring tests/k
   tests/operator/test_author_json.py tests/operator/test_tokens.py tests/runtime tests/wire
 
 # What pytest makes of assertions costs two thirds of the collection there; local variables show as much when one fails.
-others: setup ## Run the quick tests on each other fitting Python that is installed in PATH, by pyenv, by uv
+others: setup ## Run the quick tests on each other fitting Python in PATH, by pyenv, by uv; check types with pyright
+	@if node --version >/dev/null 2>&1; then \
+	  .venv/bin/python -m venv .venv-pyright \
+	    && .venv-pyright/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-pyright.lock \
+	    && PATH="$$PWD/.venv-pyright/bin:$$PATH" .venv/bin/pytest -q -p no:cacheprovider tests/stack/test_installed.py -k pyright || exit; \
+	fi
 	@services/ringlog/stack/find_python.sh --others \
 	  | while read -r python; do \
 	    venv=.venv-$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	    PYTHONPATH=services "$$python" -m ringlog.stack.bootstrap --light --venv "$$venv" </dev/null \
-	      && "$$venv/bin/pytest" --numprocesses 2 -q -p no:cacheprovider --assert plain --showlocals $(QUICK) </dev/null || exit; \
+	      && "$$venv/bin/pytest" --numprocesses 2 -q -p no:cacheprovider --assert plain --showlocals $(QUICK) \
+	        tests/stack/test_installed.py </dev/null || exit; \
 	  done
 
 spark: setup ## Run the CDC tests on the Spark release SPARK (default 4.0), in a folder of its own

@@ -68,9 +68,9 @@ def install(folder: Path, wheel: Path, *extras: str) -> Path:
 
 
 def clean(**added: str) -> dict[str, str]:
-    """Return an environment of a process without the paths of the repository."""
+    """Return an environment of a process without the paths of the repository and the clusters of the user."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RINGLOG_", "PYTHONPATH"))}
-    return kept | added
+    return kept | {"XDG_STATE_HOME": "/nonexistent"} | added
 
 
 def size(extras: frozenset[str]) -> int:
