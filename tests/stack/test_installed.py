@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from ringlog.cli.main import app
 from ringlog.extras import EXTRAS
 from tests.cli.known_commands import parse
 from tests.client.test_build_pages import PAGES, samples
-from tests.stack.installed import ROOT, build, clean, closure, install
+from tests.stack.installed import ROOT, build, clean, closure, install, size
 
 OWN = {path.name for top in ("services", "streaming", "schemas") for path in (ROOT / top).glob("ringlog*")}
 
@@ -127,6 +128,18 @@ def test_the_table_of_extras_is_that_of_the_project() -> None:
             assert {name.lower() for name in of_module[module]} & brought, f"{module} in {extra}"
     unlisted = {*closure(frozenset({"all"}))} - {*closure(frozenset({*EXTRAS}))}
     assert unlisted == set()
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the page shows Python 3.11")
+def test_the_page_has_the_packages_and_sizes_of_each_extra() -> None:
+    pytest.importorskip("pyspark", reason="a light environment")
+    page = (ROOT / "docs" / "build" / "install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (none|`\w+`) \| .* \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert {name.strip("`") for name, *_ in rows} == {"none", "all", *EXTRAS}
+    for name, packages, megabytes in rows:
+        extras = frozenset({name.strip("`")} - {"none"})
+        assert len(closure(extras)) == int(packages), name
+        assert size(extras) / 1e6 == pytest.approx(int(megabytes), rel=0.1), name
 
 
 def test_the_base_has_every_public_name(base: Path) -> None:
