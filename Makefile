@@ -87,9 +87,10 @@ lint: setup ## Check style, types and the import contract
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-docs: setup ## Make the pages of docs/reference from the code
+docs: setup ## Make the pages of docs/reference and the dashboard of all metrics from the code
 	.venv/bin/python -m ringlog.cli.reference docs/reference
 	.venv/bin/python -m ringlog_schemas.docs > docs/reference/schemas.md
+	.venv/bin/python -m tests.stack.dashboard
 
 site: setup ## Build the documentation with an API reference as a static site in build/site
 	@.venv/bin/python -m tests.site.stage build/docs

@@ -54,21 +54,28 @@ def composed() -> dict[str, Any]:
 
 
 class Containers:
-    """The containers of one test. ``prefix`` separates their names and volumes from others."""
+    """The containers of one test. ``prefix`` separates their names and volumes from others.
 
-    def __init__(self, prefix: str) -> None:
+    ``host`` is a name that resolves to the loopback address.
+    """
+
+    def __init__(self, prefix: str, host: str = "network") -> None:
         self.services = composed()
         self._prefix = prefix
+        self._host = host
         self._started: list[str] = []
 
     def name(self, service: str) -> str:
         return f"{self._prefix}-{service}"
 
+    def network(self, mode: str = "service:network") -> list[str]:
+        shared = mode.replace("service:", f"container:{self._prefix}-")
+        return ["--network", shared] if mode else ["--network", "none", "--add-host", f"{self._host}:127.0.0.1"]
+
     def options(self, name: str) -> list[str]:
         """Return the arguments of ``podman run`` for a service."""
         service = self.services[name]
-        network = service.get("network_mode", "none").replace("service:", f"container:{self._prefix}-")
-        found = ["--name", self.name(name), "--network", network, *LIMITS]
+        found = ["--name", self.name(name), *self.network(service.get("network_mode", "")), *LIMITS]
         found += [f"--restart={service['restart']}"] if "restart" in service else []
         found += ["--read-only", "--read-only-tmpfs=false"] if service.get("read_only") else []
         found += [f"--stop-signal={service['stop_signal']}"] if "stop_signal" in service else []
@@ -90,8 +97,12 @@ class Containers:
         for other, how in self.services[name].get("depends_on", {}).items():
             self.start(other)
             self.wait(other, how["condition"])
+        self.add(name, *self.options(name))
+
+    def add(self, name: str, *options: str) -> None:
+        """Start a container that ``close`` removes."""
         self._started.append(name)
-        podman("run", "--detach", *self.options(name))
+        podman("run", "--detach", *options)
 
     def wait(self, name: str, condition: str) -> None:
         if condition == "service_completed_successfully":

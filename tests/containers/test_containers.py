@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 
 import pytest
 
-from tests.containers.podman import Containers, build, podman
+from tests.containers.podman import Containers, podman
 from tests.waiting import until
 
-pytestmark = [
-    pytest.mark.containers,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not shutil.which("podman"), reason="needs root and podman: `make containers` installs it"
-    ),
-]
+pytestmark = pytest.mark.containers
 
 SCHEMA = """
 CREATE KEYSPACE shop WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 3};
@@ -29,12 +23,6 @@ test "$(id -u)" = 10001
 grep -q '^NoNewPrivs:.1$' /proc/1/status
 for kind in Inh Prm Eff Bnd Amb; do grep -q "^Cap$kind:.0000000000000000$" /proc/1/status; done
 """
-
-
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    build(tmp_path_factory.mktemp("image") / "build.log")
-    return "ringlog:local"
 
 
 @pytest.fixture

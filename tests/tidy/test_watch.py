@@ -17,6 +17,7 @@ from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.protocol.coordinator.waits import WAITS
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.monitoring.metrics import ALL_METRICS
+from tests.stack import dashboard
 from tests.tidy.files import ROOT
 from tests.tidy.markdown import anchors
 
@@ -41,8 +42,8 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in loaded("rules.yml")["groups"] for rule in group["rules"]]
 
 
-def panels() -> list[dict[str, Any]]:
-    found = json.loads((WATCH / "dashboard.json").read_text(encoding="utf-8"))["panels"]
+def panels(name: str) -> list[dict[str, Any]]:
+    found = json.loads((WATCH / name).read_text(encoding="utf-8"))["panels"]
     assert isinstance(found, list)
     return found
 
@@ -50,7 +51,7 @@ def panels() -> list[dict[str, Any]]:
 def queries() -> Iterator[tuple[str, str]]:
     """Yield pairs of (owner, expression)."""
     yield from ((rule["alert"], rule["expr"]) for rule in rules())
-    for panel in panels():
+    for panel in (*panels("dashboard.json"), *panels("metrics.json")):
         yield from ((panel["title"], target["expr"]) for target in panel.get("targets", ()))
 
 
@@ -131,15 +132,22 @@ def test_scraped_addresses_match_the_containers() -> None:
     assert found == wanted
 
 
-def test_panels_of_the_dashboard_do_not_overlap() -> None:
+def test_the_dashboard_of_all_metrics_is_current() -> None:
+    assert dashboard.TARGET.read_text(encoding="utf-8") == dashboard.dashboard(), "run: make docs"
+    shown = {name for panel in panels("metrics.json") for name in NAMES.findall(str(panel.get("targets")))}
+    assert all(shown & {*metric.served} for metric in ALL_METRICS.values())
+
+
+@pytest.mark.parametrize("name", ["dashboard.json", "metrics.json"])
+def test_panels_of_a_dashboard_do_not_overlap(name: str) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in panels():
+    for panel in panels(name):
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert max(x for x, _ in cells) < 24
         assert not taken & cells, panel["title"]
         taken |= cells
-    assert len({panel["id"] for panel in panels()}) == len(panels())
+    assert len({panel["id"] for panel in panels(name)}) == len(panels(name))
 
 
 @pytest.mark.parametrize("name", ["datasource.yml", "dashboards.yml"])
