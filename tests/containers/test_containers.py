@@ -19,7 +19,7 @@ CREATE TABLE shop.seats (seat text PRIMARY KEY, state text) WITH cdc = {'enabled
 CONFINED = """
 set -e
 test "$(id -u)" = 10001
-! touch /opt/ringlog/written /etc/written 2>/dev/null
+grep -q '^[^ ]* / [^ ]* ro,' /proc/mounts
 grep -q '^NoNewPrivs:.1$' /proc/1/status
 for kind in Inh Prm Eff Bnd Amb; do grep -q "^Cap$kind:.0000000000000000$" /proc/1/status; done
 """

