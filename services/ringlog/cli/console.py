@@ -40,9 +40,7 @@ def console(
     require("console")
     from ringlog.console import server  # These libraries are slow to load, and an extra.
 
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
-        fail("bad_option", f"--listen: {address[:80]!r} is not HOST:PORT", 2)
+    host, port = _host_and_port(address)
     private_process()
     raise_file_limit()
     try:
@@ -53,7 +51,7 @@ def console(
     stopping = threading.Event()
     stop_on_signals(stopping)
     try:
-        listening = server.listen(host, int(port))
+        listening = server.listen(host, port)
     except OSError as error:
         fail("address_unusable", f"{address}: {error.strerror or error}. Pass another one: --listen {host}:0")
     with connect(context, server.SUBMITTER) as client:
@@ -67,3 +65,11 @@ def console(
             lambda url: out.print(url, markup=False),
             allows_changes=allow_changes,
         )
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    """Return host and port of an address; exit status 2 if it is not one."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
+        fail("bad_option", f"--listen: {address[:80]!r} is not HOST:PORT", 2)
+    return host, int(port)
