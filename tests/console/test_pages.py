@@ -29,6 +29,7 @@ from tests.console.console_world import (
     three_nodes,
     view_input,
 )
+from tests.kernel import entries
 
 STATES = {3: large_state(3), 100: large_state(100)}
 LINKED = {"node": "n2", "zone": "z", "plan": "p", "operation": "join-9"}
@@ -152,9 +153,18 @@ def test_health_names_the_cause_and_a_command_for_each_red_number() -> None:
     assert found["verdict"] == "CRITICAL"
     (row,) = found["reasons"]
     assert row["text"].startswith("node n2 is silent: last heard")
-    assert (row["level"], row["page"], row["commands"]) == ("bad", "nodes", ["ringlog node list"])
+    assert (row["level"], row["page"]) == ("bad", "nodes")
+    assert row["next"] == "start n2 again. If it is permanently lost: ringlog node down n2"
     assert row["query"] == {"node": "n2"}
     assert VIEWS["health"].read(view_input(state))["verdict"] == "OK"
+
+
+def test_the_advice_for_a_pause_is_its_end() -> None:
+    state = entries.applied(large_state(3), commands.PauseChanges(("splits",), "fleet", "maintenance"))
+    (row,) = VIEWS["health"].read(view_input(state))["reasons"]
+    assert (row["level"], row["next"]) == ("warn", "ringlog resume splits --of fleet")
+    for name in ("clocks", "tablets"):
+        assert "ringlog resume splits --of fleet" in page_of(VIEWS[name], view_input(state))
 
 
 def test_health_is_critical_while_the_log_cannot_be_read() -> None:

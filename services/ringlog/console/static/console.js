@@ -48,13 +48,14 @@ let timer = null;
 
 function isEditing() {
   const on = document.activeElement;
+  if (!getSelection().isCollapsed) return true; // a reader copies text
   return on && ["INPUT", "TEXTAREA"].includes(on.tagName) && document.getElementById("main").contains(on);
 }
 
 async function refresh() {
   timer = null;
   if (fetching) { again = true; return; }
-  if (isEditing()) { document.getElementById("note").textContent = `The page waits until you have typed. Newest epoch: ${known}.`; return; }
+  if (isEditing()) { document.getElementById("note").textContent = `The page waits while you type or select text. Newest epoch: ${known}.`; return; }
   fetching = true;
   try {
     const answer = await fetch(location.href, { headers: { accept: "text/html" }, credentials: "same-origin" });

@@ -1,17 +1,17 @@
-"""Health: is anything broken, since when, and what to do first."""
+"""Health: is anything broken, since when, and the first action."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, IDLE, OK, WARN, node_level, with_commands, worst
 from ringlog.kernel.history import ARCHIVED, confirmed_snapshots
 from ringlog.operator.views.summary import status_view
-from ringlog.operator.views.words import span
+from ringlog.operator.views.words import format_pause, span
 
 Json = dict[str, Any]
 _PAGES: Final = (
@@ -35,7 +35,7 @@ def health(moment: ViewInput) -> Json:
     reasons = found["summary"]["reasons"]
     if moment.is_past:
         reasons = _without_agents(reasons)
-    rows = [_reason(text) for text in reasons]
+    rows = [_reason(text, found["pauses"]) for text in reasons]
     if live.problem:
         rows.insert(0, _reason(f"the log is not readable: {live.problem}"))
     cards = [*_cards(moment, found)]
@@ -54,22 +54,27 @@ def _without_agents(reasons: list[str]) -> list[str]:
     return [text for text in reasons if not text.startswith(("no ", "the "))]
 
 
-def _reason(text: str) -> Json:
-    """Return a reason with its page and a command."""
-    commands = [piece for piece, is_command in with_commands(text) if is_command]
-    page, command = "operations", "ringlog operation list"
+def _reason(text: str, pauses: Sequence[Json] = ()) -> Json:
+    """Return a reason with its page, the parameters of that page, and what to do next."""
+    page, advice = "operations", "ringlog operation list"
     for start, its_page, its_command in _PAGES:
         if text.startswith(start):
-            page, command = its_page, its_command
+            page, advice = its_page, its_command
             break
     query = {}
-    if page == "operations" and (found := re.match(r"[a-z]+-[0-9]+", text)):
-        query, command = {"operation": found[0]}, f"ringlog operation show {found[0]}"
-    elif found := re.match(r"node (\S+) is (?:declared|silent)", text):
-        query = {"node": found[1]}
+    if found := re.match(r"node (\S+) is (declared|silent)", text):
+        query, lost = {"node": found[1]}, "ringlog node down" if found[2] == "silent" else "ringlog node remove"
+        advice = f"start {found[1]} again. If it is permanently lost: {lost} {found[1]}"
+    elif page == "operations" and (found := re.match(r"[a-z]+-[0-9]+", text)):
+        query, advice = {"operation": found[0]}, f"ringlog operation show {found[0]}"
+    for pause in pauses:
+        if format_pause(pause) == text:
+            limit = f" --of {pause['of']}" if pause["of"] else ""
+            page, advice = "clocks", f"ringlog resume {pause['scope']}{limit}"
     severe = ("is declared down", "is silent", "unavailable", "read_only", "stuck", "not working", "not readable")
     level = BAD if any(word in text for word in severe) or text.startswith("no ") else WARN
-    return {"text": text, "level": level, "page": page, "query": query, "commands": commands or [command]}
+    has_command = any(is_command for _, is_command in with_commands(text))
+    return {"text": text, "level": level, "page": page, "query": query, "next": "" if has_command else advice}
 
 
 def _card(title: str, value: object, level: str, note: str, page: str) -> Json:
