@@ -145,6 +145,7 @@ def make_app(console: Console) -> Asgi:
         docs_url=None,
         redoc_url=None,
     )
+    pages.environment()
     routes = Routes(console)
     api.exception_handler(Problem)(routes.on_problem)
     api.exception_handler(RinglogError)(routes.on_error)

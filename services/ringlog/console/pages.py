@@ -84,13 +84,14 @@ def compact(value: Any, most: int = 160) -> str:
 
 @cache
 def environment() -> Environment:
-    """Return the templates."""
+    """Return the templates. All are loaded now, so that an upgrade of the files does not mix with this process."""
     found = Environment(
         loader=PackageLoader("ringlog.console"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        auto_reload=False,
     )
     found.filters |= {
         "advice": advice,
@@ -110,6 +111,8 @@ def environment() -> Environment:
         "views": VIEWS,
         "version": asset_version(),
     }
+    for name in found.list_templates():
+        found.get_template(name)
     return found
 
 
