@@ -46,6 +46,7 @@ COMMAND_CODES: Final = {
     "nothing_there": "No value is stored under the key.",
     "operation_cancelled": "The watched operation was cancelled.",
     "repair_failed": "The repair of a tablet ended without success. The message has the reason and the next command.",
+    "replay_busy": "Another request to the console reads the past. Try again in a moment.",
     "replica_halted": "The log has an entry at which replicas halt. The message has its offset, code and reason.",
     "settings_ignored": "The cluster exists with other settings. They were not changed.",
     "state_file_refused": "The edited state does not match the copy of the log, or breaks a rule.",
