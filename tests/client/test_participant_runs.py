@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +23,10 @@ from ringlog import (
     WaitTimedOut,
     commands,
 )
+from ringlog.operator.certificates import make_certificates
+from ringlog.runtime.trust import TRUST_VARIABLE, CertificateOfAnotherNode
 from ringlog_testing.cluster.cluster import FakeCluster
+from tests.certificates import needs_openssl
 from tests.waiting import until
 
 
@@ -234,6 +238,23 @@ def test_a_damaged_folder_is_not_used(damage: str, world: World) -> None:
     thread = world.run("s1", world.participant("s1", Calls()).run)
     world.await_end(thread)
     assert isinstance(world.failures["s1"], NodeFailed)
+
+
+@needs_openssl
+def test_the_id_of_a_node_is_that_of_its_certificate(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"s1": str(uuid.UUID(int=1, version=4)), "s2": str(uuid.UUID(int=2, version=4))}
+    stopped = threading.Event()
+    stopped.set()
+    for made in make_certificates(tmp_path / "authority", names.items(), (), 2):
+        monkeypatch.setenv(TRUST_VARIABLE, str(made.config))
+        if made.name in names:
+            node = world.participant(made.name, Calls())
+            assert node.id == names[made.name]
+            node.run(stopped)  # releases the folder
+    with pytest.raises(CertificateOfAnotherNode):
+        world.participant("s1", Calls())
 
 
 def test_features_in_any_order_are_registered_once(world: World) -> None:

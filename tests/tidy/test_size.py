@@ -25,7 +25,7 @@ BUDGETS = {
     "ringlog/agents": 2_610,
     "ringlog/cache": 680,
     "ringlog/cli": 6_120,
-    "ringlog/client": 6_860,
+    "ringlog/client": 6_870,
     "ringlog/kernel": 18_190,
     "ringlog/log": 4_923,
     "ringlog/node": 6_610,
