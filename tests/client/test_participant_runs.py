@@ -199,6 +199,9 @@ def test_a_participant_on_an_event_loop_joins_and_ends_when_it_is_cancelled(worl
         loops.add(threading.get_ident())
         task = asyncio.ensure_future(node.serve())
         serving.append((asyncio.get_running_loop(), task))
+        await store.adopted.wait()
+        with pytest.raises(NodeFailed, match="to_thread"):
+            node.leave()
         with pytest.raises(asyncio.CancelledError):
             await task
 

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -49,7 +50,8 @@ class AsyncClient:
         self._threads = ThreadPoolExecutor(THREADS_MAX, "ringlog-aio")
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        return await asyncio.wrap_future(self._threads.submit(function, *arguments, **options))
+        call = partial(copy_context().run, function, *arguments, **options)
+        return await asyncio.wrap_future(self._threads.submit(call))
 
     async def start(self) -> AsyncClient:
         """Connect. Raises as ``connect``."""

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -183,7 +184,7 @@ class Participant:
         """Take part like ``run``; the methods of an ``AsyncStore`` run on this event loop. Cancel it to stop."""
         self._store.loop = loop = asyncio.get_running_loop()
         pool = ThreadPoolExecutor(1, "ringlog-participant")
-        running = loop.run_in_executor(pool, self.run)
+        running = loop.run_in_executor(pool, copy_context().run, self.run)
         pool.shutdown(wait=False)
         cancelled: asyncio.CancelledError | None = None
         while not running.done():  # the node must have stopped before the caller closes its store
@@ -199,10 +200,13 @@ class Participant:
     def leave(self, timeout_s: float | None = None) -> None:
         """Give all ranges to other nodes, and return when the node has left; ``run`` then ends. Thread-safe.
 
+        On the event loop of ``serve``: ``await asyncio.to_thread(participant.leave)``.
+
         Raises:
             NodeFailed: The departure was refused, or this participant has stopped.
             WaitTimedOut: The node has not left yet. A departure that began continues.
         """
+        self._store.reject_loop("leave")
         started = time.monotonic()
 
         def check() -> None:

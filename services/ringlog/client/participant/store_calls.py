@@ -7,6 +7,7 @@ its calls would have no effect.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
@@ -77,6 +78,13 @@ class StoreCalls:
         """See ``Store.fetch``."""
         rows: Any = self._done(self._store.fetch(gain))
         return _AsyncRows(self._done, aiter(rows)) if isinstance(rows, AsyncIterable) else rows
+
+    def reject_loop(self, name: str) -> None:
+        """Raise NodeFailed in the thread of the event loop, where a wait for the store would never end."""
+        with contextlib.suppress(RuntimeError):
+            if asyncio.get_running_loop() is not self.loop:
+                return
+            raise NodeFailed(f"{name} waits for coroutines of this event loop: await asyncio.to_thread(...{name})")
 
     def _done(self, result: Any, began: Callable[[Future[Any]], None] = lambda _: None) -> Any:
         """Return the result of a method, after the event loop has computed it. ``began`` receives its future."""
