@@ -31,7 +31,7 @@ BUDGETS = {
     "ringlog/node": 6_610,
     "ringlog/operator": 4_840,
     "ringlog/protocol": 3_510,
-    "ringlog/console": 2_120,
+    "ringlog/console": 2_130,
     "ringlog/runtime": 2_000,
     "ringlog/stack": 1_770,
     "ringlog/wire": 1_900,
@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 3_570,
-    "tests": 83_340,
+    "tests": 83_380,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
