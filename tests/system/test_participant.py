@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ class Stores:
         self._world, self._folder = world, folder
         self._ports: dict[str, int] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.kills = 0
 
     def start(self, name: str) -> None:
         port = self._ports.setdefault(name, draw())
@@ -44,8 +45,16 @@ class Stores:
         self.processes[name] = subprocess.Popen(command, env=environment)
 
     def kill(self, name: str) -> None:
+        self.kills += 1
         self.processes[name].kill()
         self.processes[name].wait(60)
+
+    def serves(self, name: str) -> bool:
+        """Return whether a process answers requests, so that it has adopted a state since its start."""
+        with suppress(OSError, json.JSONDecodeError):
+            ask(f"127.0.0.1:{self._ports[name]}", to="get", epoch=0, place=PLACES[0], key="k1")
+            return True
+        return False
 
     def close(self) -> None:
         for name in self.processes:
@@ -102,7 +111,8 @@ def in_background(stores: Stores, load: Load, seed: int, victims: list[str]) -> 
     def kill() -> None:
         while not stop.wait(draws.uniform(0.5, 4)):
             name = draws.choice(victims)
-            if stores.processes[name].poll() is None:
+            # A slow machine could otherwise kill each process before it takes part.
+            if stores.processes[name].poll() is None and all(map(stores.serves, victims)):
                 stores.kill(name)
                 stores.start(name)
 
@@ -148,10 +158,12 @@ def test_no_row_is_lost_while_stores_join_move_leave_and_are_killed(world: Agent
         stores.start("s3")
         with in_background(stores, load, 1, ["s1", "s2", "s3"]):
             await_states(s3="normal")
+            until(lambda: stores.kills >= 2, "processes killed while s3 joined or afterwards")
             joined = len(load.confirmed)
         with in_background(stores, load, 2, ["s2", "s3"]):
             submit(commands.leave("s1"))
             await_states(s1="left")
+            until(lambda: stores.kills >= 4, "processes killed while s1 left or afterwards")
         assert stores.processes["s1"].wait(60) == 0, "a store ends when its node has left"
         assert joined > 10
         until(lambda: not world.state.tablets["moved.rows"].transitions, "the tablets to settle", 300)

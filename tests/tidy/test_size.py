@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 3_570,
-    "tests": 83_380,
+    "tests": 83_390,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

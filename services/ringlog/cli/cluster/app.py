@@ -184,9 +184,7 @@ def create_command(
         store_cluster(context, is_in_use=is_in_use)
     if creation.ignored:
         change = " ".join(f"{key}={given[key]}" for key in creation.ignored)
-        fail(
-            "settings_ignored", f"the cluster exists with other settings. To change them: ringlog cluster set {change}"
-        )
+        fail("settings_ignored", f"the cluster exists with other settings: ringlog cluster set {change}")
 
 
 def _check_protection(brokers: str) -> None:
