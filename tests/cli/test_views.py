@@ -9,14 +9,18 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from ringlog import commands
+from ringlog.cli.node import app as node
+from ringlog.cli.schema import keyspace, table
 from ringlog.cli.shared import options
 from ringlog.cli.shared.connection import out
 from ringlog.cli.shared.options import show_view
 from ringlog.cli.shared.tables import show_table
 from ringlog.client.watch import MetadataWatch
+from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.json_errors import wants_json
 from ringlog_testing.cluster.cluster import FakeCluster
@@ -90,3 +94,36 @@ def test_watch_prints_again_after_each_epoch(
     printed = [int(line) for line in capsys.readouterr().out.splitlines()]
     assert len(printed) == 2
     assert printed == sorted(set(printed))
+
+
+def shown(capsys: pytest.CaptureFixture[str], command: Callable[..., None], *, as_json: bool, **given: str) -> str:
+    command(bootstrap="b:1", cluster="c", as_json=as_json, output="table", watch=False, **given)
+    return capsys.readouterr().out
+
+
+def test_one_node_keyspace_or_table_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeCluster()
+    cluster.add_nodes(2)
+    with cluster.client() as client:
+        client.submit(commands.create_keyspace("ks", 2))
+        client.submit(commands.create_table("ks", "t", {"id": "int", "v": "text"}, partition_key=["id"]))
+    for module in (keyspace, table, node):
+        monkeypatch.setattr(module, "newest", lambda _: cluster.state)
+    monkeypatch.setattr(node, "last_heard", lambda *_: LastReports())
+    found = json.loads(shown(capsys, node.show_node, as_json=True, node="n1"))
+    assert (found["name"], found["removal"]["code"]) == ("n1", "replication_impossible")
+    assert found["ranges"] == [{"keyspace": "ks", "ranges": len(cluster.state.token_owners)}]
+    assert f"removal: {found['removal']['code']}" in shown(capsys, node.show_node, as_json=False, node="n1")
+    text = shown(capsys, keyspace.show_keyspace, as_json=False, name="ks")
+    assert "tables: t\n" in text
+    text = shown(capsys, table.show_table_command, as_json=False, full_name="ks.t")
+    assert "columns: id int, v text\n" in text
+    for command, given in (
+        (node.show_node, {"node": "n9"}),
+        (keyspace.show_keyspace, {"name": "other"}),
+        (table.show_table_command, {"full_name": "ks.other"}),
+    ):
+        with pytest.raises(typer.Exit):
+            shown(capsys, command, as_json=False, **given)

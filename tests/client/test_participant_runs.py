@@ -269,6 +269,36 @@ def test_features_in_any_order_are_registered_once(world: World) -> None:
     assert world.cluster.state.nodes[node.id].features == ("other", "tablets")
 
 
+def test_a_store_that_is_far_behind_ends_run_before_the_memory_is_full(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringlog.client.participant.participant.STATES_MAX", 3)
+    released = threading.Event()
+
+    class Slow(Calls):
+        def adopt(self, before: ClusterState | None, after: ClusterState) -> None:
+            super().adopt(before, after)
+            released.wait(60)
+
+    world.cluster.add_nodes(2)
+    store = Slow()
+    node = world.participant("s1", store, join=None)
+    thread = world.run("s1", node.run)
+    world.settle(lambda _: bool(store.calls), "the first state")
+    for number in range(6):
+        world.submit(commands.create_keyspace(f"ks{number}", 1))
+    world.settle(lambda state: node._client.state.epoch == state.epoch, "the newest state")
+    released.set()
+    world.await_end(thread)
+    assert "behind: run the node again" in str(world.failures.pop("s1"))
+
+
+@pytest.mark.parametrize("tokens", [0, 1025])
+def test_a_number_of_tokens_out_of_range_is_refused(world: World, tokens: int) -> None:
+    with pytest.raises(ValueError, match="join: must be from 1 to 1024"):
+        world.participant("s1", Calls(), join=tokens)
+
+
 def test_a_folder_belongs_to_one_process(world: World) -> None:
     world.participant("s1", Calls())
     with pytest.raises(NodeFailed, match="another process"):

@@ -13,7 +13,7 @@ import pytest
 from immutables import Map
 
 from ringlog import commands
-from ringlog.console import changing, events
+from ringlog.console import app, changing, events
 from ringlog.console.hub import WINDOW, EpochHub
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
@@ -233,6 +233,21 @@ def test_a_reader_that_does_not_read_loses_its_stream(monkeypatch: pytest.Monkey
             streams = events.EventStreams(hub, dict)
             await streams.serve(never, send, hub.state.epoch)
             assert streams.open == 0
+
+    run(ask())
+
+
+def test_answers_are_bounded_by_number_and_bytes() -> None:
+    async def ask() -> None:
+        cache = app.AnswerCache()
+        for number in range(2 * app.CACHED_MAX):
+            assert await cache.get(number, lambda: b"small") == b"small"
+        assert len(cache._found) == app.CACHED_MAX
+        part = bytes(app.CACHED_BYTES_MAX // 3)
+        for number in range(8):
+            assert await cache.get(f"large {number}", lambda: part) == part
+            assert cache._bytes <= app.CACHED_BYTES_MAX
+        assert cache._bytes == sum(len(found.result()) for found in cache._found.values())
 
     run(ask())
 

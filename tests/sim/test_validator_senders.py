@@ -169,7 +169,8 @@ def test_a_validator_without_a_master_refuses_requests_of_a_cluster_with_princip
 def test_a_principal_sends_only_the_commands_of_its_roles(cluster: Cluster) -> None:
     forged = AdvanceOperation("join-1", "finished", ())
     (result,) = cluster.answer(cluster.sign(forged, "shop"))
-    assert (result.code, result.detail) == ("not_authorized", "AdvanceOperation: shop needs the role agent")
+    refusal = "AdvanceOperation: shop needs the role agent; the request says: tester"
+    assert (result.code, result.detail) == ("not_authorized", refusal)
     for name in ("ops", "root"):
         assert cluster.code(cluster.sign(forged, name)) == "not_authorized"
     assert cluster.code(cluster.sign(GOOD, "shop")) == "not_authorized"

@@ -107,7 +107,9 @@ def test_small_text_files_end_with_a_newline() -> None:
 
 
 UNITS = sorted((ROOT / "compose" / "systemd").glob("*.service"))
-INSTANCES = {"ringlog-agent@": tuple(ROLES), "ringlog-node@": ("n1",), "ringlog-cdc@": ("orders",)}
+INSTANCES = {"ringlog-agent@": tuple(ROLES), "ringlog-node@": ("n1",), "ringlog-cdc@": ("orders",)} | {
+    "ringlog-console": ("",)
+}
 FILES_MIN = 65_536
 EXPOSURE_MAX = 20
 """The limit of the exposure that systemd computes for a unit, in tenths."""

@@ -29,16 +29,18 @@ SAFE: Final = re.compile(r"[\w.@:-]+", re.ASCII)
 CLUSTER, NODE, OPERATION, KEYSPACE, TABLE, ZONE = "cluster", "node", "operation", "keyspace", "table", "zone"
 NODE_VERBS: Final = (
     *("join", "leave", "move", "remove", "assassinate", "rebuild"),
-    *("down", "up", "update", "unregister", "decommission", "removenode"),
+    *("down", "up", "update", "unregister", "decommission", "removenode", "show"),
 )
 ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = (
-    dict.fromkeys(("cluster use", "cluster forget", "cluster delete"), (CLUSTER,))
+    dict.fromkeys(("cluster use", "context use", "cluster forget", "cluster delete"), (CLUSTER,))
     | dict.fromkeys((f"node {verb}" for verb in NODE_VERBS), (NODE,))
     | {"node replace": (NODE, NODE), "service add": (NODE,), "service remove": (NODE,)}
     | {f"operation {verb}": (OPERATION,) for verb in ("list", "show", "cancel", "fail", "retry")}
-    | dict.fromkeys(("keyspace alter", "keyspace drop", "keyspace placements", "schema describe"), (KEYSPACE,))
+    | dict.fromkeys(
+        ("keyspace alter", "keyspace drop", "keyspace placements", "keyspace show", "schema describe"), (KEYSPACE,)
+    )
     | {f"data {verb}": (KEYSPACE,) for verb in ("read", "write", "delete")}
-    | dict.fromkeys(("table drop", "data rows", "data put"), (TABLE,))
+    | dict.fromkeys(("table drop", "table show", "data rows", "data put"), (TABLE,))
     | {f"tablet {verb}": (TABLE,) for verb in ("list", "show", "move", "split", "merge", "repair", "explain")}
     | {f"zone {verb}": (ZONE,) for verb in ("alter", "drop", "show", "plan", "rebalance", "reset", "restart", "cancel")}
 )

@@ -59,6 +59,7 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
     },
     "Cluster": {
         "cluster": Subcommand("ringlog.cli.cluster.app", "app", "Create, choose, inspect and delete clusters."),
+        "context": Subcommand("ringlog.cli.cluster.contexts", "app", "Choose, list and show the cluster in use."),
         "status": Subcommand("ringlog.cli.status", "status", "Show the health of the cluster, its nodes and agents."),
         "health": Subcommand(
             "ringlog.cli.status", "health", "Show the health in one line, with an exit status for probes."

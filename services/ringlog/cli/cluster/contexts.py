@@ -25,6 +25,10 @@ def register(app: typer.Typer) -> None:
     app.command("current")(current)
 
 
+app = typer.Typer(no_args_is_help=True)
+"""The same commands under the name that users of kubectl know."""
+
+
 def use(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name or id of the cluster, or the beginning of its id.")],
@@ -118,3 +122,6 @@ def _as_json(context: ClusterContext) -> dict[str, str]:
         "trust_config": context.trust_config,
         "request_key": context.request_key,
     }
+
+
+register(app)

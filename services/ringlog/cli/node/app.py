@@ -17,7 +17,7 @@ from ringlog.cli.node import movements as node_movements
 from ringlog.cli.node.discovery import Meet, Seeds, in_cluster
 from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail
 from ringlog.cli.shared.options import newest, view_command
-from ringlog.cli.shared.tables import show_table
+from ringlog.cli.shared.tables import show_fields, show_table
 from ringlog.client.creation.creation import cluster_id_of_log
 from ringlog.extras import require
 from ringlog.files import private_process, process_data_dir
@@ -27,6 +27,7 @@ from ringlog.log.replicas.replay import log_progress
 from ringlog.operator.balancing import last_heard
 from ringlog.operator.intents.intents import NUM_TOKENS
 from ringlog.operator.views import views
+from ringlog.operator.views.node_details import node_details, owned_shares
 from ringlog.operator.views.words import format_node_state
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
@@ -153,6 +154,32 @@ def list_nodes(context: ClusterContext) -> Iterator[Any]:
         words = *format_node_state(row), str(len(row["tokens"])), str(row["shards"])
         rows.append((row["name"], *words, *(row[name] for name in columns[5:])))
     show_table(columns, rows, "no nodes")
+
+
+@app.command("show")
+@view_command
+def show_node(context: ClusterContext, node: node_movements.Node) -> Iterator[Any]:
+    """Show one node, its data and the effect of its removal."""
+    state = newest(context)
+    found = state.nodes.get(state.node_names.get(node, node))
+    if found is None:
+        fail("unknown_node", f"{node[:100]} is not a node: see ringlog node list")
+    rows = views.nodes(state, last_heard(context.bootstrap, context.cluster))
+    view = node_details(state, found, next(row for row in rows if row["id"] == found.id))
+    view["owns"] = round(owned_shares(state).get(found.id, 0.0), 4)
+    yield view
+    removal = view["removal"]
+    show_fields(
+        view
+        | {
+            "tokens": len(view["tokens"]),
+            "ranges": [f"{one['keyspace']} {one['ranges']}" for one in view["ranges"]],
+            "tablets": [f"{one['table']} {one['replicas']}" for one in view["tablets"]],
+            "owns": f"{view['owns']:.2%} of the ring",
+            "removal": removal
+            and (f"{removal['code']}: {removal['detail']}" if removal["code"] else removal["command"]),
+        }
+    )
 
 
 node_movements.register(app)

@@ -12,7 +12,7 @@ from ringlog.cli.shared.connection import fail
 from ringlog.cli.shared.following import operation_command
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.submitting import change_command
-from ringlog.cli.shared.tables import show_table
+from ringlog.cli.shared.tables import show_fields, show_table
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
 from ringlog.kernel.values import Replication
 from ringlog.operator.intents.intents import Intent, named
@@ -82,6 +82,19 @@ def list_keyspaces(context: ClusterContext) -> Iterator[Any]:
     yield found
     rows = ((row["name"], row["replication"]["strategy"], format_replication(row["replication"])) for row in found)
     show_table(("keyspace", "strategy", "replication"), rows)
+
+
+@app.command("show")
+@view_command
+def show_keyspace(context: ClusterContext, name: Name) -> Iterator[Any]:
+    """Show the replication and the tables of a keyspace."""
+    schema = views.schema(newest(context))
+    found = next((row for row in schema["keyspaces"] if row["name"] == name), None)
+    if found is None:
+        fail("unknown_keyspace", f"the keyspace {name} does not exist")
+    view = found | {"tables": [row["name"] for row in schema["tables"] if row["keyspace"] == name]}
+    yield view
+    show_fields(view | {"replication": format_replication(view["replication"])})
 
 
 @app.command("placements")

@@ -12,7 +12,7 @@ import typer
 from ringlog.cli.shared.connection import fail
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.submitting import change_command
-from ringlog.cli.shared.tables import show_table
+from ringlog.cli.shared.tables import show_fields, show_table
 from ringlog.files import read_text
 from ringlog.kernel.commands.schema.tables import DropTable
 from ringlog.operator.intents.intents import Intent, named
@@ -53,6 +53,19 @@ def drop_table(full_name: FullName) -> Intent:
     """Drop a table."""
     keyspace, _, name = full_name.partition(".")
     return named(DropTable(keyspace, name))
+
+
+@app.command("show")
+@view_command
+def show_table_command(context: ClusterContext, full_name: FullName) -> Iterator[Any]:
+    """Show the columns, keys and options of a table."""
+    tables = views.schema(newest(context))["tables"]
+    found = next((row for row in tables if f"{row['keyspace']}.{row['name']}" == full_name), None)
+    if found is None:
+        fail("unknown_table", f"the table {full_name} does not exist")
+    yield found
+    columns = [f"{one['name']} {one['type']}{' static' if one.get('static') else ''}" for one in found["columns"]]
+    show_fields(found | {"columns": columns})
 
 
 @app.command("list")

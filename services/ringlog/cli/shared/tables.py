@@ -6,9 +6,10 @@ columns as lines below. Addresses and numbers are never cut or wrapped. ``COLUMN
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from rich.cells import cell_len
 from rich.console import Group, RenderableType
@@ -16,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ringlog.cli.shared.connection import out
+from ringlog.operator.views.words import printable
 
 Cell = str | Text
 LOW_VALUE: Final = ("shards", "tokens", "trust", "log-in", "redis", "incarnation", "rack", "datacenter")
@@ -31,6 +33,16 @@ _ID: Final = re.compile(r"\b([0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], none: str = "") -> None:
     """Print rows below their column names; ``none`` in place of an empty table."""
     out.print(draw_table(columns, list(rows), none))
+
+
+def show_fields(view: Mapping[str, Any]) -> None:
+    """Print a value in lines, a field in each. Lists of values are joined, other values are JSON."""
+    for name, value in view.items():
+        is_plain = not isinstance(value, dict | list) or (
+            isinstance(value, list) and not any(isinstance(one, dict | list) for one in value)
+        )
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else value
+        out.print(printable(f"{name.replace('_', ' ')}: {shown if is_plain else json.dumps(value)}"), markup=False)
 
 
 def draw_table(

@@ -64,6 +64,9 @@ ANSWER_S: Final = 3.0
 SILENCE_S: Final = 5.0
 LOADS_S: Final = 1.0
 DELIVERY_S: Final = 20.0
+TOKENS_MAX: Final = 1_024
+STATES_MAX: Final = 4_096
+"""States that may wait for the store. A store that is further behind begins again: a start examines all ranges."""
 T = TypeVar("T")
 
 log = get_logger("ringlog.participant")
@@ -121,6 +124,7 @@ class Participant:
         epoch: The store has adopted this epoch and drained the writes before it.
 
     Raises:
+        ValueError: ``join`` is out of range.
         NodeFailed: Another process runs from the folder, or a file in it is damaged.
         CertificateOfAnotherNode: The certificate of this process names another node.
     """
@@ -135,6 +139,8 @@ class Participant:
         join: int | None = 8,
         topics: NodeTopics | None = None,
     ) -> None:
+        if join is not None and not 1 <= join <= TOKENS_MAX:
+            raise ValueError(f"join: must be from 1 to {TOKENS_MAX}, or None")
         self._client = client.client if isinstance(client, AsyncClient) else client
         self._info, self._tokens = info, join
         self._store = StoreCalls(store)
@@ -298,6 +304,9 @@ class Participant:
         if after is before:
             return
         if any(getattr(before, part) is not getattr(after, part) for part in PLACED_BY):
+            if len(self._states) >= STATES_MAX:
+                self._states.clear()
+                self._failure = NodeFailed(f"the store is {STATES_MAX} changes of owners behind: run the node again")
             self._states.append(after)
         self._wake.set()
 

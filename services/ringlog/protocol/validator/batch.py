@@ -19,6 +19,7 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import command_digest
 from ringlog.kernel.history import find_request
 from ringlog.kernel.model.outcome import OutcomeKind, Rejected, Undecodable, UnknownCommand
+from ringlog.kernel.model.principals import SENDER_CODES
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.protocol.effects import Draw
@@ -135,7 +136,7 @@ class BatchPlan:
         request = item.request
         sender = sender_of(self.state, request)
         if isinstance(sender, Rejected):
-            self._reject(item, len(self.sent), sender)
+            self._reject(item, len(self.sent), _with_claims(sender, request))
             return
         _, command = cached_command(request.kind, request.version, request.payload)
         if isinstance(command, UnknownCommand):
@@ -148,7 +149,7 @@ class BatchPlan:
         # Checked before the fold, which has neither senders nor a clock.
         refused = authorize(self.state, sender, command) or too_far_ahead(self.state, command, self.now)
         if refused is not None:
-            self._reject(item, len(self.sent), refused)
+            self._reject(item, len(self.sent), _with_claims(refused, request))
             return
         try:
             state_id = new_state_id(self.state.state_id, self.now, self.draw.take(ENTROPY_BYTES))
@@ -213,6 +214,13 @@ def _entry(state: ClusterState, state_id: str, item: WaitingRequest, command: Co
         b"",
     )
     return encoded(entry, request.payload)
+
+
+def _with_claims(why: Rejected, request: CommandRequest) -> Rejected:
+    """Add what a request says of its sender to a refusal of that sender. Kafka tells a reader no address."""
+    if why.code not in SENDER_CODES or not request.submitter:
+        return why
+    return Rejected(why.code, f"{why.detail}; the request says: {bounded(request.submitter)}")
 
 
 _REUSED = Rejected("request_id_reused", "this request id belongs to another command; use a new id")
