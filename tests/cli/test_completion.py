@@ -32,7 +32,8 @@ def test_arguments_and_flags_match_the_commands() -> None:
         for verb, command in root.get_command(None, group).commands.items():
             path = f"{group} {verb}"
             given = [one.name for one in command.params if one.param_type_name == "argument"]
-            kinds = [(group if group != "schema" else "keyspace") if name == "name" else name for name in given]
+            subject = {"schema": "keyspace", "context": "cluster"}.get(group, group)
+            kinds = [subject if name == "name" else name for name in given]
             found[path] = tuple(KINDS.get(kind) or kind for kind in kinds if kind in {*KINDS, "cluster"})
             if path in ARGUMENTS:
                 flags = {name for one in command.params if getattr(one, "is_flag", False) for name in one.opts}

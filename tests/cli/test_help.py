@@ -48,11 +48,11 @@ SHARED: dict[str, str] = {
 BEGINNINGS = frozenset(
     re.findall(
         r"\w+",
-        """add append approve assassinate cancel change check choose create declare decommission delay delete
-        describe draw drop enable end examine explain fence forget grant hold import install join let list lower
-        maintain manage merge move pause plant print publish read rebuild release reject remove repair replace report
-        require reset resume retry revoke run send set stage show simulate split start stop stream submit take truncate
-        unregister update withdraw write""",
+        """add append approve assassinate cancel change check choose close create declare decommission delay delete
+        describe draw drop enable end enter examine explain fence forget grant hold import install join leave let list
+        lower maintain manage merge move pause plant print publish read rebuild release reject remove repair replace
+        report require reset resume retry revoke run send set stage show simulate split start stop stream submit take
+        truncate unregister update withdraw write""",
     )
 )
 """The verbs that a summary may begin with."""

@@ -69,7 +69,7 @@ def test_watch_prints_again_after_each_epoch(
     @contextmanager
     def watching(_: ClusterContext) -> Iterator[MetadataWatch]:
         with cluster.client("watch") as client:
-            options._watches.append(client)  # type: ignore[arg-type]
+            monkeypatch.setattr(options, "_watches", [client])
             yield client  # type: ignore[misc]
 
     monkeypatch.setattr(options, "_watching", watching)

@@ -112,6 +112,7 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
         "withdraw": Subcommand(
             "ringlog.cli.json_commands", "withdraw", "End a request without an answer and print its outcome."
         ),
+        "recovery": Subcommand("ringlog.cli.metadata.pause", "recovery", "Enter and leave the recovery mode."),
         "recover": Subcommand("ringlog.cli.metadata.recover", "recover", "Rebuild a lost log from a copy."),
     },
     "Tools": {

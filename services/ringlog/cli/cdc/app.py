@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from ringlog.cli.cdc import dead_letters
-from ringlog.cli.cdc.clocks import lower_command, withdraw_command
+from ringlog.cli.cdc.clocks import close_command, forget_versions_command, lower_command, withdraw_command
 from ringlog.cli.cdc.consume import apply, tail
 from ringlog.cli.cdc.export import export
 from ringlog.cli.cdc.import_debezium import import_debezium
@@ -53,6 +53,8 @@ app.command("grant")(grant_command)
 app.command("fence")(fence_command)
 app.command("lower")(lower_command)
 app.command("withdraw")(withdraw_command)
+app.command("close")(close_command)
+app.command("forget-versions")(forget_versions_command)
 app.command("repair")(repair_command)
 app.command("tail")(tail)
 app.command("apply")(apply)

@@ -1,4 +1,6 @@
-"""``ringlog cdc lower`` and ``ringlog cdc withdraw``: lower timestamps that a wrong clock left in the log."""
+"""``ringlog cdc lower``, ``withdraw``, ``close`` and ``forget-versions``: end what a wrong clock or an absent process
+holds back in the log.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,14 @@ from typing import Annotated
 import typer
 
 from ringlog.cli import help as help_texts
-from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.cli.shared.submitting import show_answer
+from ringlog.cli.shared.connection import TIMES, Bootstrap, Cluster, Json, connect, fail, out, resolve, time_of
+from ringlog.cli.shared.submitting import change_command, show_answer
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.operator.errors import Refused
+from ringlog.operator.intents.intents import Intent, named
+from ringlog.operator.intents.json_commands import intent_of_json
 from ringlog.operator.views.clocks import appended_until, lowering, settled_lowering, start_of, withdrawal
 from ringlog.operator.views.words import when
 from ringlog.runtime.clock import SystemClock
@@ -101,3 +106,27 @@ def _user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return "unknown user"
+
+
+@change_command
+def close_command(
+    generation: Annotated[str, typer.Argument(help="Id of the oldest open generation.")],
+) -> Intent:
+    """Close a generation that no writer will finish.
+
+    Its remaining writes are not in the CDC log.
+    """
+    return intent_of_json({"command": "CloseCdcGeneration", "generation": generation, "unwatched": True})
+
+
+@change_command
+def forget_versions_command(
+    before: Annotated[
+        int, typer.Option("--before", parser=time_of, metavar="TIME", help=f"No write in the topic is older: {TIMES}")
+    ],
+) -> Intent:
+    """Delete table versions that only older writes need.
+
+    The validation watermark stays as it is.
+    """
+    return named(SettleVerdicts(1, before))

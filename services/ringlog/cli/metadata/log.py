@@ -250,6 +250,16 @@ def archive_log(
         submit(context, named(RecordArchive(last.last, last.next, last.digest)), as_json)
 
 
+@app.command("forget-archive")
+@change_command
+def forget_archive() -> Intent:
+    """Forget the recorded archive, which no longer exists.
+
+    A truncation then deletes entries that no archive has.
+    """
+    return named(RecordArchive(0, 0, ""))
+
+
 @app.command("truncate")
 @change_command
 def truncate(
