@@ -17,6 +17,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from ringlog.extras import ExtraMissing
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.log.archive.archive import Archive, all_records, extend_archive
@@ -201,5 +202,5 @@ def test_a_store_without_its_library_names_the_missing_package(monkeypatch: pyte
         with pytest.raises(ArchivePlaceUnknown, match="s3fs"):
             open_location("s3://bucket/log")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(ArchivePlaceUnknown, match=r"ringlog\[archive\]"):
+    with pytest.raises(ExtraMissing, match=r"ringlog\[archive\]"):
         open_location(PLACE)

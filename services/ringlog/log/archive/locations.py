@@ -168,7 +168,7 @@ class StoreLocation:
 def open_location(place: str) -> ArchiveLocation:
     """Return the location named by a path, a ``file:`` URL, or a URL of fsspec.
 
-    Raises ArchivePlaceUnknown, ArchiveUnavailable.
+    Raises ArchivePlaceUnknown, ArchiveUnavailable, ExtraMissing.
     """
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", place):
         return FolderLocation(Path(place))
