@@ -26,8 +26,8 @@ from ringlog.log.opening import start_point_finder
 from ringlog.log.replicas.replay import log_progress
 from ringlog.operator.balancing import last_heard
 from ringlog.operator.intents.intents import NUM_TOKENS
+from ringlog.operator.node_details import node_details, owned_shares
 from ringlog.operator.views import views
-from ringlog.operator.views.node_details import node_details, owned_shares
 from ringlog.operator.views.words import format_node_state
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext

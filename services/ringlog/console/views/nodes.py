@@ -8,8 +8,8 @@ from typing import Any, Final
 from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import LEVELS, node_level, paged, worst
 from ringlog.kernel.model.state import ClusterState, Node
+from ringlog.operator.node_details import RING, node_details, owned_shares
 from ringlog.operator.views import views
-from ringlog.operator.views.node_details import RING, node_details, owned_shares
 
 Json = dict[str, Any]
 ARCS_MAX: Final = 360
