@@ -25,7 +25,7 @@ BLOCK_S = 300
 """After this time, the shell is ended. Every later block then fails, too."""
 
 PROGRAM_S = 120
-"""After this time, a program is ended. The shell goes on."""
+"""After this time, a program is ended. The shell continues."""
 
 VARIABLE = re.compile(
     r"(?P<id>\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{8}\b)"

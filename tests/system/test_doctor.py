@@ -1,4 +1,4 @@
-"""``ringlog doctor`` on a real cluster: what is missing is found, and the printed remedy ends it."""
+"""``ringlog doctor`` on a real cluster: each defect is found, and the printed remedy ends it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
 VERDICTS: Final = (OK, SKIPPED, WARN, FAIL)
 """From good to bad."""
 EXPIRES_S: Final = 10 * 86_400
-"""Seconds before its end at which a certificate is a warning: it lives for 30 days and renews in its last third."""
+"""A certificate that ends within this time is a warning. It lives for 30 days and renews in its last third."""
 UNCOVERED_MAX: Final = 1_000_000
 """Records after the newest confirmed snapshot that a start may read."""
 DISK_FREE_MIN: Final = 2 << 30

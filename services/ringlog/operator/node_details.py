@@ -1,4 +1,4 @@
-"""One node in detail: what it owns and holds, and what its removal would do. For the command line and the console."""
+"""One node in detail: its share, its data and the effect of its removal. For the command line and the console."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""``ringlog cdc lower``, ``withdraw``, ``close`` and ``forget-versions``: end what a wrong clock or an absent process
-holds back in the log.
+"""``ringlog cdc lower``, ``withdraw``, ``close`` and ``forget-versions``: correct the log after a wrong clock, or after
+a process left for good.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def _ask(verb: Callable[[], Intent], bootstrap: str | None, cluster: str | None,
 
 
 def show_effect(context: ClusterContext, intent: Intent, as_json: bool) -> None:
-    """Print what a command would change now; exit status 1 if it would be rejected, 2 if it is not a command."""
+    """Print the effect of a command on the newest state; exit status 1 for a rejection, 2 for an invalid command."""
     try:
         view = plans.rehearsed(newest(context), intent)
     except InvalidIntent as refused:

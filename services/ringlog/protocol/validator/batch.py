@@ -217,7 +217,7 @@ def _entry(state: ClusterState, state_id: str, item: WaitingRequest, command: Co
 
 
 def _with_claims(why: Rejected, request: CommandRequest) -> Rejected:
-    """Add what a request says of its sender to a refusal of that sender. Kafka tells a reader no address."""
+    """Add the claims of a request about its sender to its refusal. Kafka does not tell the address of a sender."""
     if why.code not in SENDER_CODES or not request.submitter:
         return why
     return Rejected(why.code, f"{why.detail}; the request says: {bounded(request.submitter)}")
