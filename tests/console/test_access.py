@@ -1,4 +1,4 @@
-"""Who may use the console: tokens, cookies, other web pages, addresses."""
+"""Access to the console: tokens, cookies, other web pages, addresses."""
 
 from __future__ import annotations
 

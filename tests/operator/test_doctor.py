@@ -34,11 +34,12 @@ def test_an_error_of_a_check_hides_no_other_check(monkeypatch: pytest.MonkeyPatc
     def broken(site: Site) -> Iterator[doctor.Found]:
         yield WARN, str(site.state.epoch), ()
 
-    monkeypatch.setattr(doctor, "CHECKS", {"broker": fine, "log": broken, "disk": fine})
+    monkeypatch.setattr(doctor, "CHECKS", {"broker": fine, "log": broken, "nodes": broken, "disk": fine})
     found = list(examine(CONTEXT, _no_state))  # type: ignore[arg-type]
     assert found == [
         Finding("broker", OK, "fine"),
         Finding("log", FAIL, "log_unavailable: no broker", ("start it",)),
+        Finding("nodes", SKIPPED, "not examined after the failure above"),
         Finding("disk", OK, "fine"),
     ]
     assert worst(found) == FAIL

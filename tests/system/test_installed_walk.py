@@ -30,7 +30,7 @@ BUILD = ROOT / "docs" / "build"
 
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    """Yield a shell in an empty project beside the clone. pip installs the locked versions."""
+    """Yield a shell in an empty project beside the clone. It uses the locked versions of packages."""
     home, programs = tmp_path / "home", tmp_path / "programs"
     for folder in (home / "project", programs):
         folder.mkdir(parents=True)

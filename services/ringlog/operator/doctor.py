@@ -1,7 +1,8 @@
 """``ringlog doctor``: examine everything that a cluster stands on, each with a verdict and a remedy.
 
 ``CHECKS`` lists the checks in their order. A check yields findings. An error of a check is a finding, so a part that is
-away hides no other part. Without a broker, only the checks in ``LOCAL`` run.
+away hides no other part. Without a broker, or if the log cannot be read, later checks are skipped, except those in
+``LOCAL``: each of them would wait for the same broker.
 
 Invariant: a check changes nothing.
 """
@@ -87,13 +88,14 @@ def examine(context: ClusterContext, read: Callable[[ClusterContext], ClusterSta
     site, is_cut_off = Site(context, read), False
     for name, check in CHECKS.items():
         if is_cut_off and name not in LOCAL:
-            yield Finding(name, SKIPPED, "needs the broker")
+            yield Finding(name, SKIPPED, "not examined after the failure above")
             continue
         try:
             for verdict, text, fixes in check(site):
                 is_cut_off = is_cut_off or (name == "broker" and verdict == FAIL)
                 yield Finding(name, verdict, text, fixes)
         except (RinglogError, KafkaException, OSError) as error:
+            is_cut_off = is_cut_off or name == "log"
             code, text = getattr(error, "code", "unavailable"), getattr(error, "message", str(error))
             yield Finding(name, FAIL, f"{code}: {text}", tuple(filter(None, (getattr(error, "hint", ""),))))
 
@@ -109,12 +111,10 @@ def _broker(site: Site) -> Iterator[Found]:
         yield FAIL, why, fixes
         return
     brokers = len(admin_client(site.context.bootstrap).list_topics(timeout=10).brokers)
-    few = ("run three brokers: docs/deploy/brokers.md",) if brokers < 3 else ()
-    text = f"{brokers} broker{'' if brokers == 1 else 's'} at {site.context.bootstrap}"
-    lacks = missing_protection(site.context.bootstrap, kafka_config().security, current_trust())
-    yield (WARN if few and lacks else OK), text, few if lacks else ()
-    if lacks:
-        yield FAIL, f"insecure: {', '.join(lacks)}", ("docs/deploy/tls.md",)
+    yield OK, f"{brokers} broker{'' if brokers == 1 else 's'} at {site.context.bootstrap}", ()
+    if lacks := missing_protection(site.context.bootstrap, kafka_config().security, current_trust()):
+        fix = "pass --kafka-config and --trust-config (ringlog cluster certificates makes the files)"
+        yield FAIL, f"insecure: {', '.join(lacks)}", (fix,)
 
 
 def _topics(site: Site) -> Iterator[Found]:

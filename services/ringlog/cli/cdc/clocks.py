@@ -1,5 +1,5 @@
 """``ringlog cdc lower``, ``withdraw``, ``close`` and ``forget-versions``: correct the log after a wrong clock, or after
-a process left for good.
+the permanent loss of a process.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class StoreCalls:
         return _AsyncRows(self._done, aiter(rows)) if isinstance(rows, AsyncIterable) else rows
 
     def reject_loop(self, name: str) -> None:
-        """Raise NodeFailed in the thread of the event loop, where a wait for the store would never end."""
+        """Raise NodeFailed in the thread of the event loop: there, a wait for the store never ends."""
         with contextlib.suppress(RuntimeError):
             if asyncio.get_running_loop() is not self.loop:
                 return
