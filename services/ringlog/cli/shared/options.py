@@ -90,7 +90,7 @@ def show_view(
     is_redrawn = out.is_terminal and form in ("table", "wide")
     with _watching(context) as watched:
         while True:
-            epoch = watched.state.epoch
+            epoch = watched.state.epoch  # read first: a change meanwhile is printed twice, never missed
             if is_redrawn:
                 with out.capture() as drawn:
                     _print_view(verb(context), form)
