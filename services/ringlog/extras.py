@@ -8,6 +8,7 @@ Invariant: the module uses the standard library only, so it works in every insta
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -45,10 +46,13 @@ class ExtraMissing(RinglogError, ImportError):
 
 
 def require(*extras: str) -> None:
-    """Raise ExtraMissing if a module of these extras is not installed."""
+    """Raise ExtraMissing if a module of these extras is not installed.
+
+    An imported module is not looked up again: faust replaces itself by a module without a spec, which find_spec refuses.
+    """
     for extra in extras:
         for module in EXTRAS[extra]:
-            if find_spec(module) is None:
+            if module not in sys.modules and find_spec(module) is None:
                 raise ExtraMissing(extra, module)
 
 
