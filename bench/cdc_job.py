@@ -42,7 +42,6 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -58,7 +57,7 @@ from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION
-from ringlog.kernel.values import CdcOptions, Column
+from ringlog.kernel.values import CdcOptions, Column, Value, replace
 from ringlog.log.kafka.topics import admin_client, topic_name
 from ringlog.runtime.kafka.config import spark_options
 from ringlog.stack import StackInfo
@@ -104,8 +103,7 @@ LOOK_S = 0.1
 GIVE_UP_S = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Value):
     """Processor seconds since they began: of the broker, and of this process and all below it; mebibytes of these."""
 
     broker: float
@@ -113,8 +111,7 @@ class Spent:
     memory: int
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Value):
     """The result of one run.
 
     ``rows_s``: rows per second. ``broker_us``, ``job_us``: processor time per row, in microseconds. ``third``, ``end``:

@@ -22,7 +22,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -33,6 +32,7 @@ from tests.system.cdc_log import CdcLog
 from tests.system.cdc_world import founded, now_us
 
 from ringlog.client.cdc import CdcReader
+from ringlog.kernel.values import replace
 from ringlog.log.kafka.topics import topic_name
 from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import spark_jars

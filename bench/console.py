@@ -15,7 +15,6 @@ import json
 import statistics
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -27,6 +26,7 @@ from ringlog.console.pages import environment
 from ringlog.console.table import VIEWS
 from ringlog.kernel.commands.topology.movements import Leave
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 
 PAGE_MS = 150.0
 ROUNDS = 5

@@ -25,7 +25,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -48,7 +47,7 @@ from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, gate_nodes
 from ringlog.kernel.operations.stages import FINISHED, in_flight
-from ringlog.kernel.values import NodeId, StreamReport
+from ringlog.kernel.values import NodeId, StreamReport, Value, asdict, field, replace
 from ringlog.log.folding import Start, follow
 from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.kafka.topics import ACKS, METADATA, topic_name
@@ -202,8 +201,7 @@ def at_rest(world: AgentsWorld) -> bool:
     return sum(map(processor_s, alive)) - before < QUIET * QUIET_S
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Value):
     """Seconds. ``stages``: how long each stage took, and what came before it; ``processors``: by process."""
 
     whole_s: float

@@ -23,7 +23,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from immutables import Map
@@ -54,7 +53,15 @@ from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_
 from ringlog.kernel.ownership.placements import group_at, new_placement, placement_of_keyspace
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.registry import VERSIONS
-from ringlog.kernel.values import Command, DatacenterReplication, GenerationRange, Replication, StreamReport, Witness
+from ringlog.kernel.values import (
+    Command,
+    DatacenterReplication,
+    GenerationRange,
+    Replication,
+    StreamReport,
+    Value,
+    Witness,
+)
 from ringlog.runtime.draw import SeededDraw
 
 SIZES = ((100, 16, 0.1), (300, 16, 0.1), (1_000, 16, 0.5), (100, 256, 0.5))
@@ -90,8 +97,7 @@ SETTINGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Value):
     """Something that was measured, and the most that it may be."""
 
     name: str

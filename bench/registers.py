@@ -31,7 +31,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -41,7 +40,7 @@ from ringlog.client.data.peers import Peers
 from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value, replace
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.registers.cells import CellMap, bytes_of, bytes_of_cell
 from ringlog.node.registers.frames import Sealer
@@ -138,8 +137,7 @@ def group_commit(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------- many registers
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Value):
     """Something that was measured, in seconds, and the most that it may be."""
 
     name: str

@@ -17,12 +17,12 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 from ringlog.client.data.peers import channel_to
 from ringlog.kernel.model.principals import Grant, Principal
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.registers.registers import RegisterReplica
 from ringlog.node.rows.replica import RowReplica

@@ -17,7 +17,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from placement import SEED, Author, cluster, join, uuid_of
 
@@ -33,7 +32,7 @@ from ringlog.kernel.encoding.digester import Digester
 from ringlog.kernel.encoding.encoder import encode
 from ringlog.kernel.model.applied_history import Applied
 from ringlog.kernel.model.state import ClusterState, RangeGroup, Replica
-from ringlog.kernel.values import CdcOptions, Column, Command, GenerationRange, Position
+from ringlog.kernel.values import CdcOptions, Column, Command, GenerationRange, Position, Value, replace
 from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.nodes.ack_schedule import SELDOM_US
 from ringlog.wire.changes import encode_change_record
@@ -142,8 +141,7 @@ def measure(scale: float, as_json: bool) -> None:
 # ------------------------------------------------------------------------------------------------------- on paper
 
 
-@dataclass(frozen=True, slots=True)
-class Paper:
+class Paper(Value):
     """A cluster on paper. ``writers``: CDC writers, each with ``partitions`` of the CDC topic."""
 
     name: str

@@ -17,7 +17,6 @@ import gc
 import json
 import sys
 import time
-from dataclasses import replace
 
 from placement import LIFE, SETTINGS, grow, uuid_of
 from replay import Writing
@@ -28,7 +27,7 @@ from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import CdcOptions, Column
+from ringlog.kernel.values import CdcOptions, Column, replace
 from ringlog.log.folding import Start, follow
 from ringlog.log.port import LogRecord
 from ringlog.log.snapshots import decode_snapshot, encode_snapshot

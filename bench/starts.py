@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -27,6 +26,7 @@ from tests.system.agents_world import AgentsWorld
 from tests.waiting import until
 
 from ringlog.agents.status import StatusReader
+from ringlog.kernel.values import Value
 from ringlog.protocol.roles import ROLES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,8 +48,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Value):
     """Of one start, in seconds: those of the processors, and those that passed."""
 
     cpu: float

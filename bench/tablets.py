@@ -17,7 +17,6 @@ import resource
 import sys
 import time
 
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.placement.tablets import AdvanceTablets, TabletAdvance
 from ringlog.kernel.encoding.decoder import decode_state
 from ringlog.kernel.encoding.encoder import encode
@@ -29,7 +28,7 @@ from ringlog.kernel.model.tablet_map import TabletReplica, Transition, new_map, 
 from ringlog.kernel.ownership.placements import new_placement
 from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.tablets.stages import USE_NEW
-from ringlog.kernel.values import CdcOptions, Replication, TabletOptions, Witness
+from ringlog.kernel.values import CdcOptions, Replication, TabletOptions, Witness, replace
 
 TABLES, NODES, SHARDS, FACTOR, MOVED = 100, 300, 16, 3, 1_000
 STATE_MIB_MAX, STAGE_MS_MAX, START_S_MAX, LOOKUP_MAX = 1_024, 20.0, 10.0, 2.0
@@ -77,7 +76,7 @@ def cluster(tablets: int) -> ClusterState:
         maps = maps.set(f"ks.{name}", new_map(f"ks.{name}", uniform_ends(each), replicas, EPOCH))
         made = Table(f"{table}", "ks", name, (), ("k",), (), CdcOptions(), "v", EPOCH, tablets=TabletOptions())
         tables = tables.set(made.full_name, made)
-    return replaced(state, epoch=EPOCH, nodes=nodes, keyspaces=keyspaces, tables=tables, tablets=maps)
+    return replace(state, epoch=EPOCH, nodes=nodes, keyspaces=keyspaces, tables=tables, tablets=maps)
 
 
 def resident_mib() -> float:
@@ -98,7 +97,7 @@ def stage_ms(state: ClusterState) -> float:
             moving[index] = Transition(index, "migration", "write_both_read_new", EPOCH, EPOCH - 1, new, EPOCH)
             steps.append(TabletAdvance(name, index, USE_NEW))
         maps = maps.set(name, with_transitions(maps[name], moving))
-    running = replaced(state, tablets=maps)
+    running = replace(state, tablets=maps)
     witnesses = tuple(Witness(node_id(number), EPOCH, EPOCH) for number in range(NODES))
     best = float("inf")
     for _ in range(7):
@@ -116,7 +115,7 @@ def lookups_us(state: ClusterState) -> tuple[float, float]:
     ring = Keyspace("ring", Replication("simple", FACTOR), "v", made=1)
     placement = new_placement(ring.replication, owners, state.nodes, EPOCH)
     table = Table("ring", "ring", "t0", (), ("k",), (), CdcOptions(), "v", EPOCH)
-    state = replaced(
+    state = replace(
         state,
         keyspaces=state.keyspaces.set("ring", ring),
         placements=state.placements.set(placement.key, placement),
@@ -141,7 +140,7 @@ def main(tablets: int) -> int:
     grown = resident_mib() - before
     stage = stage_ms(state)
     in_tablets, on_ring = lookups_us(state)
-    stored = encode(replaced(state, epoch=0))  # a state of no epoch has no history
+    stored = encode(replace(state, epoch=0))  # a state of no epoch has no history
     began = time.process_time()
     decode_state(stored)
     start = time.process_time() - began

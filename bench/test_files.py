@@ -16,16 +16,16 @@ import resource
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from ringlog.kernel.values import Value
 
 ROOT = Path(__file__).resolve().parents[1]
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 DURATION = re.compile(r"^([\d.]+)s (setup|call|teardown) ", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Value):
     """Of one file; times in seconds."""
 
     name: str

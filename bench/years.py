@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from replay import KINDS, small
@@ -28,6 +27,7 @@ from ringlog.agents.maintenance.truncation import LogEnds
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, TruncateLog
 from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.values import Value, asdict
 from ringlog.log.archive.archive import Archive
 from ringlog.log.folding import Start
 from ringlog.log.memory import MemoryKeyed, MemoryLog
@@ -49,8 +49,7 @@ NOISE = {"memory_mb": 5.0, "disk_mb": 0.5, "start_s": 0.1, "copy_start_s": 0.1}
 SAID_BY = "keeper", "publisher"
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Value):
     """At one moment. ``disk_mb``: log, snapshots and copy; ``archive_mb`` grows with the entries."""
 
     entries: int

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Iterable
 
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.commands.placement.rebalances import TriggerRebalance
 from ringlog.kernel.commands.placement.zones import CreateZone, SetDataNodes
@@ -24,7 +23,7 @@ from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import Accepted, EntryContext
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 
 ZONES, PARTITIONS, REPLICAS, NODES = 1_000, 25, 3, 10
 LIMIT_S = 2.0
@@ -36,7 +35,7 @@ def folded(state: ClusterState, commands: Iterable[Command]) -> ClusterState:
     for command in commands:
         decision = decide(state, command, EntryContext(state.epoch + 1, "", 0))
         assert isinstance(decision, Accepted), decision
-        state = replaced(decision.state, epoch=state.epoch + 1)
+        state = replace(decision.state, epoch=state.epoch + 1)
     return state
 
 

@@ -48,7 +48,7 @@ class ExtraMissing(RinglogError, ImportError):
 def require(*extras: str) -> None:
     """Raise ExtraMissing if a module of these extras is not installed.
 
-    An imported module is not looked up again: faust replaces itself by a module without a spec, which find_spec refuses.
+    An imported module is not looked up again: faust replaces itself by a module without a spec, and find_spec raises.
     """
     for extra in extras:
         for module in EXTRAS[extra]:

@@ -22,12 +22,12 @@ import math
 import struct
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ringlog.kernel.cql.collections import TypeShape, key_type, log_type, shape_of
 from ringlog.kernel.cql.types import TypeMismatch, deserialize
 from ringlog.kernel.model.tables import Table
+from ringlog.kernel.values import Value
 
 DELETED, ELEMENTS, UNDECODED = "cdc$deleted_", "cdc$deleted_elements_", "cdc$undecoded"
 TIMESTAMP_MAX = 2**63 - 1
@@ -40,8 +40,7 @@ ARROW |= {"date": "date32", "timestamp": "timestamp"}
 """CQL type to the start of the name of its Arrow type."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableOfRow:
+class TableOfRow(Value):
     """The table version that reads a row, by the names of columns in rows.
 
     ``partition``, ``clustering``: key columns. ``kinds``: type of each column in the log. ``taken``: type of the keys

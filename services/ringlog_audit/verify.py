@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ringlog.kernel.values import Value
 from ringlog_audit.base import BaseRows
 from ringlog_audit.letters import DeadLetters
 from ringlog_audit.report import AuditCheck, AuditReport
@@ -43,8 +43,7 @@ ROW_FIELDS = (
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Value):
     """The caller's knowledge of the input. A field that is None is not checked.
 
     ``leeway_us``: the allowed lateness of a cluster without a metadata log; otherwise the log contains it. ``base``:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from ringlog.client.client import Client
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Value
 from ringlog.protocol.submission.results import AppliedResult
 from ringlog.wire.senders import parsed_sender
 
 COMMITS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(Value):
     """Percentiles of ``count`` commits, in milliseconds."""
 
     count: int

@@ -17,14 +17,13 @@ import csv
 import io
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import distribution
 
 from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.ring.murmur3 import compose
-from ringlog.kernel.values import CdcOptions, Column, TabletOptions
+from ringlog.kernel.values import CdcOptions, Column, TabletOptions, Value
 from ringlog.wire.records import Cell
 
 KEYSPACE = "flights"
@@ -45,8 +44,7 @@ DATA_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
+class Flight(Value):
     """One write: serialised key components (``partition_key`` is None without a tail number) and other columns."""
 
     partition_key: bytes | None
@@ -63,8 +61,7 @@ class FlightsError(Exception):
     """The data set differs from the one that this demo expects."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlightCounts:
+class FlightCounts(Value):
     """Numbers of flights: all, those without a tail number, and those also written to ``fleet``."""
 
     flights: int

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -23,7 +22,7 @@ from ringlog.client.node_reports import AcksReader
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, is_ended
-from ringlog.kernel.values import Replication
+from ringlog.kernel.values import Replication, Value, replace
 from ringlog.protocol.roles import ROLES
 from ringlog.protocol.submission.results import AppliedResult, describe
 from ringlog.runtime.context import ClusterContext, store_cluster
@@ -54,8 +53,7 @@ class DemoFailed(Exception):
     """A step did not finish. The text names the step and the logs to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
+class DemoOptions(Value):
     """``flights``: number of flights, None for all. ``data``: the demo's own folder, emptied at the start."""
 
     flights: int | None

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from msgspec import structs
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -16,6 +17,7 @@ from rich.table import Table
 from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.node_states import node_statuses
 from ringlog.kernel.operations.stages import JOIN_STAGES, is_ended
+from ringlog.kernel.values import Value
 from ringlog_demo.bench import Latency
 
 REFRESH_PER_SECOND = 4
@@ -145,7 +147,8 @@ class DemoFigures:
 
     def as_json(self) -> dict[str, Any]:
         """Return the measurements for ``--json`` and for the file of measurements."""
-        return asdict(self)
+        shown = asdict(self)
+        return {name: structs.asdict(item) if isinstance(item, Value) else item for name, item in shown.items()}
 
 
 def show_summary(console: Console, figures: DemoFigures, commands: list[tuple[str, str]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Final
@@ -34,6 +34,8 @@ from ringlog.kernel.values import (
     Replication,
     StreamReport,
     TabletOptions,
+    Value,
+    replace,
 )
 from ringlog.log.folding import follow
 from ringlog.log.port import LogRecord
@@ -134,8 +136,7 @@ def first_principals(nodes: int) -> list[Command]:
     return [CreatePrincipal(ADMIN_NAME, ADMIN), *processes, CreatePrincipal(WRITER_NAME, NODE), *people]
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(Value):
     """A log before the run: its records, their decoded items, and the states that they make, starting with the empty
     one.
 

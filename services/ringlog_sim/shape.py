@@ -7,19 +7,17 @@ affects it. Without it only one run in a hundred skipped a node because of its r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
-from ringlog.kernel.values import Column, Command, DatacenterReplication, Replication
+from ringlog.kernel.values import Column, Command, DatacenterReplication, HidingValue, Replication
 from ringlog_sim.devices.world import Chance
 
 COLUMNS = (Column("k", "text"), Column("c", "int"), Column("v", "text"))
 """The columns of every table: partition key k, clustering key c."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterShape:
+class ClusterShape(HidingValue):
     """``founded``: nodes that own the ring at the start of the run (0: no cluster yet). ``joining``: nodes that join
     later.
 
@@ -27,14 +25,16 @@ class ClusterShape:
     has principals. The last two are drawn separately and change nothing else, so they are not part of names.
     """
 
+    HIDDEN = ("racked", "guarded")
+
     founded: int
     joining: int
     factor: int
     tokens: int
     history: int
     old: bool
-    racked: bool = field(default=False, repr=False)
-    guarded: bool = field(default=False, repr=False)
+    racked: bool = False
+    guarded: bool = False
 
     @property
     def datacenters(self) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from ringlog.kernel.values import Value
 
-@dataclass(frozen=True, slots=True)
-class JobSettings:
+
+class JobSettings(Value):
     """Settings of the job.
 
     Attributes:

@@ -27,7 +27,6 @@ This module is the definition. ``ringlog_cdc_reader.vectors`` gives the same bat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +39,7 @@ from ringlog.client.cdc.table_versions import NamePeriod
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.cql.collections import TypeShape, shape_of
 from ringlog.kernel.cql.types import TypeMismatch, deserialize
+from ringlog.kernel.values import Value, replace
 from ringlog.wire.avro.mapping import uuid_text
 from ringlog.wire.records import CdcRow
 
@@ -73,8 +73,7 @@ _SCALARS: Mapping[str, pa.DataType] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Value):
     """Arrow type of a CQL type, and the conversion of its values. ``convert`` is None if values stay the same."""
 
     arrow: pa.DataType

@@ -14,7 +14,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from ringlog.client.cdc.errors import UnreadableRecord
+from ringlog.kernel.values import Value
 from ringlog.wire.avro.codec import HEADER_BYTES, header
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CDC_ROW, CdcRow, decode_cdc_row
@@ -88,8 +88,7 @@ def decoded(value: bytes, partition: int, offset: int) -> CdcRow:
         raise UnreadableRecord(partition, offset, str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Front:
+class Front(Value):
     """``FIRST_FIELDS`` of n records as columns, each of shape (n,). Values of doubtful records are meaningless.
 
     Attributes:

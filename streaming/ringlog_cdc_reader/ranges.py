@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -34,6 +33,7 @@ from ringlog.client.cdc.schema import SchemaFollower
 from ringlog.client.cdc.table_versions import NamePeriod, TableVersions
 from ringlog.client.cdc.topics import CdcRecord, Topics
 from ringlog.kernel.changes import TableChange
+from ringlog.kernel.values import Value
 from ringlog.log.replicas.identity import IdentityStore
 from ringlog.wire.avro.codec import HEADER_BYTES, split, writer
 from ringlog.wire.errors import WireError
@@ -51,8 +51,7 @@ ALL = 2**63 - 1
 """No limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSettings:
+class ReadSettings(Value):
     """Options of a query.
 
     Attributes:
@@ -72,8 +71,7 @@ class ReadSettings:
     table_id: str = ""
 
 
-@dataclass(frozen=True)
-class CdcRange(InputPartition):
+class CdcRange(InputPartition, Value, dict=True):
     """Records [begin, end) of one partition, for a task of a stream.
 
     Attributes:
@@ -88,8 +86,7 @@ class CdcRange(InputPartition):
     life: NamePeriod | None = None
 
 
-@dataclass(frozen=True)
-class WholeRange(InputPartition):
+class WholeRange(InputPartition, Value, dict=True):
     """Records [begin, end) of one partition across generations, for a task of a batch query.
 
     Attributes:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ringlog.client.cdc.rows import DELETED, TableTypes
+from ringlog.kernel.values import Value
 from ringlog.wire.records import CdcRow
 from ringlog_cdc.columnar.mutations import ITEMS_MAX, grouped
 from ringlog_cdc.columnar.pieces import BytePieces
@@ -44,8 +45,7 @@ TEXTS = ("ascii", "text", "blob")
 """Types whose CQL bytes are the bytes of the Arrow value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Value):
     """The k-th item of each record's array, for n records.
 
     Attributes:

@@ -12,18 +12,16 @@ driver has to read nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Generic
 
 from ringlog.client.cdc.generations import Generations
 from ringlog.client.cdc.progress import ConsumerProgress, PartitionProgress, begin_at
 from ringlog.client.cdc.reading import CdcReading, R, RowVerdict
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog.wire.records import CdcRow
 
 
-@dataclass(frozen=True, slots=True)
-class Readable:
+class Readable(Value):
     """A generation that a batch query reads.
 
     Attributes:

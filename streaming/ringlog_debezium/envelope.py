@@ -18,11 +18,11 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import fastavro
 
+from ringlog.kernel.values import Value, field
 from ringlog_debezium.values import Meaning
 
 ID_BYTES = {"confluent-avro": 4, "apicurio-avro": 8}
@@ -40,8 +40,7 @@ class BadRecord(ValueError):
         self.detail = detail
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(Value):
     """A parsed change event.
 
     Attributes:
@@ -59,16 +58,14 @@ class Envelope:
     meanings: Mapping[str, Meaning] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AvroSchema:
+class AvroSchema(Value):
     """A parsed writer schema, and the meaning of each column in it."""
 
     parsed: Any
     meanings: Mapping[str, Meaning] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Value):
     """The encoding of records.
 
     Attributes:

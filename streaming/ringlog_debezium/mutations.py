@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ringlog.kernel.cql.collections import shape_of
 from ringlog.kernel.model.tables import Table
+from ringlog.kernel.values import Value
 from ringlog.wire.records import INSERT, ROW_DELETE, UPDATE, Cell, Mutation
 from ringlog_debezium.envelope import BadRecord, Envelope, Names
 from ringlog_debezium.values import UNKNOWN, BadValue, is_unavailable, to_cql
@@ -57,8 +57,7 @@ NAMESPACE = uuid.UUID("8f0dc23c-6d2e-5b05-9c43-3d0d0f7fd1a8")
 """UUID namespace of mutation ids. Changing it would import events again as new writes."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventClock:
+class EventClock(Value):
     """Timestamp generator for one partition.
 
     Attributes:
@@ -83,8 +82,7 @@ class EventClock:
         return self.base + self.count
 
 
-@dataclass(frozen=True, slots=True)
-class ImportRules:
+class ImportRules(Value):
     """Options of the conversion.
 
     Attributes:

@@ -25,6 +25,7 @@ from ringlog.client.client import Client
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Table
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX, compose
+from ringlog.kernel.values import Value
 from ringlog.log.kafka.topics import DEAD_LETTERS, MUTATIONS, topic_name, transactional_id
 from ringlog.runtime.kafka.config import connection
 from ringlog.wire.records import (
@@ -54,8 +55,7 @@ Place = tuple[str, int]
 """Topic and partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImportSettings:
+class ImportSettings(Value):
     """Settings of one import process.
 
     Attributes:

@@ -19,12 +19,12 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 from ringlog.kernel.cql.types import TypeMismatch, serialize
+from ringlog.kernel.values import Value
 
 UNAVAILABLE = "__debezium_unavailable_value"
 """Debezium's placeholder for a value that the source did not log because the write did not change it."""
@@ -54,8 +54,7 @@ class BadValue(ValueError):
     """A value that does not fit the type of its column, or whose unit is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(Value):
     """The meaning of a field, from its schema.
 
     Attributes:

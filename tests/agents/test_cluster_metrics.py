@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import yaml
 from immutables import Map
@@ -13,6 +11,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.commands.topology.operations import FailOperation
 from ringlog.kernel.model.modes import LogBound, Recovery, TakenSnapshot
 from ringlog.kernel.model.state import CdcWriter, ClusterState
+from ringlog.kernel.values import replace
 from ringlog.log.kafka.lag import Lag
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.coordinator.waits import WAITS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -23,7 +22,7 @@ from ringlog.kernel.commands.topology.movements import Join, Leave
 from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.commands.topology.operations import AdvanceOperation
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import CdcOptions, Column, Command, Replication
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication, replace
 from ringlog.protocol.coordinator.ack_book import matches_log
 from ringlog.protocol.coordinator.core import (
     HORIZON_WAIT_US,

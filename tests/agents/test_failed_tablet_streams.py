@@ -4,8 +4,6 @@ revert.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.kernel.commands.placement.tablets import RevertTablets, Shard, TabletMigration
@@ -14,6 +12,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.stages import CLEANUP_TARGET, STREAMING, session
+from ringlog.kernel.values import replace
 from ringlog.operator.views.tablets import troubles, troubles_view
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.wire.records import FailedTries, NodeAck

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from structlog.testing import capture_logs
 
@@ -14,6 +12,7 @@ from ringlog.agents.roles.role import BEATS, EPOCHS, InvariantMonitor
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.principals import SENDER_CODES
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 from ringlog.log.replicas.metrics import SILENT_S, LogView
 from ringlog.log.replicas.subscribers import Halt
 from ringlog.runtime.monitoring.metrics import AGENT, ALL_METRICS, EVERY, READER, VALIDATOR, WORKER, Durations, Sample

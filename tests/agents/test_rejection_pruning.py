@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.agents.roles.results import first_needed
+from ringlog.kernel.values import replace
 from ringlog.protocol.submission.results import CommitOutcome
 from ringlog.protocol.validator.core import add_rejections, add_requests, begin_batch, is_floor_mark, settle_batch
 from ringlog.protocol.validator.values import FORGOTTEN, CommitChain, NextStep, Publish, Validator

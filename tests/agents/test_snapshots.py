@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -15,6 +14,7 @@ from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import replace
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.folding import Start
 from ringlog.log.memory import MemoryKeyed

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.kernel.commands.cdc.generations import CommitCdcGeneration
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import command_digest
+from ringlog.kernel.values import replace
 from ringlog.log.kafka.topics import RECORD_BYTES_MAX
 from ringlog.protocol.submission.results import CommitOutcome
 from ringlog.protocol.validator.core import (

@@ -6,7 +6,6 @@ without an answer. At the end, without disturbance, every request has an answer.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import types
 import typing
@@ -217,14 +216,14 @@ def filled(hint: typing.Any, text: str) -> typing.Any:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return filled(next(each for each in arguments if each is not type(None)), text)
     hints = typing.get_type_hints(hint)
-    return hint(**{field.name: filled(hints[field.name], text) for field in dataclasses.fields(hint)})
+    return hint(**{name: filled(hints[name], text) for name in hint.__struct_fields__})
 
 
 def commands(text: str) -> Iterator[Command]:
     """Return every command with ``text`` in one of its fields at a time."""
     for cls in COMMANDS.values():
         hints = typing.get_type_hints(cls)
-        short = {field.name: filled(hints[field.name], "x") for field in dataclasses.fields(cls)}
+        short = {name: filled(hints[name], "x") for name in cls.__struct_fields__}
         for name in short:
             if (value := filled(hints[name], text)) != short[name]:
                 yield cls(**(short | {name: value}))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.client.node_reports import RowsSum, checked
 from ringlog.kernel.commands.topology.operations import AdvanceOperation
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import StreamReport
+from ringlog.kernel.values import StreamReport, replace
 from ringlog.operator.views.views import operation as shown
 from ringlog.operator.views.waiting import COORDINATOR, waiting
 from ringlog.operator.views.words import described

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ringlog.kernel.changes import EPOCHS, ChangeRecord, project
 from ringlog.kernel.fold import fold
@@ -12,7 +12,7 @@ from ringlog.kernel.generations.verdicts import widest_leeway
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Generation
 from ringlog.kernel.sections import CDC_GENERATIONS, CDC_STREAMS, SCHEMA
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.entries import author_entry
 from ringlog.wire.records import Mutation, encode_mutation

@@ -5,7 +5,6 @@ Random rows must equal their own lake row and differ after each single change.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from random import Random
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from ringlog.kernel.cql.collections import shape_of
 from ringlog.kernel.cql.types import serialize
-from ringlog.kernel.values import Column
+from ringlog.kernel.values import Column, asdict, replace
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
 from ringlog_audit.cells import TableOfRow, is_column_of, is_value, says_the_same
 from ringlog_cdc_reader.columns import LogColumns, reader_of

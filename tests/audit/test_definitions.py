@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -18,7 +17,7 @@ from ringlog.kernel.generations.acceptance import RefusedWrite, accept, stream_o
 from ringlog.kernel.generations.statements import is_value
 from ringlog.kernel.model.state import Generation
 from ringlog.kernel.model.tablet_streams import DescribedTable, ranges_of
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange, replace
 from ringlog.wire.avro.codec import decode
 from ringlog.wire.records import encode_mutation
 from ringlog_audit.rules.compound import AuditColumns, is_compound, log_rows, plain_row

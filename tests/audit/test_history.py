@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -13,7 +12,7 @@ from ringlog.kernel.commands.schema.user_types import AlterType, CreateType
 from ringlog.kernel.generations.statements import stored_shape
 from ringlog.kernel.generations.verdicts import CountedVersion, history_of, version_at
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, TypeField
+from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, TypeField, Value, replace
 from ringlog_audit.writes.history import AuditVersion, TableHistory
 from tests.kernel.commands.test_schema import SIMPLE_1
 from tests.kernel.entries import applied, founded, uuid, with_normal_nodes
@@ -24,8 +23,7 @@ TABLES = ("t", "u")
 HOUR = 3_600_000_000
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(Value, dict=True):
     """The table, version and epoch named by a write."""
 
     table: str

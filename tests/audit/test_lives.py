@@ -7,7 +7,6 @@ version or epoch. The job processes the writes late, in batches of random size, 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -18,7 +17,7 @@ from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
 from ringlog.kernel.encoding.encoder import encoded_parts
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command
+from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, replace
 from ringlog.wire.records import Bounds, Cell, DeletedElements, Mutation, MutationStatement, decode_dead_letter
 from ringlog_audit.verify import Expected, audit
 from tests.audit.memory_topics import MemoryCluster

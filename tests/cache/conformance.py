@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
@@ -11,6 +10,7 @@ from ringlog.cache.port import CLOCK_SKEW_MAX_US, FOREIGN_ACTIVE_US, CacheStore,
 from ringlog.cache.projection import CacheDelta, Stamp, delta, full_projection, project, stamp_of
 from ringlog.cache.reader import CachedReader, CacheNotReady
 from ringlog.kernel.model.state import EMPTY_STATE
+from ringlog.kernel.values import replace
 
 from .states import another_cluster, history
 

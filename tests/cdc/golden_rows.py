@@ -7,13 +7,12 @@ letter, and their decoded fields.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable
-from ringlog.kernel.values import CdcOptions, Column, ColumnRename
+from ringlog.kernel.values import CdcOptions, Column, ColumnRename, asdict
 from ringlog.wire.avro.codec import split
 from ringlog.wire.records import (
     Bounds,

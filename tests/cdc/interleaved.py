@@ -9,7 +9,6 @@ its verdict on a record, and all readers agree.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from ringlog.kernel.generations.describe import generate, generate_for, ranges_d
 from ringlog.kernel.generations.statements import shape_of_table
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import Generation
-from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, Micros
+from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, Micros, Value, replace
 from ringlog.node.protocol.mutation_loop import (
     MayAcknowledge,
     MutationLoop,
@@ -62,8 +61,7 @@ Act = tuple[str, int, int, int]
 """The kind of an action and three numbers that parametrise it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Value):
     """A record of the mutations topic; ``item`` is the record as the job reads it."""
 
     value: bytes

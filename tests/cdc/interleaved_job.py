@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, asdict
 from ringlog.protocol.effects import Barrier, FaultPoint, Newest, Now, Steps, WallClock
 from ringlog.wire.records import decode_cdc_row
 from ringlog_cdc.definition.decision import PartContext, decide

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from ringlog.kernel.model.state import CdcWriter, ClusterState
 from ringlog.kernel.rows.log_rows import fold
 from ringlog.kernel.rows.partition import PartitionState
 from ringlog.kernel.rows.reading import seen
-from ringlog.kernel.values import CdcOptions, Column, Position
+from ringlog.kernel.values import CdcOptions, Column, Position, replace
 from ringlog.wire.records import CdcRow, Cell, Mutation, decode_cdc_row, encode_mutation
 from ringlog_cdc.bulk.arrow import going_out
 from ringlog_cdc.errors import CdcError, ChainBroken

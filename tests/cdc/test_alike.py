@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlog.kernel.values import replace
 from ringlog.wire.records import Cell, Mutation, encode_mutation
 from ringlog_cdc.bulk.arrow import going_out
 from ringlog_cdc.bulk.layouts import ALIKE_MAX, ByteTable, groups_of, layout_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.model.state import Generation, Node
+from ringlog.kernel.values import replace
 from ringlog.wire.avro import reading
 from ringlog.wire.records import (
     Bounds,

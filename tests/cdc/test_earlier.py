@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -12,6 +11,7 @@ import pytest
 
 from ringlog.kernel.generations.admission import rules_of, verdict
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 from ringlog.wire.records import Cell, Mutation, decode_cdc_row, decode_dead_letter, encode_mutation
 from ringlog_cdc.bulk.arrow import going_out
 from ringlog_cdc.bulk.routing import bulk_table

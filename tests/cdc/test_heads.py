@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 
 from ringlog.client.cdc.errors import UnreadableRecord
 from ringlog.client.cdc.topics import CdcRecord
+from ringlog.kernel.values import replace
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, decode_cdc_row, encode_cdc_row
 from ringlog_cdc_reader.heads import NAMES_MAX, head_of, heads, known_headers

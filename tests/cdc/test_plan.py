@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.kernel.model.state import ClusterState, Generation
+from ringlog.kernel.values import replace
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.plan.decisions import still_known, table_of
 from ringlog_cdc.plan.plan import (

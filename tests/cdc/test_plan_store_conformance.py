@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ringlog.kernel.values import Value
 from ringlog_cdc.errors import ChainBroken, ChainMoved
 from ringlog_cdc.plan.chain import StoredChain, canonical, context_name
 from ringlog_cdc.plan.plan import GENESIS, close_entry
@@ -21,8 +21,7 @@ from tests.cdc.test_plan_store import part
 from tests.sim.step_runner import run_steps
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Value, dict=True):
     """A store of plan chains. ``open`` returns the chain for a new driver; ``do`` performs a storing generator."""
 
     open: Callable[[], StoredChain[Any, Any]]

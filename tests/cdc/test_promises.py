@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.kernel.model.state import CdcWriter, Generation
+from ringlog.kernel.values import replace
 from ringlog_cdc.plan.leases import (
     Claim,
     WriterStanding,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -17,7 +16,7 @@ from ringlog.client.cdc.table_versions import NamePeriod, TableVersions
 from ringlog.client.cdc.topics import CdcRecord
 from ringlog.kernel.commands.schema.tables import DropTable
 from ringlog.kernel.cql.types import serialize
-from ringlog.kernel.values import Column
+from ringlog.kernel.values import Column, replace
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc_reader.columns import LogColumns

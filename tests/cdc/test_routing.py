@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,7 @@ from ringlog.kernel.generations.statements import TableShape, is_value
 from ringlog.kernel.model.state import Generation
 from ringlog.kernel.model.tablet_streams import DescribedTable
 from ringlog.kernel.ring.murmur3 import compose, token_of
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Value, replace
 from ringlog_cdc.bulk.routing import BulkTable, MutationColumns, RoutedColumns, bulk_table, crc32_rows, route
 from ringlog_cdc.definition.cdc_time import cdc_time, topic_number
 from ringlog_cdc.definition.reasons import CODES, NUMBERS, REASONS
@@ -38,8 +37,7 @@ IDS = {"s.one": "1", "s.two": "2"}
 """The ids of tables in tablets."""
 
 
-@dataclass(frozen=True)
-class Write:
+class Write(Value, dict=True):
     """A mutation as one record: the scalar form of a row of ``MutationColumns``. The key of a valid one fits."""
 
     table: str
@@ -157,7 +155,7 @@ def test_routing_of_a_row_is_independent_of_other_rows(
     _, _, table = world
     index = data.draw(st.integers(0, len(rows) - 1))
     together, alone = route(table, columns(rows)), route(table, columns([rows[index]]))
-    for name in RoutedColumns.__dataclass_fields__:
+    for name in RoutedColumns.__struct_fields__:
         assert np.array_equal(getattr(together, name)[index], getattr(alone, name)[0]), name
 
 

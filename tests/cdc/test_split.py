@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from ringlog.kernel.cql.collections import cells_of
 from ringlog.kernel.cql.types import deserialize, serialize
 from ringlog.kernel.generations.statements import TableShape, bad_statement, is_compound, statements_of
+from ringlog.kernel.values import replace
 from ringlog.wire.records import Bounds, Cell, DeletedElements, Mutation, MutationStatement
 from ringlog_cdc.definition.split import Piece, keys_only, split
 

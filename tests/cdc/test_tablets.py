@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from ringlog.kernel.commands.schema.tables import DropTable
 from ringlog.kernel.generations.acceptance import generation_at, stream_of
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.values import TabletOptions
+from ringlog.kernel.values import TabletOptions, replace
 from ringlog.wire.records import Mutation, encode_mutation
 from ringlog_cdc.bulk.arrow import going_out
 from ringlog_cdc.bulk.routing import bulk_table

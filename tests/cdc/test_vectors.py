@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -21,7 +20,7 @@ from ringlog.kernel.cql.types import TIME_MAX_NS, TYPES
 from ringlog.kernel.cql.types import TYPES as SCALARS
 from ringlog.kernel.generations.statements import is_value
 from ringlog.kernel.ring.murmur3 import compose
-from ringlog.kernel.values import Column
+from ringlog.kernel.values import Column, replace
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
 from ringlog_cdc.columnar.key_types import well_typed
 from ringlog_cdc_reader import vectors

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
 from ringlog.kernel.commands.cdc.writers import FenceCdcWriter
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import CreateTable
-from ringlog.kernel.values import CdcOptions, Column, Position, Replication
+from ringlog.kernel.values import CdcOptions, Column, Position, Replication, replace
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.submission.results import RejectedResult

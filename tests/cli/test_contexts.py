@@ -11,7 +11,6 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from ringlog.cli.shared.connection import (
 from ringlog.cli.stack import cluster_files
 from ringlog.client.creation.creation import ClusterCreation
 from ringlog.client.participant.folder import exclusive_folder
+from ringlog.kernel.values import replace
 from ringlog.log.errors import CopyInUse, LogDamaged, TopicMissing
 from ringlog.log.kafka import diagnosis
 from ringlog.protocol.roles import ROLES

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 
 import pytest
 
 from ringlog.cli import main as program
 from ringlog.cli.agents import format_validator
 from ringlog.client.errors import SubmissionTimedOut
+from ringlog.kernel.values import replace
 from ringlog.log.errors import TopicMissing
 from ringlog.wire.records import AgentStatus
 from tests.cli.test_commands import nothing_is_known, run

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,7 +22,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Entry, OutcomeKind, UnknownCommand
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.registry import CODES, COMMANDS
-from ringlog.kernel.values import Command, Replication
+from ringlog.kernel.values import Command, Replication, replace
 from ringlog.log.author import Author
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents.json_commands import from_json

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from ringlog.cli import json_commands
 from ringlog.cli.main import app
 from ringlog.cli.placement import tablet
-from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.values import replace
 from tests.kernel.balance.test_advice import PILED
 
 AT = ("--bootstrap", "localhost:1", "--cluster", "c")
@@ -19,7 +19,7 @@ RAW = json.dumps({"command": "DecideResize", "table": "ks.t", "decision": "merge
 
 @pytest.mark.parametrize("words", [("submit", RAW), ("tablet", "merge", "ks.t")], ids=["submit", "tablet"])
 def test_changes_against_the_balancer_are_refused(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    state = replaced(PILED, settings=PILED.settings.set("balance_tablets_per_shard_min", 2))
+    state = replace(PILED, settings=PILED.settings.set("balance_tablets_per_shard_min", 2))
     for module in (json_commands, tablet):
         monkeypatch.setattr(module, "newest", lambda _: state)
     monkeypatch.setattr(tablet, "read_load_reports", lambda *_: ())

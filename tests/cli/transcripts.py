@@ -14,16 +14,16 @@ With ``RINGLOG_REWRITE=1`` in the environment, a run rewrites the files from the
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from ringlog.kernel.values import Value
 
 FOLDER = Path(__file__).resolve().parents[1] / "testdata" / "rehearsals"
 REWRITE = os.environ.get("RINGLOG_REWRITE") == "1"
 REMARK, INPUT, STATUS = "# ", "> ", "= exit "
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(Value):
     """``inputs`` are the typed lines; ``parts`` has the comments and empty lines before each of them."""
 
     inputs: tuple[str, ...]

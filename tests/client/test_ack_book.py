@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import permutations
 
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 from ringlog.protocol.controller import Wait
 from ringlog.protocol.coordinator.ack_book import (
     UNCOUNTED_MAX,

@@ -7,13 +7,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 import pytest
 
 from ringlog.client.data import peers
 from ringlog.client.data.peers import STATUS_BYTES_MAX, StatusPages, Unreachable
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 from tests.kernel.entries import applied, founded, node, uuid
 
 ME = uuid(1, space=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from ringlog.kernel.model.state import EMPTY_STATE, Change, ClusterState, Deltas
 from ringlog.kernel.model.state import Plan as Movement
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
-from ringlog.kernel.values import Replication
+from ringlog.kernel.values import Replication, replace
 from tests.kernel.entries import applied
 from tests.kernel.operations.driver import admitted, driven, report_of
 from tests.node.world import begin_join, cluster, name_of, step

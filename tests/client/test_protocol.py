@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from ringlog.client.data import registers as protocol
 from ringlog.client.data.plans import Answer, Level
 from ringlog.client.data.registers import AskReplica, AwaitReplies, FoundCell, ReadNewest, ReceivedReply, RegisterResult
 from ringlog.client.errors import NotAuthorized, RequestImpossible, RequestTimedOut
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, replace
 from ringlog.protocol.effects import Newest, Now, Steps, Until, run_steps
 from ringlog.wire.data import BEHIND, NOT_AUTHORIZED, RegisterCell, digest_of, key_of
 from tests.client.test_plans import ring

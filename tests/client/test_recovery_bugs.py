@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,7 +19,7 @@ from ringlog.kernel.encoding.encoder import digest, encoded_parts
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import ARCHIVED, allowed_begin
 from ringlog.kernel.service import in_recovery
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.log.archive.archive import Archive, all_records, extend_archive
 from ringlog.log.archive.copies import LogCopy, copy_of_archive, end_of
 from ringlog.log.errors import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import AlterTable, DropTable
 from ringlog.kernel.generations.admission import rules_of, verdict
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Column, Micros, Replication
+from ringlog.kernel.values import Column, Micros, Replication, replace
 from ringlog.node.protocol import requests
 from ringlog.node.rows.replica import KEPT, RowReplica
 from ringlog.node.rows.row_reads import answered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
@@ -23,7 +23,7 @@ from ringlog.kernel.model.tables import Keyspace, Table
 from ringlog.kernel.model.tablet_map import TabletReplica, new_map, uniform_ends
 from ringlog.kernel.ownership.placements import new_placement
 from ringlog.kernel.ownership.strategies import replication_key
-from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions
+from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions, replace
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.balancer.load_book import SILENT_US, LastReports
 from ringlog.protocol.roles import ROLES

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Coroutine
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,7 +15,7 @@ from ringlog import commands
 from ringlog.console import app, changing, events
 from ringlog.console.hub import WINDOW, EpochHub
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.operator.intents.intents import InvalidCommand
 from ringlog.testing import FakeCluster
 from tests.console.console_world import ORIGIN, World, console_of, hub_of, three_nodes

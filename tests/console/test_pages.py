@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +18,7 @@ from ringlog.kernel.model.modes import Pause
 from ringlog.kernel.model.plans import StagedPlan
 from ringlog.kernel.model.state import CdcWriter, ClusterState, Failure, Operation, Plan, StageMark
 from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.values import replace
 from tests.console.console_world import (
     NOW,
     console_of,

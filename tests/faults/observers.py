@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import httpx
 
@@ -17,14 +16,14 @@ from ringlog.cache.projection import Fields
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Value
 from ringlog.log.replicas.replica import LogReplica
 
 LOOK_S = 0.1
 PATIENCE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeStatus(Value):
     """The newest status of a node's process. ``positions``: partition to the offset of its reader."""
 
     pid: int
@@ -38,8 +37,7 @@ class NodeStatus:
         return self.ready and self.epoch >= epoch and all(self.positions.get(p, 0) >= end for p, end in ends.items())
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSeen:
+class CacheSeen(Value):
     """The state in the cache at one moment."""
 
     epoch: int

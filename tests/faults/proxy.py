@@ -16,8 +16,9 @@ import random
 import socket
 import struct
 import threading
-from dataclasses import dataclass
 from pathlib import Path
+
+from ringlog.kernel.values import Value
 
 CHUNK = 16 * 1024
 TICK_S = 0.02
@@ -26,8 +27,7 @@ RETRANSMISSION_S = 0.2
 """The delay of a lost packet: the minimum retransmission timeout of Linux."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Value):
     """The faults of a link.
 
     ``latency_s``: one-way delay of each chunk; the next chunk leaves when this one has arrived. ``jitter_s``:

@@ -9,7 +9,6 @@ balancer dies with a plan that has no entry yet. No acknowledged write is lost, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,7 @@ from ringlog.kernel.tablets.stages import (
     WRITE_BOTH_READ_NEW,
     TransitionKind,
 )
+from ringlog.kernel.values import Value
 from ringlog.log.kafka.topics import REQUESTS
 from ringlog.protocol.balancer.balancer import ROLE as BALANCER
 from ringlog.protocol.validator.core import ROLE as VALIDATOR
@@ -53,8 +53,7 @@ SOURCE, TARGET, OTHER, COORDINATOR = "source", "target", "other", "coordinator"
 """The victims: the replica that leaves, the one that joins, one that stays; the coordinator."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Value):
     """A transition of a kind.
 
     Each of ``roles`` is killed in each of its ``stages``. ``turns``: the last stage before it reverts to these; empty

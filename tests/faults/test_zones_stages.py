@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import ZonePartition
+from ringlog.kernel.values import Value
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.protocol.rebalancer.core import ROLE as REBALANCER
 from tests.system.agents_world import until
@@ -40,8 +40,7 @@ SOURCE, TARGET, OTHER = "source", "target", "other"
 ROLES = (SOURCE, TARGET, OTHER, REBALANCER)
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Value):
     """The outcome of a move, and the kinds of entries with a kill."""
 
     kinds: tuple[str, ...]

@@ -17,7 +17,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -31,7 +30,7 @@ from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import Accepted, EntryContext
 from ringlog.kernel.model.state import PARTS, ClusterState
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Value
 from ringlog.wire.avro.codec import layout
 from ringlog.wire.commands import mapper
 from ringlog_schemas import current
@@ -98,9 +97,9 @@ def _suggested(name: str, part: Any) -> dict[str, set[Any]]:
 
 def _walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (field name, simple value) for all nested values. Long tuples yield only their ends."""
-    if is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from _walk(getattr(value, field.name), field.name)
+    if isinstance(value, Value):
+        for field in value.__struct_fields__:
+            yield from _walk(getattr(value, field), field)
     elif isinstance(value, Map):
         for key in sorted(value):
             yield name, key
@@ -260,7 +259,7 @@ def made(chooser: Chooser, kind: str, plausible: Plausible) -> Command:
 
 def altered(chooser: Chooser, command: Command, plausible: Plausible) -> Command:
     """Return the command with new choices for up to two fields."""
-    names = [field.name for field in fields(command)]
+    names = [*command.__struct_fields__]
     chosen = [chooser.pick(names) for _ in range(chooser.pick(range(3)) if names else 0)]
     return _with_fields(chooser, command, plausible, chosen)
 
@@ -284,7 +283,7 @@ def accepted(state: ClusterState, seed: int, command: Command, plausible: Plausi
     Each rejection names the field that gets the next new choice.
     """
     chooser = BySeed(seed)
-    names = [field.name for field in fields(command)]
+    names = [*command.__struct_fields__]
     context = EntryContext(state.epoch + 1, "ffffffff-ffff-7fff-bfff-ffffffffffff", state.time)
     for _ in range(attempts if names else 0):
         decision = decide(state, command, context)

@@ -11,18 +11,17 @@ To cover a new decoder, add a ``Target`` to the module of its area.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ringlog.kernel.values import Value
 from tests.fuzz.mutate import Mutator, blind
 
 CORPUS = Path(__file__).parent / "corpus"
 """``corpus/<target>/*``: inputs that caused a finding, or that reach code beyond the seeds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Value):
     """One decoder under fuzz. ``covers`` contains dotted names below ``ringlog``, as defined in the sources."""
 
     name: str

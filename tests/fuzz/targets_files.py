@@ -6,7 +6,6 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from ringlog.cache.redis_cache import decode_stored
 from ringlog.cli.shared.connection import errors
 from ringlog.client.data.peers import decode_status
 from ringlog.client.participant.folder import ACKNOWLEDGED, IDENTITY, known_epochs_in
+from ringlog.kernel.values import asdict
 from ringlog.log.errors import LogDamaged
 from ringlog.log.folding import follow
 from ringlog.log.replicas.identity import IdentityRecord, load_record

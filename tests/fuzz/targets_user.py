@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from ringlog.cache.redis_url import BadRedisUrl, redis_address, without_password
+from ringlog.kernel.values import asdict
 from ringlog.runtime import certificates
 from ringlog.runtime.context import ClusterContext, stored_clusters
 from ringlog.runtime.kafka.oauth import NoToken, token_in

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -36,6 +35,7 @@ from ringlog.kernel.model.stream_id import encode as encode_stream_id
 from ringlog.kernel.plans import PLANNABLE
 from ringlog.kernel.registry import CODES, COMMANDS, VERSIONS
 from ringlog.kernel.ring.murmur3 import compose, token_of
+from ringlog.kernel.values import replace
 from ringlog.log.folding import FoldedRecord
 from ringlog.node.rows.partial_decode import plain
 from ringlog.operator.history.log_lines import line_json

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Set
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -32,7 +31,7 @@ from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, Undecodable, UnknownCommand, UnreadableEntry
 from ringlog.kernel.model.state import PARTS, ClusterState
 from ringlog.kernel.registry import CODES, VERSIONS
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw

@@ -6,7 +6,6 @@ generations, with immediate acknowledgements by all nodes. Each run produces the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache
 
 from ringlog.kernel.commands.cdc.clock import LowerSettledTime
@@ -61,7 +60,17 @@ from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.model.zones import partition_key
 from ringlog.kernel.plans import planned
-from ringlog.kernel.values import CdcOptions, Column, Command, DatacenterReplication, Position, Replication, TypeField
+from ringlog.kernel.values import (
+    CdcOptions,
+    Column,
+    Command,
+    DatacenterReplication,
+    Position,
+    Replication,
+    TypeField,
+    Value,
+    replace,
+)
 from ringlog.log.author import Author
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
@@ -74,8 +83,7 @@ SEED = bytes(range(16))
 COLUMNS = (Column("k", "text"), Column("c", "int"), Column("v", "double"))
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Value):
     """An applied entry, with the states before and after it."""
 
     before: ClusterState

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import types
 import typing
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from ringlog.kernel.commands.cdc.clock import LowerCdcWriter, LowerSettledTime, WithdrawCdcGeneration
@@ -52,6 +51,8 @@ from ringlog.kernel.values import (
     Replication,
     StreamReport,
     Witness,
+    is_value_class,
+    replace,
 )
 
 CLUSTER = "00000000-0000-7000-8000-00000000c1c1"
@@ -279,9 +280,7 @@ def _random_record(draw: random.Random, record: Any, wild: float) -> Any:
     if record is SchemaStatement and draw.random() >= wild:
         return statement_of(_random_record(draw, draw.choice(list(PLACES)), wild), draw.random() < 0.5)
     field_types = typing.get_type_hints(record)
-    return record(
-        **{field.name: _random_value(draw, field.name, field_types[field.name], wild) for field in fields(record)}
-    )
+    return record(**{name: _random_value(draw, name, field_types[name], wild) for name in record.__struct_fields__})
 
 
 def _random_value(draw: random.Random, name: str, field_type: Any, wild: float) -> Any:
@@ -296,7 +295,7 @@ def _random_value(draw: random.Random, name: str, field_type: Any, wild: float) 
         return tuple(_random_value(draw, "", parts[0], wild) for _ in range(draw.randrange(3)))
     if origin is tuple:
         return tuple(_random_value(draw, "", part, wild) for part in parts)
-    if is_dataclass(field_type):
+    if is_value_class(field_type):
         return _random_record(draw, field_type, wild)
     return draw.choice(OUT_OF_RANGE[field_type])
 

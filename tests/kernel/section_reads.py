@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ class NotingState(ClusterState):
 
 
 def _all_of(found: ClusterState) -> dict[str, Any]:
-    return {field.name: object.__getattribute__(found, field.name) for field in fields(ClusterState)}
+    return {name: object.__getattribute__(found, name) for name in ClusterState.__struct_fields__}
 
 
 def parts_read(found: ClusterState, look: Callable[[ClusterState], object]) -> frozenset[str]:

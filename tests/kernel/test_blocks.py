@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +12,7 @@ from ringlog.kernel.columns import blocks
 from ringlog.kernel.columns.blocks import Blocks, in_blocks, items_at, taken_over, unshared_items, with_items, with_more
 from ringlog.kernel.encoding.digester import Digester
 from ringlog.kernel.encoding.encoder import digest, encode
+from ringlog.kernel.values import replace
 from tests.kernel.ownership.rings import a_cluster
 
 COUNT = 4_000

@@ -1,7 +1,6 @@
 """Change records: the sum of all differences is the projection of the last state, in the published order."""
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -31,7 +30,7 @@ from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.sections import CDC_GENERATIONS, CDC_STREAMS, PLACEMENTS, SCHEMA
-from ringlog.kernel.values import Witness
+from ringlog.kernel.values import Witness, replace
 from tests.kernel.entries import applied, entry, founded, node, random_command, random_history
 
 SEED = bytes(range(16))

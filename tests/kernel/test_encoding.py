@@ -10,7 +10,6 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import is_dataclass, make_dataclass, replace
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -19,9 +18,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from immutables import Map
+from msgspec import defstruct
 
 from ringlog.kernel.columns.blocks import in_blocks, with_items
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
 from ringlog.kernel.encoding import digester as production
 from ringlog.kernel.encoding.decoder import StateUndecodable, decode_state
@@ -30,7 +29,7 @@ from ringlog.kernel.encoding.encoder import command_digest, digest, encode, fram
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.applied_history import Applied, History
 from ringlog.kernel.model.state import EMPTY_STATE, PARTS, ClusterState, Placement, RangeGroup, Replica
-from ringlog.kernel.values import Column
+from ringlog.kernel.values import Column, Value, replace
 from tests.kernel.entries import applied, entry, founded, node, random_command, random_history
 
 BUILD = "import random; from tests.kernel.entries import random_history; "
@@ -103,8 +102,8 @@ def test_invalid_values_have_no_encoding(value: object) -> None:
 
 
 def test_a_later_field_with_a_default_changes_no_bytes() -> None:
-    old = make_dataclass("Thing", [("name", str)], frozen=True)
-    new = make_dataclass("Thing", [("name", str), ("extra", int, 0)], frozen=True)
+    old = defstruct("Thing", [("name", str)], bases=(Value,), frozen=True)
+    new = defstruct("Thing", [("name", str), ("extra", int, 0)], bases=(Value,), frozen=True)
     assert encode(new("x")) == encode(old("x"))
     assert len({encode(new("x")), encode(new("x", 1)), encode(new("x", False))}) == 3
 
@@ -130,7 +129,7 @@ def test_every_field_of_the_state_counts() -> None:
     changes |= {name: getattr(other, name) for name in names - {"settings"}}
     changes |= {name: Map({"x": 1}) for name in PARTS if name not in changes and name != "prepared"}
     changes |= {"prepared": 1, "chain": b"x"}
-    assert set(changes) == set(ClusterState.__dataclass_fields__)
+    assert set(changes) == set(ClusterState.__struct_fields__)
     digests = {digest(replace(state, **{name: value})) for name, value in changes.items()}
     assert len(digests | {digest(state)}) == len(changes) + 1
 
@@ -295,7 +294,7 @@ def test_unchanged_sections_are_not_encoded_again(encoded: list[object]) -> None
     digester.digest(before)
     encoded.clear()
     assert digester.digest(after) == digest(after)
-    records = [value for value in encoded if is_dataclass(value)]
+    records = [value for value in encoded if isinstance(value, Value)]
     assert records == [after.nodes[node(30).id], after.history.at(after.epoch)]
 
 
@@ -314,10 +313,10 @@ def _kept(digester: Digester) -> dict[str, int]:
 
 def test_a_step_of_a_large_ring_encodes_changed_ranges_only(encoded: list[object]) -> None:
     placement = Placement("simple:1", in_blocks(ranges(2_000)), tuple(range(2_000)))
-    before = replaced(founded(), placements=Map({placement.key: placement}))
-    others = [replaced(placement.ranges[at], changed=9) for at in (7, 8, 1_500)]
-    moved = replaced(placement, ranges=with_items(placement.ranges, (7, 8, 1_500), others))
-    after = replaced(before, epoch=9, placements=before.placements.set(placement.key, moved))
+    before = replace(founded(), placements=Map({placement.key: placement}))
+    others = [replace(placement.ranges[at], changed=9) for at in (7, 8, 1_500)]
+    moved = replace(placement, ranges=with_items(placement.ranges, (7, 8, 1_500), others))
+    after = replace(before, epoch=9, placements=before.placements.set(placement.key, moved))
     digester = Digester()
     digester.digest(before)
     encoded.clear()

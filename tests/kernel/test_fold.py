@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.ownership.placements import canonical, nodes_of
 from ringlog.kernel.registry import CODES, RULES
-from ringlog.kernel.values import Replication
+from ringlog.kernel.values import Replication, replace
 from tests.kernel.entries import CLUSTER, applied, entry, founded, node, uuid
 from tests.kernel.operations.driver import SEED, advance_of
 

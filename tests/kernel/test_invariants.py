@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -52,6 +51,7 @@ from ringlog.kernel.values import (
     TabletOptions,
     TypeField,
     Witness,
+    replace,
 )
 from tests.kernel.entries import NODES, SEED, TABLE, applied, founded, node, uuid
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
+from msgspec import structs
 
-from ringlog.kernel.columns.fast_dataclass import maker_of, replaced
 from ringlog.kernel.encoding.digester import Digester
 from ringlog.kernel.encoding.encoder import digest, encode
-from ringlog.kernel.model.applied_history import History
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.plan_columns import (
     ChangeList,
@@ -36,6 +34,7 @@ from ringlog.kernel.model.state import (
     Source,
     advance,
 )
+from ringlog.kernel.values import replace
 from tests.kernel.entries import Noop, applied, entry, founded
 from tests.kernel.operations.driver import SEED
 
@@ -152,34 +151,21 @@ def planned(stage: str, changes: Any, sources: Any, locks: Any) -> ClusterState:
 STATE = applied(founded(), Noop())
 
 
-@pytest.mark.parametrize("value", [STATE, STATE.history, entry(STATE, Noop())], ids=lambda value: type(value).__name__)
-def test_fast_construction_gives_the_same_value(value: ClusterState | History | Entry) -> None:
-    kind = type(value)
-    made = maker_of(kind)(*(getattr(value, field.name) for field in fields(kind)))
-    assert type(made) is kind
-    assert made == value
-    assert hash(made) == hash(value)
-    assert repr(made) == repr(value)
-    with pytest.raises(FrozenInstanceError):
-        setattr(made, fields(kind)[0].name, None)
-
-
 def test_a_state_with_other_fields_is_constructed_alike() -> None:
-    again = replaced(STATE, epoch=STATE.epoch)
+    again = replace(STATE, epoch=STATE.epoch)
     assert again == STATE
     assert encode(again) == encode(STATE)
-    assert pickle.loads(pickle.dumps(replaced(EMPTY_STATE, name="x"))) == ClusterState(name="x")
+    assert pickle.loads(pickle.dumps(replace(EMPTY_STATE, name="x"))) == ClusterState(name="x")
 
 
-def test_replaced_equals_dataclasses_replace() -> None:
+def test_a_value_never_changes() -> None:
     made = entry(STATE, Noop())
-    given = {"submitter": "another", "at": 7}
-    assert replaced(made, **given) == replace(made, **given) != made
-    assert replaced(made) == made
-    with pytest.raises(TypeError, match=r"Entry has no fields \['epoch'\]"):
-        replaced(made, epoch=1)  # type: ignore[call-arg]
-    with pytest.raises(FrozenInstanceError):
-        replaced(made, at=7).at = 8  # type: ignore[misc]
+    assert replace(made, at=7) == Entry(**structs.asdict(made) | {"at": 7}) != made
+    assert replace(made) == made
+    with pytest.raises(TypeError, match="epoch"):
+        replace(made, epoch=1)  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        made.at = 8  # type: ignore[misc]
 
 
 def test_a_changed_section_is_stamped() -> None:
@@ -187,5 +173,5 @@ def test_a_changed_section_is_stamped() -> None:
     after = advance(STATE, 9, nodes=same, settings=other, name="x")
     assert after == replace(STATE, settings=other, name="x", changed=STATE.changed.set("settings", 9))
     assert advance(STATE, 9) == STATE
-    with pytest.raises(TypeError, match=r"ClusterState has no fields \['node'\]"):
+    with pytest.raises(TypeError, match="node"):
         advance(STATE, 9, node=same)

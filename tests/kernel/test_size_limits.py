@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from ringlog.kernel.changes import diff
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
@@ -30,6 +29,7 @@ from ringlog.kernel.values import (
     StreamReport,
     TypeField,
     Witness,
+    replace,
 )
 from tests.kernel.commands.test_schema import ready
 from tests.kernel.entries import SEED, applied, entry, founded, node, random_command, uuid, with_normal_nodes

@@ -7,10 +7,9 @@ outcomes are final.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from ringlog.kernel.commands.cluster.cluster import Noop
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value
 from ringlog.log.author import Author
 from ringlog.log.errors import LogError
 from ringlog.log.port import MetadataLog
@@ -38,8 +37,7 @@ class FateOpen(LogError):
         self.judged = judged
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(Value):
     """Final outcomes of a chain, and the epoch of the replica at that time."""
 
     commit_outcomes: tuple[CommitOutcome, ...]

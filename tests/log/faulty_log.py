@@ -12,14 +12,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 
+from ringlog.kernel.values import Value, field
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogTail, MetadataLog, completed_future
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Value):
     """The fault of one append. Numbers are indexes of its records, from 0.
 
     ``lost``: never arrive. ``late``: arrive on release. ``twice``: arrive two times. ``before``: other bytes that

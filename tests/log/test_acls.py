@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AclPermissionType, ResourcePatternType
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.kernel.values import is_name
+from ringlog.kernel.values import is_name, replace
 from ringlog.log.kafka.acl_check import FoundAcl, compare
 from ringlog.log.kafka.acls import NEEDS, BrokerRule, BrokerUser, GivenNames, binding, rules_for
 from ringlog.log.kafka.permissions import next_principal, principals_among

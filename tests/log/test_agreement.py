@@ -5,7 +5,6 @@ continues.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot
 from ringlog.kernel.encoding.decoder import decode_parts
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 from ringlog.log.errors import ReplicaHalted
 from ringlog.log.replicas.replay import catch_up
 from ringlog.log.replicas.replica import LogReplica

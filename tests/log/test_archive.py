@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from ringlog import files
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
 from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.values import replace
 from ringlog.log.archive import archive as archives
 from ringlog.log.archive.archive import Archive, SegmentHead, all_records, extend_archive
 from ringlog.log.archive.locations import FolderLocation, open_location

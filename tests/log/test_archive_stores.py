@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from ringlog.extras import ExtraMissing
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.values import replace
 from ringlog.log.archive.archive import Archive, all_records, extend_archive
 from ringlog.log.archive.copies import copy_of_archive, end_of
 from ringlog.log.archive.locations import StoreLocation, open_location

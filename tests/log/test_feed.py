@@ -6,7 +6,6 @@ import gc
 import random
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import islice, pairwise
 
 import pytest
@@ -15,6 +14,7 @@ from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, PreparedGeneration
+from ringlog.kernel.values import replace
 from ringlog.log.author import Author
 from ringlog.log.errors import LogForked, LogUnavailable
 from ringlog.log.folding import FoldedRecord, Start, follow

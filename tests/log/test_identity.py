@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.client.creation.creation import cluster_id_of_log
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.values import asdict, replace
 from ringlog.log.author import Author
 from ringlog.log.errors import LogDamaged, LogReplaced, LogTruncated, ReplicaHalted
 from ringlog.log.memory import MemoryLog, MemoryTail
@@ -278,7 +277,7 @@ def test_entries_of_a_lying_author_halt_no_replica() -> None:
         state = replica.read_barrier()
         liar = Author("liar", ManualClock(), SeededDraw(b"liar"))
         one = liar.entry(state, Noop())
-        made_up = replaced(state, state_id=one.entry.state_id)
+        made_up = replace(state, state_id=one.entry.state_id)
         log.append([liar.entry(made_up, Noop()).data])
         until(lambda: 3 in log.looks[1:], "a read of the newest entry")
         log.append([one.data])

@@ -6,7 +6,7 @@ import gc
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.packed import to_stored
 from ringlog.kernel.history import STORED_MAX
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.log.errors import (
     LogUnavailable,
     ReplicaHalted,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import threading
-from dataclasses import replace
 
 import pytest
 from immutables import Map
@@ -14,7 +13,7 @@ from ringlog.kernel.model.modes import ServiceMember
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import GAINING_MUST_STAGES, GATED_STAGES, gate, gate_nodes, is_met
 from ringlog.kernel.service import JOINING, LEAVING, MEMBER
-from ringlog.kernel.values import Witness
+from ringlog.kernel.values import Witness, replace
 from ringlog.node.protocol.acks import Keep
 from ringlog.node.reports.acks import Acks
 from ringlog.protocol.nodes.ack_schedule import SELDOM_US, AckContent, AckSchedule

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pyarrow as pa
 from hypothesis import given
@@ -13,6 +12,7 @@ from ringlog.kernel.generations.admission import refused, rules_of
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.model.state import Generation
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX, compose, token_of
+from ringlog.kernel.values import replace
 from ringlog.node.rows.partial_decode import plain
 from ringlog.node.rows.replica import KEPT, NOT_OWNED, RowReplica
 from ringlog.wire.records import Cell, Mutation, encode_mutation

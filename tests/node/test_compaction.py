@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations, permutations
 from pathlib import Path
 from random import Random
@@ -19,6 +18,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.ring.murmur3 import compose
 from ringlog.kernel.rows.reading import seen
 from ringlog.kernel.rows.writes import columns_of
+from ringlog.kernel.values import replace
 from ringlog.node.checks import token_of_partition
 from ringlog.node.rows import compaction
 from ringlog.node.rows.compaction import COMPACTED_AFTER, PAGE_BYTES, PartitionScan, RedundantVersions

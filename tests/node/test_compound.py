@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from random import Random
 
 from ringlog.client.data.row_merge import merged
@@ -14,7 +13,7 @@ from ringlog.kernel.operations.stages import FINISHED
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.rows.reading import SeenRow
-from ringlog.kernel.values import CdcOptions, Column, Replication
+from ringlog.kernel.values import CdcOptions, Column, Replication, replace
 from ringlog.node.rows.replica import RowReplica
 from ringlog.wire.records import decode_mutation, encode_mutation
 from tests.kernel.entries import applied, founded, uuid

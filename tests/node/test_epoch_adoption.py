@@ -6,7 +6,6 @@ import heapq
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.settings import setting
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, replace
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.poll_policy import POLLS_MAX, PollPolicy
 from ringlog.log.replicas.replica import LogReplica

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from ringlog.kernel.model.settings import SETTINGS
+from ringlog.kernel.values import replace
 from ringlog.log.replicas.metrics import LogView
 from ringlog.log.replicas.subscribers import Halt
 from ringlog.node.protocol.mutation_loop import TailItem

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ringlog.kernel.model.state import EMPTY_STATE
+from ringlog.kernel.values import replace
 from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.node.identity import NodeFolder, NodeOptions, folder_of
 from ringlog.protocol.nodes.errors import NodeFailed

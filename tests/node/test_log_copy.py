@@ -6,7 +6,6 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from ringlog.kernel.commands.cluster.service import AddServiceMember
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, TruncateLog
 from ringlog.kernel.encoding.encoder import digest
-from ringlog.kernel.values import Epoch, OperationId
+from ringlog.kernel.values import Epoch, OperationId, replace
 from ringlog.log.archive.copies import end_of
 from ringlog.log.errors import CopyDamaged, LogForked, LogTruncated
 from ringlog.log.folding import BEGINNING, Start

@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ringlog.client.data.peers import Peers, StatusPages, Unreachable
 from ringlog.client.errors import NotAuthorized
 from ringlog.kernel.commands.control.principals import CreatePrincipal, RevokePrincipal
 from ringlog.kernel.commands.topology.nodes import UnregisterNode
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers import data_server

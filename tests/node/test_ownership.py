@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,11 +10,11 @@ from ringlog.cache import projection
 from ringlog.kernel import changes
 from ringlog.kernel.columns import blocks
 from ringlog.kernel.columns.blocks import BLOCK, Blocks, in_blocks, with_items
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.generations.admission import AdmissionRules, rules_of
 from ringlog.kernel.model.state import ClusterState, Placement, RangeGroup, Replica
 from ringlog.kernel.ownership.placements import placement_of_keyspace
+from ringlog.kernel.values import replace
 from ringlog.node.rows import replica as holders
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.rows.store import inside
@@ -97,8 +96,8 @@ def test_shared_blocks_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None
     served = owned_by(before, "n2")
     assert len(asked) == 4_000
     asked.clear()
-    moved = replaced(ranges[700], write=(Replica("n2", 2),))
-    after = replaced(before, ranges=with_items(before.ranges, (700,), (moved,)))
+    moved = replace(ranges[700], write=(Replica("n2", 2),))
+    after = replace(before, ranges=with_items(before.ranges, (700,), (moved,)))
     owned = owned_by(after, "n2", (before, served))
     assert len(asked) == 2 * BLOCK
     assert owned == owned_by(after, "n2") != served

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.topology.operations import CancelOperation
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
 from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.values import replace
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.protocol.stream import RowStreamProgress
 from ringlog.node.rows.memory_rows import MemoryRows

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlog.kernel.values import replace
 from ringlog.node.rows.partial_decode import plain
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -30,7 +29,7 @@ from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import contradicts, state_id_at
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.hosts.register_host import RegisterHost

@@ -6,7 +6,6 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Folded, OutcomeKind
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, replace
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.folding import ReadAhead, Start
 from ringlog.log.memory import MemoryLog

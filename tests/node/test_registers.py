@@ -4,7 +4,6 @@ streams.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -16,6 +15,7 @@ from ringlog.kernel.commands.topology.operations import CancelOperation
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
+from ringlog.kernel.values import replace
 from ringlog.node.registers import cells as cells_module
 from ringlog.node.registers import registers
 from ringlog.node.registers.cells import CellMap, CellSnapshot

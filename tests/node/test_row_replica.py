@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +18,7 @@ from ringlog.kernel.commands.topology.operations import CancelOperation
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.values import CdcOptions, Column, ColumnRename, StreamReport
+from ringlog.kernel.values import CdcOptions, Column, ColumnRename, StreamReport, replace
 from ringlog.node.rows.memory_rows import MemoryRows
 from ringlog.node.rows.replica import NotReady, NotServed, RowFetch, RowReplica
 from ringlog.wire.data import Rows, RowVersion

@@ -9,7 +9,6 @@ a replica removes only versions that are redundant among the versions of all rep
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice, permutations
 from random import Random
 
@@ -24,7 +23,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
 from ringlog.kernel.ring.murmur3 import compose, token_of
 from ringlog.kernel.rows.reading import seen
-from ringlog.kernel.values import CdcOptions, Column, Replication
+from ringlog.kernel.values import CdcOptions, Column, Replication, replace
 from ringlog.node.protocol.stream import RowStreamProgress
 from ringlog.node.rows import compaction
 from ringlog.node.rows.memory_rows import MemoryRows

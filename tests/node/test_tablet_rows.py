@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.kernel.commands.placement.tablets import (
@@ -21,7 +19,7 @@ from ringlog.kernel.model.tablet_map import Tablet
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.tablets.stages import STREAMING, next_stage, nodes_of, session, writers
-from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions, Witness
+from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions, Witness, replace
 from ringlog.node.rows.replica import NotServed, RowFetch, RowReplica
 from ringlog.wire.records import Mutation, encode_mutation
 from tests.kernel.entries import applied, uuid

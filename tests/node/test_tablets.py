@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ from ringlog.kernel.tablets.stages import (
     WRITE_BOTH_READ_OLD,
     session,
 )
-from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions, replace
 from ringlog.node.registers.registers import RegisterFetch
 from ringlog.protocol.nodes.stream_work import creation_epoch
 from ringlog.wire.data import BAD_STREAM, Cells, RegisterCell, key_of

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import CreateTable
@@ -14,7 +12,7 @@ from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, FINISHED, JOIN_STAGES, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.values import CdcOptions, Column, Replication, StreamReport, Witness
+from ringlog.kernel.values import CdcOptions, Column, Replication, StreamReport, Witness, replace
 from ringlog.node.rows.partial_decode import head_of, partition_of
 from ringlog.wire.records import Cell, Mutation
 from tests.kernel.entries import applied, founded, node, uuid

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.nodes import RegisterNode
@@ -12,7 +10,7 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight, is_ended
-from ringlog.kernel.values import Replication, StreamReport
+from ringlog.kernel.values import Replication, StreamReport, replace
 from ringlog.protocol.controller import Proposal
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.wire.records import NodeAck

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from ringlog.cli.shared import following, submitting
 from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import Accepted, EntryContext
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 from ringlog.operator.intents.intents import Intent, resolved
 from ringlog.operator.views.ways_out import NEW
 from ringlog.runtime.draw import SeededDraw

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,6 +13,7 @@ from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.tablets.mutual_exclusion import transitions
+from ringlog.kernel.values import replace
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views.waiting import WaitingFor, tablet_waiting, waiting
 from tests.kernel.entries import applied as folded

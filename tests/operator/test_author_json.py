@@ -1,6 +1,5 @@
 """JSON of operators: it covers every command, errors name mistakes, and token choices are balanced and repeatable."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -33,6 +32,7 @@ from ringlog.kernel.values import (
     Witness,
     is_token,
     is_uuid,
+    replace,
 )
 from ringlog.operator.intents.intents import NUM_TOKENS, InvalidCommand
 from ringlog.operator.intents.json_commands import from_json, to_json

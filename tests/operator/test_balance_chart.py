@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from immutables import Map
 
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.placement.resizes import DecideResize
 from ringlog.kernel.commands.placement.tablets import MigrateTablets
 from ringlog.kernel.commands.schema.tables import DropTable
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.resize import MERGE, SPLIT
-from ringlog.kernel.values import TabletOptions
+from ringlog.kernel.values import TabletOptions, replace
 from ringlog.operator.rehearsal import balance_chart as balance_picture
 from ringlog.operator.rehearsal import balance_history as balance_film
 from ringlog.operator.rehearsal.balance_chart import EPOCHS, HIGH, LEFT, SECONDS, WIDE, draw_chart
@@ -227,7 +225,7 @@ def test_a_line_ends_when_its_node_leaves() -> None:
     balance_history = history_of([START], ())
     gone = replace(START.nodes[clusters.node_id(1)], state="left")
     balance_history.add_state(START.time + 10, applied(START, DropTable("ks", "t")))
-    balance_history.add_state(START.time + 20, replaced(START, tablets=Map(), nodes=START.nodes.set(gone.id, gone)))
+    balance_history.add_state(START.time + 20, replace(START, tablets=Map(), nodes=START.nodes.set(gone.id, gone)))
     assert balance_history.moments[-1].there == frozenset(range(1, 6))
     lines = panel(drawn(balance_history), "tablets of each node")
     assert len(heights(lines, "n1")) < len(heights(lines, "n2"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -27,6 +26,7 @@ from ringlog.kernel.values import (
     Replication,
     TabletOptions,
     TypeField,
+    replace,
 )
 from ringlog.operator.ddl.reading import REASONS, DdlError, batch_json, ddl, located, read_ddl
 from ringlog.operator.ddl.writing import RESERVED, describe, identifier

@@ -6,7 +6,6 @@ import gc
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from ringlog.kernel.history import allowed_begin
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.plans import planned
-from ringlog.kernel.values import CdcOptions, Column, Replication
+from ringlog.kernel.values import CdcOptions, Column, Replication, replace
 from ringlog.log.archive.archive import Archive, update_archive
 from ringlog.log.errors import LogTruncated
 from ringlog.log.folding import FoldedRecord, Start, follow

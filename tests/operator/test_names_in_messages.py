@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.kernel.balance.advice import advise
@@ -14,6 +12,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.values import replace
 from ringlog.operator.answers import dry_run, explained, ways_after
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents.intents import InvalidCommand, named, of_operation, operation_id

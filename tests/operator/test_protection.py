@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 
 from ringlog.cli.main import app
 from ringlog.cli.status import _print_summary
+from ringlog.kernel.values import replace
 from ringlog.operator.protection import missing_protection
 from ringlog.runtime.kafka.config import VARIABLE
 from ringlog.runtime.kafka.security import PLAIN, Security

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -20,7 +19,7 @@ from ringlog.kernel.cql.types import TypeMismatch
 from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.values import Column, Position
+from ringlog.kernel.values import Column, Position, Value, is_value_class, replace
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents.intents import (
     NODE_FIELDS,
@@ -43,16 +42,14 @@ from tests.node.world import APPENDED, TABLE, cluster, name_of, write
 STATE = replace(EMPTY_STATE, node_names=Map({"A": "id-a", "B": "id-b"}))
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Value):
     """A value of a future command."""
 
     node: str
     shard: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Migrate:
+class Migrate(Value):
     """A future command."""
 
     table: str
@@ -93,11 +90,11 @@ def test_unreadable_fields_are_named_with_path_and_rule(given: dict[str, Any], r
 
 
 def test_the_tables_name_existing_fields() -> None:
-    names = {field.name for command in COMMANDS.values() for field in fields(command)}
+    names = {name for command in COMMANDS.values() for name in command.__struct_fields__}
     assert set(NODE_FIELDS) <= names
     assert set(BY_NAME) <= names | {"streams", "preimage"}
     for kind, defaults in DEFAULTS.items():
-        assert defaults.keys() <= {field.name for field in fields(COMMANDS[kind])}, kind
+        assert defaults.keys() <= {*COMMANDS[kind].__struct_fields__}, kind
 
 
 IDS_OF_NODES = re.compile(r"\bIds? of (?:\w+ ){0,2}nodes?\b")
@@ -106,14 +103,14 @@ IDS_OF_NODES = re.compile(r"\bIds? of (?:\w+ ){0,2}nodes?\b")
 def documented(model: Any) -> Iterator[tuple[str, str]]:
     """Yield each field of a command, or of a value in one, with its doc."""
     type_hints = get_type_hints(model, include_extras=True)
-    for field in fields(model):
-        hint = type_hints[field.name]
-        yield field.name, next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, str)), "")
+    for name in model.__struct_fields__:
+        hint = type_hints[name]
+        yield name, next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, str)), "")
         yield from (found for inner in values_in(hint) for found in documented(inner))
 
 
 def values_in(hint: Any) -> Iterator[Any]:
-    if isinstance(hint, type) and is_dataclass(hint) and hint is not SchemaStatement:  # of a module with commands
+    if is_value_class(hint) and hint is not SchemaStatement:  # of a module with commands
         yield hint
     for inner in get_args(hint):
         yield from values_in(inner)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ringlog.kernel.commands.placement.tablets import RevertTablets, TabletRevert
 from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tablet_map import with_transitions
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.operator.intents.intents import InvalidCommand, resolved
 from ringlog.operator.intents.tablets import repair_tablets
 from ringlog.operator.tablet_repairs import TabletRepairs, repairs_of

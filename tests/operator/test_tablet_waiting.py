@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import replace
 
 import pytest
 
@@ -18,6 +17,7 @@ from ringlog.kernel.commands.topology.movements import Assassinate, Remove
 from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.stages import ALLOW, MIGRATION, STAGES, STREAMING, USE_NEW, WRITE_BOTH_READ_NEW, session
+from ringlog.kernel.values import replace
 from ringlog.operator.intents.json_commands import from_json
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views.tablets import explained, explanation, troubles_view

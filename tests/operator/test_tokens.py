@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Keyspace
 from ringlog.kernel.ownership.placements import canonical
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Replication
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Replication, replace
 from ringlog.operator.intents.json_commands import from_json
 from ringlog.operator.intents.replication import format_replication, parse_setting, replication_json
 from ringlog.runtime.draw import SeededDraw

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
 
 import pytest
 
@@ -17,7 +16,7 @@ from ringlog.kernel.commands.topology.operations import AdvanceOperation, FailOp
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import counts_from
 from ringlog.kernel.operations.kinds import KINDS as KNOWN
-from ringlog.kernel.values import Command, StreamReport
+from ringlog.kernel.values import Command, StreamReport, replace
 from ringlog.operator.answers import dry_run
 from ringlog.operator.intents.intents import named
 from ringlog.operator.rehearsal.rehearsal import acknowledgements

@@ -19,7 +19,6 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop, TakeOver
@@ -28,7 +27,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.history import find_request
 from ringlog.kernel.model.outcome import Outcome, OutcomeKind
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Value, field, replace
 from ringlog.protocol.submission.results import all_final, commit_outcomes, is_over, open_entries
 from ringlog.protocol.validator.core import add_requests, begin_batch, extend_batch, join_batch, settle_batch
 from ringlog.protocol.validator.values import (
@@ -49,8 +48,7 @@ from ringlog.wire.records import APPLIED, REJECTED, CommandRequest, Result
 from tests.agents.world import NOW, World
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Value):
     """``always``: a barrier before each decision. ``never``: no barrier. ``stays``: the barrier is executed, but
     earlier decisions remain. ``early``: answers are sent before the outcomes. ``trusts``: requests that join a batch
     depend on its entries.
@@ -63,8 +61,7 @@ class Rule:
     trusts: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(Value):
     """One moment. ``log``: all records. ``asked``, ``late``: length of the log at the client's first and second record,
     0 before them. ``folded``: number of records that the validator has read. ``flying``: entries in transit.
     ``others``: actions left to others. ``accepts_more``: new requests may join the batch. ``is_read``: no received

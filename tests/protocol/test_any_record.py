@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass, replace
 from functools import cache, partial
 from itertools import count
 from types import UnionType
@@ -19,11 +18,11 @@ import pytest
 from ringlog.cache.projection import Stamp
 from ringlog.kernel.balance.reports import AMOUNT_MAX, CAPACITY_MAX
 from ringlog.kernel.changes import EpochChange
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.tablets.stages import session
+from ringlog.kernel.values import is_value_class, replace
 from ringlog.protocol.balancer.balancer import NewLoads, ReadLoads, balance
 from ringlog.protocol.balancer.load_book import ReceivedLoad
 from ringlog.protocol.controller import Submit
@@ -106,7 +105,7 @@ class Draws:
 
     def record(self, of: type) -> Any:
         hints = get_type_hints(of)
-        return of(**{one.name: self.value(hints[one.name]) for one in fields(of)})
+        return of(**{name: self.value(hints[name]) for name in of.__struct_fields__})
 
     def value(self, of: Any) -> Any:
         origin, inner = get_origin(of), get_args(of)
@@ -117,7 +116,7 @@ class Draws:
             return tuple(map(self.value, each))
         if hasattr(of, "__metadata__") or (origin is not None and inner and not isinstance(of, type)):
             return self.value(inner[0])
-        if is_dataclass(of):
+        if is_value_class(of):
             return self.record(of)  # type: ignore[arg-type]
         return self._plain(of)
 
@@ -211,7 +210,7 @@ def seeded(seed: int) -> Iterator[tuple[random.Random, ClusterState, Draws]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_no_load_stops_the_balancer(seed: int) -> None:
     for rng, state, draws in seeded(seed):
-        mixed = replaced(state, settings=state.settings.set("balance_load_reads_percent", rng.choice((0, 33))))
+        mixed = replace(state, settings=state.settings.set("balance_load_reads_percent", rng.choice((0, 33))))
         driven(balance(), mixed, partial(loads_of, mixed, rng, draws))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ from ringlog.kernel.balance.advice import Advice, advise
 from ringlog.kernel.balance.model import BalancePlan
 from ringlog.kernel.balance.reports import WINDOW_US, Reports
 from ringlog.kernel.balance.source import collect_input
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 from ringlog.protocol.balancer import balancer
 from ringlog.protocol.balancer.balancer import PLANS_PER_ROUND, NewLoads, ReadLoads, balance, complaints
 from ringlog.protocol.balancer.load_book import UNREADABLE, ReceivedLoad, ignored, measured, take
@@ -78,7 +77,7 @@ class Driver:
 
 def test_plans_follow_at_once_and_each_state_is_planned_once() -> None:
     def applied(effect: Submit) -> AppliedResult:
-        driver.state = replaced(driver.state, epoch=driver.state.epoch + 1)
+        driver.state = replace(driver.state, epoch=driver.state.epoch + 1)
         return AppliedResult(effect.proposal.request_id, driver.state.epoch)
 
     driver = Driver(PILED, applied)
@@ -194,14 +193,14 @@ def test_an_unchanged_report_causes_no_plan(monkeypatch: pytest.MonkeyPatch) -> 
     (table,) = first.load.tables if first.load else ()
     busy = ReceivedLoad(NodeLoad(N1, 3, 1 << 40, (replace(table, reads=(7,)),)), 3)
     assert plans(monkeypatch, PILED, (first,), (again,), (busy,), (ReceivedLoad(load(N1, {0: 6}), 4),)) == [0, 3]
-    rates = replaced(PILED, settings=PILED.settings.set("balance_load_reads_percent", 10))
+    rates = replace(PILED, settings=PILED.settings.set("balance_load_reads_percent", 10))
     assert plans(monkeypatch, rates, (first,), (again,), (busy,)) == [0, 2]
 
 
 def test_plans_for_reports_do_not_grow_with_the_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of 64 nodes reports a new size, one after the other, twice."""
     names = [f"m{number}" for number in range(64)]
-    state = replaced(PILED, nodes=PILED.nodes.update({name: node(name) for name in names}))
+    state = replace(PILED, nodes=PILED.nodes.update({name: node(name) for name in names}))
     full = tuple(ReceivedLoad(load(name, {}), 1) for name in names)
     later = [(ReceivedLoad(load(name, {}, capacity=(1 << 30) + time), time),) for time in (2, 3) for name in names]
     assert len(plans(monkeypatch, state, full, *later)) == 1 + 2 * PLANS_PER_ROUND

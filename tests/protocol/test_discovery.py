@@ -5,7 +5,6 @@ rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import product
 from typing import TypeAlias
 
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringlog.kernel.values import replace
 from ringlog.protocol.discovery import (
     ADDRESSES_MAX,
     initial_view,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +14,7 @@ from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster.cluster import Noop, TakeOver
 from ringlog.kernel.model.outcome import Entry, OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import replace
 from ringlog.log.author import Author
 from ringlog.protocol.effects import (
     Append,

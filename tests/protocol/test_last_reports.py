@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.agents.monitoring.metrics import NODES_MAX, cluster_samples
@@ -11,6 +9,7 @@ from ringlog.agents.worker import _worker_of
 from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 from ringlog.log.kafka.topics import TOPICS
 from ringlog.operator.views import views
 from ringlog.operator.views.tablets import explained, explanation

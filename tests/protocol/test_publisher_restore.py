@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -16,7 +15,7 @@ from ringlog.kernel.commands.schema.user_types import CreateType, DropType
 from ringlog.kernel.commands.topology.nodes import UpdateNode
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.sections import SCHEMA
-from ringlog.kernel.values import Replication, TypeField
+from ringlog.kernel.values import Replication, TypeField, replace
 from ringlog.protocol.followers.publisher import restoration_of
 from ringlog.wire.changes import CHANGES, content_digest, encode_change
 from ringlog_schemas import current

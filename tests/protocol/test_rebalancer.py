@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareUp
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import HIGH_AVAILABILITY, NEVER, ZonePartition
+from ringlog.kernel.values import replace
 from ringlog.kernel.zones.resets import has_quorum
 from ringlog.protocol.controller import ReportRejections, Submit, Wait
 from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks

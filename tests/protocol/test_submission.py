@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
 import pytest
 
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop
 from ringlog.kernel.model.modes import Term
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import replace
 from ringlog.protocol.effects import Newest, Now, Steps
 from ringlog.protocol.submission.results import RejectedResult
 from ringlog.protocol.submission.submission import (

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ringlog.kernel.commands.placement.tablets import AdvanceTablets, RevertTablets, TabletRevert
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tablet_map import Transition, with_transitions
-from ringlog.kernel.values import StreamReport, Witness
+from ringlog.kernel.values import StreamReport, Witness, replace
 from ringlog.protocol.coordinator.tablet_steps import tablet_steps
 from ringlog.protocol.validator.values import ENTRY_BYTES_MAX
 from ringlog.wire.commands import encode_command

@@ -5,8 +5,6 @@ Requests of operators arrive between any two requests of the rebalancer.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -18,7 +16,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp, Updat
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import HIGH_AVAILABILITY, NEVER, STRONG
 from ringlog.kernel.tablets.mutual_exclusion import transitions
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.distribution import kept, targets
 from ringlog.kernel.zones.queue import is_same

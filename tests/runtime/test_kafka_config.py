@@ -6,7 +6,6 @@ import os
 import ssl
 import stat
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from faust import SASLCredentials, SSLCredentials
 
 from ringlog.agents.app import credentials
 from ringlog.files import exposure
+from ringlog.kernel.values import replace
 from ringlog.runtime.kafka.config import QUIET, TIMEOUTS, VARIABLE, connection, current, spark_options, use, use_none
 from ringlog.runtime.kafka.options import read_kafka_config
 from ringlog.runtime.kafka.security import MODULES, PLAIN, BadKafkaConfig, Security

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,7 @@ from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import DropTable
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.values import Command, Replication
+from ringlog.kernel.values import Command, Replication, replace
 from ringlog_sim.devices.world import MS, Chance
 from ringlog_sim.families.schema import batched
 from ringlog_sim.mutants.plant import Mutant, planted

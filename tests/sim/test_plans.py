@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -27,7 +27,7 @@ from ringlog.kernel.model.outcome import Accepted, Entry, EntryContext
 from ringlog.kernel.model.principals import ADMIN, FIRST_KEY, FOUNDING_KEY, OPERATOR
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.plans import planned
-from ringlog.kernel.values import SECOND_US, Command, Replication
+from ringlog.kernel.values import SECOND_US, Command, Replication, replace
 from ringlog_sim.mutants.plant import Mutant, planted
 from tests.kernel.entries import node
 from tests.sim.test_validator_senders import Cluster

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.registry import COMMANDS
+from ringlog.kernel.values import replace
 from ringlog_sim.families import CHECKS, FAMILIES
 from ringlog_sim.mutants import MUTANTS
 from ringlog_sim.mutants.plant import bugs_of, planted

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ringlog.kernel.values import replace
 from ringlog_sim.mutants.plant import bugs_of, planted
 from tests.client import test_row_reads as reads
 from tests.kernel.commands import test_features as features

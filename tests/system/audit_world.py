@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_END, Message, Producer, TopicPartition
 from tests.cdc.images.memory import MemoryStates
@@ -21,7 +21,7 @@ from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, Generation
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.sections import CDC_GENERATIONS, CDC_STREAMS, SCHEMA
-from ringlog.kernel.values import CdcOptions
+from ringlog.kernel.values import CdcOptions, replace
 from ringlog.log.kafka.topics import (
     CDC,
     DEAD_LETTERS,
@@ -223,7 +223,7 @@ class World:
 
     def _part(self, mutation: Mutation, place: tuple[int, int], piece: Piece) -> Out:
         out = self._row(replace(mutation, timestamp=piece.timestamp, operation="INSERT", cells=()), place)
-        self.change(out, **{field.name: getattr(piece, field.name) for field in fields(Piece)})
+        self.change(out, **{name: getattr(piece, name) for name in Piece.__struct_fields__})
         return out
 
     def _row(self, mutation: Mutation, place: tuple[int, int]) -> Out:

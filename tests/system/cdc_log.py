@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from confluent_kafka import Producer, TopicPartition
 from tests.cdc.partitions import cdc_partition
@@ -20,7 +19,7 @@ from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWri
 from ringlog.kernel.generations.acceptance import generation_at, stream_of
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.ring.murmur3 import compose, token_of
-from ringlog.kernel.values import Position
+from ringlog.kernel.values import Position, replace
 from ringlog.log.kafka.topics import admin_client, topic_name
 from ringlog.runtime.kafka.config import QUIET
 from ringlog.wire.changes import encode_change_record

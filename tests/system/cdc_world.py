@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -30,7 +29,7 @@ from ringlog.kernel.model.state import ClusterState, Generation
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, WRITE_BOTH_READ_OLD, is_ended
 from ringlog.kernel.ring.murmur3 import compose
-from ringlog.kernel.values import CdcOptions, Column, Command, Replication, StreamReport, Witness
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication, StreamReport, Value, Witness, replace
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import topic_name
 from ringlog.log.replicas.replica import LogReplica
@@ -90,8 +89,7 @@ def until(condition: Callable[[], T | None], what: str, check: Callable[[], None
     return waiting.until(found, what, look_s=0.1)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Value):
     """A record of a topic; ``appended`` in microseconds."""
 
     partition: int

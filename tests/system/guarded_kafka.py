@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -31,6 +30,7 @@ from confluent_kafka.admin import (
 )
 from tests.ending import taking_down
 
+from ringlog.kernel.values import Value
 from ringlog.log.kafka.acls import BrokerUser
 from ringlog.runtime.kafka.config import connection
 from ringlog.runtime.kafka.options import read_kafka_config
@@ -68,8 +68,7 @@ PREFIX = "co."
 """The prefix of the names of clusters that the users may use."""
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+class Guarded(Value):
     """The broker. ``login`` and ``tls_login``: option files for its two listeners; ``secrets``: texts that no output
     may contain.
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
 
@@ -18,6 +17,7 @@ from tests.system.page_walks import Walk
 from tests.tidy.markdown import blocks as fenced
 from tests.waiting import until
 
+from ringlog.kernel.values import Value, replace
 from ringlog.stack.artifacts import cache_root
 
 REPEAT = "Repeat this command until"
@@ -36,8 +36,7 @@ VARIABLE = re.compile(
 AS = {"id": "[0-9a-f-]{8,36}", "number": r"\d+(?:\.\d+)?", "rest": ".*", "space": r"\s+"}
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Value):
     """Commands that the reader types, with the output that the page shows."""
 
     commands: str

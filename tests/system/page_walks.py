@@ -6,7 +6,8 @@ The cluster has the nodes ``n1`` to ``n4`` in three racks, and the table ``shop.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from ringlog.kernel.values import Value, field
 
 ELSEWHERE = "needs another machine or service"
 FAULT = "needs a fault that the cluster does not have"
@@ -14,8 +15,7 @@ ENDLESS = "runs until it is stopped"
 PLACEMENT = "names a replica whose node differs from cluster to cluster"
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Value):
     """A page to type.
 
     Attributes:

@@ -13,7 +13,6 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tests.system.agents_world import until
 from tests.system.nodes_world import DEADLINE_S, NodesWorld
@@ -28,7 +27,7 @@ from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import is_ended
-from ringlog.kernel.values import CdcOptions, Column
+from ringlog.kernel.values import CdcOptions, Column, Value
 from ringlog.operator.intents.replication import in_zone
 
 FILLERS = 8
@@ -36,8 +35,7 @@ VALUE = b"x" * 400
 OPERATIONS_BETWEEN = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Harm:
+class Harm(Value):
     """SIGKILL (or SIGSTOP, if ``stops``) for a node or agent ``victim`` when the operation enters ``stage``."""
 
     stage: str

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
 from tests.system.cdc_world import until
+
+from ringlog.kernel.values import Value
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
@@ -29,8 +30,7 @@ def bare_environment() -> dict[str, str]:
     return kept | {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-@dataclass(frozen=True, slots=True)
-class SparkCluster:
+class SparkCluster(Value):
     """``url`` of the master, and the process of the only worker."""
 
     url: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from tests.node.world import TABLE, name_of, write
@@ -14,6 +13,7 @@ from tests.system.test_audit import _cell, failed
 
 from ringlog.kernel.changes import ChangeRecord, project
 from ringlog.kernel.sections import NODES
+from ringlog.kernel.values import replace
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.http_server import HttpServer, make_api
 from ringlog.runtime.clock import SystemClock

@@ -10,7 +10,6 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from typer.testing import CliRunner
 from ringlog.cli.main import app
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.values import replace
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.opening import open_snapshots
 from ringlog.log.replicas import start_point as start_finder

@@ -8,7 +8,6 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from ringlog.cache.reader import CachedReader, CacheNotReady
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.cli.completion import _ask
 from ringlog.cli.reference_pages import META_FIELDS
+from ringlog.kernel.values import replace
 from ringlog.runtime.context import ClusterContext
 from ringlog.stack import StackInfo
 from ringlog.stack.processes import wait_until

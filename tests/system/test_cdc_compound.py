@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.generations.acceptance import stream_of
 from ringlog.kernel.generations.statements import is_compound, shape_of_table
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.values import CdcOptions, Column, TypeField
+from ringlog.kernel.values import CdcOptions, Column, TypeField, replace
 from ringlog.wire.avro.codec import decode
 from ringlog.wire.records import Bounds, CdcRow, Cell, DeletedElements, Mutation, MutationStatement, decode_mutation
 from ringlog_audit.rules import compound as rules

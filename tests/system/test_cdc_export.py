@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from tests.system.test_cdc_reader import alive, environment, in_order, numbers
 from ringlog.client.cdc import CdcReader, export
 from ringlog.client.cdc.errors import BadProgress, ExportReplaced, ExportTooLarge, UnknownColumn
 from ringlog.client.cdc.export import CdcExport, ExportFigures, ExportFormat, ExportSettings
+from ringlog.kernel.values import replace
 from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.kafka.topic_state import ends_of
 from ringlog.log.kafka.topics import admin_client

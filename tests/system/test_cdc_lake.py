@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from tests.system.test_cdc_kill import alive, driver, unfinished_plan
 
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.schema.tables import AlterTable, DropTable
-from ringlog.kernel.values import Column, ColumnRename
+from ringlog.kernel.values import Column, ColumnRename, replace
 from ringlog.operator.fencing import fence
 from ringlog.runtime.context import ClusterContext
 from ringlog.stack import StackInfo

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from tests.system.test_cdc_lake import table_in
 
 from ringlog.kernel.generations.describe import size_of
 from ringlog.kernel.model.state import ClusterState, Generation
+from ringlog.kernel.values import replace
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.wire.records import encode_cdc_row

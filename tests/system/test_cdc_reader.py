@@ -10,7 +10,6 @@ import subprocess
 import sys
 import uuid
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from ringlog.client.cdc import CdcChange, CdcReader
 from ringlog.client.cdc.errors import BadProgress, ProgressInUse, RowsLost, UnknownTable
 from ringlog.client.cdc.stores import MemoryProgress
 from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
-from ringlog.kernel.values import CdcOptions, Column
+from ringlog.kernel.values import CdcOptions, Column, replace
 from ringlog.wire.records import CdcRow, Cell
 
 pytestmark = pytest.mark.system

@@ -10,7 +10,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from tests.system.test_cdc_lake import audited, table_in
 from ringlog.client.cdc import CdcReader
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.schema.tables import AlterTable
-from ringlog.kernel.values import Column, ColumnRename
+from ringlog.kernel.values import Column, ColumnRename, Value
 from ringlog.stack import StackInfo
 from ringlog.wire.records import Cell, Mutation, decode_dead_letter, decode_mutation
 
@@ -102,8 +101,7 @@ class Load:
         return write(f"customer-{number % 97}", number, cells=tuple(cells))
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Value):
     """The predicted outcome of a write: the code and the column of its letter, or the values of its row."""
 
     schema: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from tests.system.cdc_log import CdcLog, Story, drop_all
 from tests.system.cdc_world import until
 
 from ringlog.kernel.commands.schema.tables import DropTable
+from ringlog.kernel.values import replace
 from ringlog.wire.records import Cell
 from ringlog_cdc import read_cdc
 

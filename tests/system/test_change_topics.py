@@ -8,7 +8,6 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.sections import NODES, PLACEMENTS, SCHEMA
-from ringlog.kernel.values import CdcOptions, Column, Command, Replication
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication, replace
 from ringlog.log.kafka.adapter import reader_config
 from ringlog.log.kafka.compacted import read_compacted
 from ringlog.log.kafka.producer import AckedProducer

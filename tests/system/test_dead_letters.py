@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from ringlog.client.cdc.dead_letters import (
 )
 from ringlog.client.cdc.errors import NotResendable, ResendFailed
 from ringlog.kernel.ring.murmur3 import compose
+from ringlog.kernel.values import replace
 from ringlog.log.errors import LogError
 from ringlog.runtime.kafka.config import QUIET
 from ringlog.wire.records import (

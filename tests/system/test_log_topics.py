@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
@@ -12,6 +11,7 @@ from tests.system.agents_world import until
 from tests.system.topic_settings import alter
 
 from ringlog.client.creation.creation import create_cluster
+from ringlog.kernel.values import replace
 from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.producer import producer_config

@@ -11,7 +11,6 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,7 +34,7 @@ from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.rows.reading import SeenRow
 from ringlog.kernel.service import read_group
-from ringlog.kernel.values import CdcOptions, Column, Replication
+from ringlog.kernel.values import CdcOptions, Column, Replication, replace
 from ringlog.log.archive.copies import end_of
 from ringlog.log.errors import CopyInUse
 from ringlog.log.kafka.topics import MUTATIONS

@@ -34,7 +34,7 @@ from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWri
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Value
 from ringlog.log.kafka.acls import ALL_SUFFIXES, BrokerUser
 from ringlog.protocol.submission.results import RejectedResult
 from ringlog.runtime.kafka.config import VARIABLE
@@ -73,8 +73,7 @@ SEED = bytes(range(16))
 YES, NO = "yes", "no"
 
 
-@dataclass(frozen=True)
-class Thief:
+class Thief(Value, dict=True):
     """The holder of all credentials of one process."""
 
     name: str

@@ -10,7 +10,6 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -29,6 +28,7 @@ from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.resize import MERGE, SPLIT
 from ringlog.kernel.tablets.stages import INTRANODE, REPAIR, STREAMING
+from ringlog.kernel.values import replace
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.distribution import targets
 from ringlog.protocol.rebalancer.core import ROLE

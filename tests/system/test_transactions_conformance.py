@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tests.sim.step_runner import run_steps
 from ringlog.agents.exits import Superseded
 from ringlog.agents.fenced_producer import FencedProducer, TransactionRecord
 from ringlog.agents.ports import TransactionalProducer
+from ringlog.kernel.values import Value
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import METADATA, RESULTS, admin_client, create_topics
@@ -27,8 +27,7 @@ from .agents_world import until
 DEADLINE_S = 60.0
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Value, dict=True):
     """A topic.
 
     ``producer``: returns another producer with that id. ``record``: returns a record of a value. ``committed``: returns

@@ -6,13 +6,13 @@ They are reachable only from their network. ``Machines.inside`` moves the test's
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ClusterMetadata
 from tests.system.machines import Machines
 
+from ringlog.kernel.values import Value
 from ringlog.log.kafka.topics import METADATA, admin_client, topic_name
 from ringlog.stack import StackInfo, broker
 from ringlog.stack.broker import new_cluster_id
@@ -33,8 +33,7 @@ QUICK = {
 """Settings in addition to those of the stack's own broker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
+class Copies(Value):
     """The broker that leads the metadata topic (0: none), and the brokers that are in sync in all partitions."""
 
     leader: int

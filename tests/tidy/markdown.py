@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from ringlog.kernel.values import Value
 
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})(.*)$")
 LINK = re.compile(r"(?<!\\)\[(?:[^\[\]]|\[[^\]]*\]\([^)]*\))*\]\(<?([^)\s>]*)>?(?:\s+\"[^\"]*\")?\)")
@@ -25,8 +26,7 @@ ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 REDIRECTION = re.compile(r"[0-9]?[<>]+(?:&[0-9]?)?|&>")
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Value):
     """A fenced block: the line of its fence, from 1; its language, empty if it names none; its text."""
 
     line: int

@@ -13,7 +13,8 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from ringlog.kernel.values import Value
 
 WORDS_MAX = 40
 """The most words of a sentence. A sentence of more than 32 words is flagged, one of more than 40 is refused."""
@@ -57,8 +58,7 @@ TABLE_RULER = re.compile(r"[\s|:-]+")
 ASIDE = re.compile(r"(?:<!--|-->|<[a-z/]|!!! |:::|---$|\+\+\+$|\[[^\]]+\]: )")
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(Value):
     """A sentence and the line number (from 1) of the beginning of its paragraph."""
 
     line: int

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ringlog.kernel.values import Value
 from tests.tidy.files import ROOT, files, python_files, shown, text
 
 FILE_LINES_MAX = 500
@@ -49,8 +49,7 @@ def test_files_are_short() -> None:
     assert {name: count for name, count in long.items() if count > FILE_LINES_MAX} == {}
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Value, dict=True):
     """The facts of one Python file; each file is parsed once, because parsing dominates the time of these tests."""
 
     long_functions: tuple[str, ...]

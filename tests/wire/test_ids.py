@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlog.kernel.values import replace
 from ringlog.wire.acks import ReceivedAck, incarnation, incarnation_order, newest_ack
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import derived_request_id, new_request_id, new_state_id

@@ -11,7 +11,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,7 +56,6 @@ def next_version(name: str, **changes: Any) -> CatalogueSchema:
     return CatalogueSchema(name, found, fingerprint_of(found))
 
 
-@dataclass(frozen=True, slots=True)
 class UnregisterNodeWhy(Command):
     """Version 2 of UnregisterNode."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from immutables import Map
@@ -13,6 +12,7 @@ from immutables import Map
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.principals import Principal
 from ringlog.kernel.model.state import EMPTY_STATE
+from ringlog.kernel.values import replace
 from ringlog.wire.commands import encode_command
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CodedRequest, CommandRequest, encode_coded_request, encode_request

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -68,6 +67,7 @@ from ringlog.kernel.values import (
     Replication,
     StreamReport,
     TypeField,
+    replace,
 )
 from ringlog.log.kafka.topics import RECORD_BYTES_MAX
 from ringlog.protocol.nodes.groups import REPORTS_MAX
@@ -188,7 +188,7 @@ def test_the_largest_group_of_a_strategy_with_factors_fits() -> None:
 
 def largest_range(key: str, group: ServedRange) -> int:
     """Return the record size of a range with moving replicas."""
-    values = {field.name: getattr(group, field.name) for field in fields(group)}
+    values = {name: getattr(group, name) for name in group.__struct_fields__}
     return size(ChangeRecord("placements", f"{key}/{group.end}", PlacementChange(LATEST, key, **values)))
 
 

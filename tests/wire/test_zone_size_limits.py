@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -44,7 +43,7 @@ from ringlog.kernel.model.zones import (
     partition_key,
 )
 from ringlog.kernel.size_limits import CHANGE_BYTES_MAX, weight_of_partition
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.kernel.zones.filter import LENGTH_MAX
 from ringlog.kernel.zones.queue import STEPS_MAX
 from ringlog.kernel.zones.rebalance import CHAIN_MAX, RESULTS

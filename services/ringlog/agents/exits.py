@@ -16,10 +16,10 @@ Every agent watches its topics, active or on stand-by, because a stand-by follow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ringlog.kernel.values import Value
 from ringlog.log.kafka.topics import METADATA, topic_name
 from ringlog.log.replicas.identity import ClusterIdentityStore
 from ringlog.log.replicas.topic_watch import LostTopic
@@ -37,8 +37,7 @@ HALTED = 4
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Value):
     """The reason of an instance's end. ``error``: after a crash."""
 
     code: int

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ringlog.agents.exits import Superseded
+from ringlog.kernel.values import Value
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka.producer import TOO_LARGE, producer_config, too_large
 
@@ -38,8 +38,7 @@ POLL_S = 0.1
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRecord:
+class TransactionRecord(Value):
     """One record of a transaction, for partition 0. ``value`` None is a tombstone."""
 
     topic: str

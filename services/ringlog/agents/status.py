@@ -10,8 +10,8 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 
+from ringlog.kernel.values import Value
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import AGENTS
 from ringlog.log.opening import open_metadata, start_point_finder
@@ -28,8 +28,7 @@ SILENT_S = 5.0
 """An agent without a report for this long does not count as caught up, independent of its last report."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentView:
+class AgentView(Value):
     """The last status of a role's agent.
 
     ``lag``: the number of epochs in the log that it has not handled. ``age_s``: seconds since the report. ``refused``:

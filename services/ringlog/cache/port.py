@@ -22,13 +22,12 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from ringlog.cache.projection import CacheDelta, Fields, FullProjection, Stamp
 from ringlog.errors import RinglogError
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 
 TIMEOUT_S = 2.0
 """The default limit of one call to the store."""
@@ -65,8 +64,7 @@ class CacheUnavailable(RinglogError):
     retriable = True
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmation:
+class Confirmation(Value):
     """Metadata of each write: the state's digest, the next log offset, and the wall-clock time."""
 
     digest: str
@@ -74,8 +72,7 @@ class Confirmation:
     confirmed_at: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEpoch:
+class StoredEpoch(Value):
     """The content of a cache: one epoch."""
 
     stamp: Stamp

@@ -19,21 +19,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from ringlog.kernel import sections
 from ringlog.kernel.columns.blocks import unshared_items
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.state_section import WHOLE, SplitField, StateSection
+from ringlog.kernel.values import Value, is_value_class
 
 Fields = dict[str, str]
 """Field name to JSON text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(Value):
     """The identity of a state: a cluster and an epoch of its log. ``state_id`` distinguishes two logs with the same
     name.
     """
@@ -43,8 +42,7 @@ class Stamp:
     state_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class CacheDelta:
+class CacheDelta(Value):
     """The difference from the projection of ``base`` to that of ``stamp``.
 
     ``put`` contains (part, field, JSON), ``remove`` (part, field).
@@ -56,8 +54,7 @@ class CacheDelta:
     remove: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FullProjection:
+class FullProjection(Value):
     """The complete projection of ``stamp`` as (part, field, JSON).
 
     ``replaces`` is a later stored epoch that it may replace, because the log lacks that epoch.
@@ -154,23 +151,17 @@ def to_json(value: object) -> str:
     return _ENCODER.encode(value)
 
 
-@cache
-def _names(cls: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(cls))
-
-
 def _plain(value: Any) -> Any:
     """Convert a value that JSON does not support. The encoder itself converts tuples to arrays."""
     if isinstance(value, bytes):
         return value.hex()
-    return {name: getattr(value, name) for name in _names(value.__class__)}
+    return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, check_circular=False, separators=(",", ":"), default=_plain)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Value):
     """A part of the projection and its functions.
 
     Attributes:
@@ -198,7 +189,7 @@ def _elements_of(split: SplitField, key: str, before: object, after: object) -> 
 
 def _shown(section: StateSection) -> Callable[[Any], str]:
     """Return a function for the JSON of an item without hidden fields and without fields in separate parts."""
-    if not is_dataclass(section.item):
+    if not is_value_class(section.item):
         return to_json
     apart = {split.field for split in section.split_fields}
     names = [name for name in section.fields if name not in apart]

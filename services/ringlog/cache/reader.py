@@ -14,14 +14,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from ringlog.cache.port import TIMEOUT_S, CacheStore, CacheUnavailable, Confirmation
 from ringlog.cache.projection import Stamp, join_parts
 from ringlog.errors import RinglogError
 from ringlog.extras import explained
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value, replace
 
 Records = dict[str, Any]
 """Record key to decoded JSON."""
@@ -42,8 +41,7 @@ class CacheNotReady(RinglogError):
         self.detail = detail
 
 
-@dataclass(frozen=True, slots=True)
-class CachedView:
+class CachedView(Value):
     """The state at ``epoch``. ``age_s`` seconds ago a cache writer knew that it was the latest.
 
     ``parts`` maps the name of each section to its items by key; each section is also an attribute. ``placements`` are

@@ -15,11 +15,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from ringlog.errors import RinglogError
+from ringlog.kernel.values import HidingValue
 
 SENTINEL_PORT = 26_379
 PORT = 6_379
@@ -32,19 +33,20 @@ class BadRedisUrl(RinglogError):
     code = "bad_redis_url"
 
 
-@dataclass(frozen=True, slots=True)
-class RedisAddress:
+class RedisAddress(HidingValue):
     """A parsed URL. ``hosts`` contains the server, or the Sentinels of ``service``; empty if ``path`` is a socket.
 
     ``options`` are redis-py's options for connections to the server, ``sentinel_options`` those to the Sentinels.
     """
 
+    HIDDEN = ("options", "sentinel_options")
+
     hosts: tuple[tuple[str, int], ...]
     service: str = ""
     path: str = ""
     encrypted: bool = False
-    options: Mapping[str, object] = field(default_factory=dict, repr=False)
-    sentinel_options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    options: Mapping[str, object] = field(default_factory=dict)
+    sentinel_options: Mapping[str, object] = field(default_factory=dict)
 
 
 def redis_address(url: str) -> RedisAddress:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +19,7 @@ from ringlog.errors import RinglogError
 from ringlog.kernel.generations.packed import streams_in
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.service import in_recovery
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, asdict
 from ringlog.log.kafka.lag import writer_lags
 from ringlog.operator.balancing import last_heard, read_acks
 from ringlog.operator.doctor import FAIL, VERDICTS, examine, worst

@@ -12,13 +12,12 @@ import asyncio
 from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.sections import BY_NAME
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value
 from ringlog.log.archive.archive import all_records
 from ringlog.log.errors import LogError, ReplicaHalted
 from ringlog.log.folding import BEGINNING, Start, follow
@@ -36,8 +35,7 @@ class EpochUnknown(LogError):
     code = "epoch_unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataChange:
+class MetadataChange(Value):
     """One applied entry, and the states before and after it."""
 
     before: ClusterState

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +24,7 @@ from ringlog.client.errors import ClientError, ClusterNotCreated, InvalidSubmiss
 from ringlog.client.fields import Intent, command_of, unfit
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command, Epoch
+from ringlog.kernel.values import Command, Epoch, Value
 from ringlog.log.author import Author, this_sender
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.folding import Start
@@ -57,8 +56,7 @@ ENVELOPE_BYTES_MAX = 4 * 1024
 """Space reserved for the envelope. A request is refused before it is sent if its entry would be too large."""
 
 
-@dataclass(frozen=True, slots=True)
-class Logs:
+class Logs(Value):
     """The topics that a client uses: metadata log, requests, results."""
 
     metadata: MetadataLog

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -28,7 +27,7 @@ from ringlog.client.outbox import GROUP, Outbox
 from ringlog.client.together import ResultBatch, ResultSlot
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command, Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros, replace
 from ringlog.log.errors import (
     LogDamaged,
     LogError,

@@ -7,13 +7,12 @@ a program that is not type-checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ringlog.client.errors import InvalidSubmission
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command, is_uuid
+from ringlog.kernel.values import Command, is_uuid, is_value_class
 from ringlog.protocol.effects import Draw
 from ringlog.wire.errors import WireError
 
@@ -55,10 +54,10 @@ def _wrong(value: Any, hint: Any, path: str) -> str:
     if origin in (Union, UnionType):
         found = [_wrong(value, one, path) for one in inner if one is not NoneType]
         return "" if value is None and NoneType in inner else min(found, key=len, default="")
-    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, hint):
+    if is_value_class(hint) and isinstance(value, hint):
         hints = get_type_hints(hint)
         dot = f"{path}." if path else ""
-        return _first((getattr(value, one.name), hints[one.name], f"{dot}{one.name}") for one in fields(hint))
+        return _first((getattr(value, name), hints[name], f"{dot}{name}") for name in hint.__struct_fields__)
     if origin is tuple:
         if not isinstance(value, tuple):
             return f"{path}: must be a tuple, not {type(value).__name__}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ringlog.client.data.plans import Access, ClientRequest, Failed, Level, RequestPlan, plan
@@ -18,7 +17,7 @@ from ringlog.kernel.model.state import ClusterState, Node, Replica
 from ringlog.kernel.ring.murmur3 import compose, token_of
 from ringlog.kernel.sections import BY_NAME
 from ringlog.kernel.tablets.groups import serving
-from ringlog.kernel.values import Epoch, Token
+from ringlog.kernel.values import Epoch, Token, Value
 from ringlog.log.replicas.replica import LogReplica
 
 Key = bytes | Sequence[object]
@@ -26,8 +25,7 @@ Key = bytes | Sequence[object]
 _PLACED: Final = ("nodes", "placements", "keyspaces", "tables", "tablets", "zone_partitions")
 
 
-@dataclass(frozen=True, slots=True)
-class KeyReplicas:
+class KeyReplicas(Value):
     """The nodes of a token at ``epoch``.
 
     While the range moves, ``write`` also has the nodes that it moves to, and a write needs the plan's answers

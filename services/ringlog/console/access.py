@@ -18,11 +18,11 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any, Final
 
+from ringlog.kernel.values import Value
 from ringlog.runtime.monitoring.scrape import is_own
 from ringlog.runtime.trust import BadTrustConfig, Trust, TrustFile, secret_lines
 
@@ -50,8 +50,7 @@ HEADERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Value):
     """The sender of a request. ``name``: empty if the console has no tokens."""
 
     name: str = ""

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode
@@ -33,7 +32,7 @@ from ringlog.console.moments import NO_REPORTS, LiveReports, ViewInput
 from ringlog.console.table import COMMON, EPOCH_MAX, VIEWS, WAIT_S, ConsoleView, Parameter
 from ringlog.errors import RinglogError
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 
 Json = dict[str, Any]
 PROBLEM: Final = "application/problem+json"
@@ -44,8 +43,7 @@ AT_ONCE_MAX: Final = 4
 CACHED_MAX, CACHED_BYTES_MAX = 64, 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Console:
+class Console(Value):
     """The sources and the limits of the application.
 
     Attributes:

@@ -15,14 +15,13 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import aclosing, suppress
-from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
 from ringlog.console.access import Receive, Send
 from ringlog.console.hub import EpochEvent, EpochHub
 from ringlog.errors import RinglogError
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, asdict
 
 STREAMS_MAX: Final = 64
 SLOW_S: Final = 10.0

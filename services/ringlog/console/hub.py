@@ -14,14 +14,13 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from ringlog.client.changes import EpochUnknown, Snapshots
 from ringlog.client.client import Client
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.folding import FoldedRecord
 from ringlog.operator.errors import Refused
@@ -37,8 +36,7 @@ CATCH_UPS_MAX: Final = 2
 BATCH: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEvent:
+class EpochEvent(Value):
     """An applied entry. ``sections``: names of the sections of the state that it changed."""
 
     epoch: Epoch

@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
 from typing import Any, Final
 
 from ringlog.agents.status import HeartbeatReader
 from ringlog.client.node_reports import AcksReader, LoadsReader
 from ringlog.console.moments import LiveReports
 from ringlog.errors import RinglogError
+from ringlog.kernel.values import replace
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.lag import writer_lags
 from ringlog.log.opening import open_snapshots

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ringlog.agents.status import AgentView, views_of
 from ringlog.kernel.balance.reports import Reports
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value, field
 from ringlog.log.folding import FoldedRecord
 from ringlog.log.kafka.lag import Lag
 from ringlog.log.replicas.start_point import ListedSnapshot
@@ -19,8 +18,7 @@ from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.wire.records import AgentStatus, NodeAck
 
 
-@dataclass(frozen=True, slots=True)
-class LiveReports:
+class LiveReports(Value):
     """Reports of nodes, agents and brokers, which are not in the log.
 
     Attributes:
@@ -47,8 +45,7 @@ class LiveReports:
 NO_REPORTS = LiveReports()
 
 
-@dataclass(frozen=True, slots=True)
-class ViewInput:
+class ViewInput(Value):
     """The input of a view.
 
     Attributes:

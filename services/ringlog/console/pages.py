@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -21,7 +20,7 @@ from ringlog.console import drawing
 from ringlog.console.moments import ViewInput
 from ringlog.console.table import VIEWS, ConsoleView
 from ringlog.console.views.levels import with_commands
-from ringlog.kernel.values import SECOND_US, Micros
+from ringlog.kernel.values import SECOND_US, Micros, Value
 from ringlog.operator.views.words import format_last_heard, printable, span, when
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
@@ -33,8 +32,7 @@ FILES: Final = {"console.js": "text/javascript; charset=utf-8", "console.css": "
 LEVEL_WORDS: Final = {"ok": "OK", "warn": "warning", "bad": "critical", "idle": "inactive"}
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Value):
     """The parts of a page that do not depend on its view."""
 
     place: str

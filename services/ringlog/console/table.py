@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ringlog.console.moments import ViewInput
@@ -15,13 +14,13 @@ from ringlog.console.views.nodes import nodes
 from ringlog.console.views.operations import operations
 from ringlog.console.views.placement import schema, settings, tablets, zones
 from ringlog.console.views.service import cdc, clocks, plans, principals, snapshots
+from ringlog.kernel.values import Value
 
 TEXT_CHARS_MAX: Final = 200
 EPOCH_MAX: Final = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Value):
     """A parameter of the query. ``kind``: int, bool or str. ``most``: the greatest number or length."""
 
     kind: type
@@ -29,8 +28,7 @@ class Parameter:
     most: int = TEXT_CHARS_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class ConsoleView:
+class ConsoleView(Value):
     """A view. ``is_live``: it also depends on reports and on the time, not on the state alone."""
 
     name: str

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ringlog.kernel.model.outcome import Rejected
-from ringlog.kernel.model.state import PARTS, ClusterState
-from ringlog.kernel.model.state_section import sections_of
+from ringlog.kernel.model.state import PARTS, RECORD_SECTIONS, ClusterState
 
 COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
     "keyspaces": (10_000, "keyspaces"),
@@ -28,7 +27,7 @@ COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
     "terms": (64, "roles of agents"),
     "types": (100_000, "user types"),
     "writers": (10_000, "CDC writers, including fenced ones"),
-} | {part.name: part.most for part in sections_of(ClusterState) if part.most is not None}
+} | {part.name: part.most for part in RECORD_SECTIONS if part.most is not None}
 """Section of the state to its maximum number of items, and a description of them."""
 assert COUNTS_MAX.keys() < {*PARTS}, "each name is a section of the state"
 

@@ -16,15 +16,25 @@ of the last state, except for the epochs in the values. A value has the epoch of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, make_dataclass
 from inspect import getdoc
 from operator import attrgetter, is_not
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
+import msgspec
+
 from ringlog.kernel.columns.blocks import unshared_items
 from ringlog.kernel.generations.describe import size_of
-from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Generation, Node, Operation, RangeGroup, Replica
-from ringlog.kernel.model.state_section import StateSection, sections_of
+from ringlog.kernel.model.state import (
+    EMPTY_STATE,
+    RECORD_SECTIONS,
+    ClusterState,
+    Generation,
+    Node,
+    Operation,
+    RangeGroup,
+    Replica,
+)
+from ringlog.kernel.model.state_section import StateSection
 from ringlog.kernel.model.tables import Keyspace, Table, UserType
 from ringlog.kernel.model.tablet_map import TabletMap
 from ringlog.kernel.model.tablet_streams import DescribedTable, ranges_of
@@ -48,9 +58,10 @@ from ringlog.kernel.values import (
     Micros,
     Position,
     Token,
+    Value,
 )
 
-C = TypeVar("C")
+C = TypeVar("C", bound=Value)
 
 STREAM_KEYS: Final = "generation id `/` range end, or generation id `/` table id `/` tablet's end"
 
@@ -58,22 +69,19 @@ HEAD: Final = "head"
 """The only key of ``epochs``: its last record names the epoch that the other topics have reached."""
 
 
-@dataclass(frozen=True, slots=True)
 class NodeChange(Node):
     """A node, as it has been since ``epoch``."""
 
     epoch: Epoch = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ItemChange:
+class ItemChange(Value):
     """The common field of the change records that follow from the section alone."""
 
     epoch: Annotated[Epoch, "Epoch of the state that the record is from."]
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementChange:
+class PlacementChange(Value):
     """The groups of the range ``(start, end]`` for keyspaces with this replication key.
 
     ``changed``: the epoch that last changed them. ``moving``: changes of the write group by operations in flight. A
@@ -90,8 +98,7 @@ class PlacementChange:
     moving: tuple[RangeChange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class KeyspaceChange:
+class KeyspaceChange(Value):
     """A keyspace. ``replication`` is the key of its records in ``placements``."""
 
     epoch: Epoch
@@ -104,14 +111,12 @@ class KeyspaceChange:
     zone: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class TableChange(Table):
     """A table. In ``columns`` user types are expanded."""
 
     epoch: Epoch = 0
 
 
-@dataclass(frozen=True, slots=True)
 class TypeChange(UserType):
     """A user type."""
 
@@ -124,17 +129,17 @@ def _change_of(part: StateSection, own: Iterable[tuple[str, Any]] = ()) -> type[
     published = [(name, field_types[name]) for name in part.fields if name not in part.unpublished]
     summary = (getdoc(part.item) or "").split("\n\n")[0].rstrip(".")
     name = f"{part.item.__name__}Change"
-    made = make_dataclass(name, [*published, *own], bases=(ItemChange,), frozen=True, slots=True)
-    made.__module__, made.__doc__ = __name__, f"{summary}. Topic {part.topic}, key: {part.prefix}{part.key}."
-    return made
+    doc = f"{summary}. Topic {part.topic}, key: {part.prefix}{part.key}."
+    return msgspec.defstruct(
+        name, [*published, *own], bases=(ItemChange,), module=__name__, namespace={"__doc__": doc}, frozen=True
+    )
 
 
 OperationChange: Final = _change_of(BY_NAME["operations"], [("stopped", str)])
 """``stopped``: why the operation waits for an operator's decision; empty if it continues."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamsChange:
+class StreamsChange(Value):
     """The streams of the range ``(start, end]`` of a generation, in slot order: slot j is for shard j.
 
     ``expired``: the time in microseconds since which none of their rows is kept; null while rows may be kept. The
@@ -153,8 +158,7 @@ class StreamsChange:
     table: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationChange:
+class GenerationChange(Value):
     """A committed generation, active from ``timestamp`` on. ``status``: committed, published, closed or expired.
 
     ``ranges`` and ``streams`` count its records in ``cdc-streams`` and their stream ids; ``digest`` is hex SHA-256 over
@@ -180,8 +184,7 @@ class GenerationChange:
     leeway: Micros | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EpochChange:
+class EpochChange(Value):
     """All changes up to ``epoch`` are published. ``state_id``, ``time`` (microseconds) and ``chain`` (hex) are those of
     that state.
     """
@@ -208,8 +211,7 @@ Change = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRecord:
+class ChangeRecord(Value):
     """One record of a change topic. A record without value deletes the key."""
 
     topic: str
@@ -248,8 +250,7 @@ def table_change(table: Table, epoch: Epoch) -> TableChange:
 # --------------------------------------------------------------------------------------- parts and their difference
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(Value):
     """The publication of a section: its topic, the class of its records, their keys, and the records of an item."""
 
     part: StateSection
@@ -276,7 +277,7 @@ def _difference(
 
 def _maker(
     name: str,
-    change: Callable[..., C],
+    change: type[C],
     extra: tuple[str, ...] = (),
     made: Callable[[Any], tuple[object, ...]] = lambda _: (),
 ) -> Callable[[Any, Epoch], C]:
@@ -287,7 +288,7 @@ def _maker(
     """
     part = BY_NAME[name]
     published = set(part.fields).difference(part.unpublished)
-    own = {one.name for one in fields(change)}.difference(extra, ("epoch",))  # type: ignore[arg-type]
+    own = {*change.__struct_fields__}.difference(extra, ("epoch",))
     if published != own:
         raise TypeError(f"{change} and {part.item} differ in {sorted(published ^ own)}: see kernel.parts")
     names = sorted(own)
@@ -401,7 +402,7 @@ def _size(generation: Generation) -> tuple[object, ...]:
     return size.ranges, size.streams, size.digest, _expired(generation)
 
 
-CHANGES_OF: Final = {part.name: _change_of(part) for part in sections_of(ClusterState) if part.topic}
+CHANGES_OF: Final = {part.name: _change_of(part) for part in RECORD_SECTIONS if part.topic}
 """Section that is declared with its field of the state to the class of its change records."""
 
 _node = _maker("nodes", NodeChange)

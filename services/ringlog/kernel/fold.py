@@ -42,13 +42,10 @@ Source: ScyllaDB, ``docs/dev`` on Raft, "Group 0 schema versioning": recovery mo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from ringlog.kernel import history
 from ringlog.kernel.cardinality_limits import too_many
-from ringlog.kernel.columns.fast_dataclass import maker_of, replacer_of
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.commands.control.pauses import paused
 from ringlog.kernel.commands.control.plans import ApprovePlan, StagePlan
@@ -77,7 +74,7 @@ from ringlog.kernel.schema.sizes import LIVING
 from ringlog.kernel.sections import PARTS, SCHEMA
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.size_limits import too_large
-from ringlog.kernel.values import Command, is_uuid
+from ringlog.kernel.values import Command, is_uuid, replace
 
 SCHEMA_PARTS: Final = tuple(part.name for part in PARTS if part.topic == SCHEMA)
 """The sections that the schema version covers: any change in them gives a new version, also in a recovery."""
@@ -163,13 +160,6 @@ Every state id is above its predecessor: an id near the maximum would leave no r
 assert ID_STEP_MAX_MS < 1 << 48, "no single step exhausts the 48 bits"
 
 _APPLIED: Final = OutcomeKind.APPLIED
-_new_context: Final = maker_of(EntryContext)
-_new_outcome: Final = maker_of(Outcome)
-_new_applied: Final = maker_of(Applied)
-_new_folded: Final = maker_of(Folded)
-_with_entry: Final[Callable[..., ClusterState]] = replacer_of(
-    ClusterState, ("cluster_id", "epoch", "state_id", "time", "history", "chain")
-)
 
 
 def fold(state: ClusterState, item: Entry | UnreadableEntry) -> Folded:
@@ -209,11 +199,11 @@ def _on_the_chain(state: ClusterState, entry: Entry) -> Folded:
     if (broken := _broken_identity(state, entry)) is not None:
         return _unchanged(state, OutcomeKind.REFUSED, broken.code, broken.detail)
     # State time must not decrease if an author's clock is behind.
-    context = _new_context(state.epoch + 1, entry.state_id, max(state.time, entry.at), entry.submitter, 0)
+    context = EntryContext(state.epoch + 1, entry.state_id, max(state.time, entry.at), entry.submitter, 0)
     decision = decide(state, command, context)
     if isinstance(decision, Accepted):
         after = _applied(state, decision.state, entry, context)
-        return _new_folded(after, _new_outcome(_APPLIED, context.epoch, "", ""))
+        return Folded(after, Outcome(_APPLIED, context.epoch, "", ""))
     kind = OutcomeKind.HALT if decision.code == DEFECT else OutcomeKind.REFUSED
     return _unchanged(state, kind, decision.code, decision.detail)
 
@@ -241,15 +231,15 @@ def _milliseconds(state_id: str) -> int:
 
 def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context: EntryContext) -> ClusterState:
     """Return the decided state with the entry's epoch, ids, time, history and chain."""
-    applied = _new_applied(context.epoch, entry.state_id, entry.request_id, entry.digest)
-    return _with_entry(
+    applied = Applied(context.epoch, entry.state_id, entry.request_id, entry.digest)
+    return replace(
         decided,
-        before.cluster_id or entry.cluster_id,
-        context.epoch,
-        entry.state_id,
-        context.time,
-        before.history.with_(applied, setting(decided, "history_entries")),
-        history.chained(before.chain, entry.data),
+        cluster_id=before.cluster_id or entry.cluster_id,
+        epoch=context.epoch,
+        state_id=entry.state_id,
+        time=context.time,
+        history=before.history.with_(applied, setting(decided, "history_entries")),
+        chain=history.chained(before.chain, entry.data),
     )
 
 

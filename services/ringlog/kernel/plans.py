@@ -17,7 +17,6 @@ Source: the decision record on plans (docs/decisions).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 
 from immutables import Map
@@ -34,7 +33,7 @@ from ringlog.kernel.model.plans import PlannedCommand, principal_in
 from ringlog.kernel.model.principals import ADMIN, OPERATOR
 from ringlog.kernel.model.state import PARTS, ClusterState, advance
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Value, replace
 
 Decide = Callable[[ClusterState, Command, EntryContext], Decision]
 
@@ -138,8 +137,7 @@ def _applied(state: ClusterState, commands: tuple[Command, ...], context: EntryC
 # -------------------------------------------------------------------------------------------------------- effects
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedItem:
+class ChangedItem(Value):
     """An item that a plan changes. ``change``: added, removed or changed. ``values``: new values by field name.
 
     ``identity``: fields that identify an item that existed before.
@@ -185,8 +183,8 @@ def _difference(section: str, key: Any, old: Any, new: Any) -> ChangedItem | Non
     identity = tuple(getattr(old, name) for name in _IDENTITY if hasattr(old, name))
     if new is None:
         return ChangedItem(section, str(key), "removed", identity=identity)
-    if old is None or type(old) is not type(new) or not is_dataclass(new):
+    if old is None or type(old) is not type(new) or not isinstance(new, Value):
         return ChangedItem(section, str(key), "added" if old is None else "changed", (("", new),), identity)
-    values = ((one.name, getattr(new, one.name)) for one in fields(new))
+    values = ((name, getattr(new, name)) for name in new.__struct_fields__)
     changed = tuple((name, value) for name, value in values if value != getattr(old, name))
     return ChangedItem(section, str(key), "changed", changed, identity)

@@ -13,7 +13,6 @@ sentence that names field and rule.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any, Final, get_type_hints
 
 from ringlog.kernel.commands.cdc import clock as cdc_clock
@@ -90,7 +89,7 @@ assert {kind.__name__ for kind in RULES if kind.DANGEROUS} == {*DANGEROUS}, "dan
 assert all("PAUSED_BY" in vars(kind) for kind in RULES), "each command declares the pause that blocks it"
 assert all(kind.PAUSED_BY in (UNPAUSED, *SCOPES) for kind in RULES), "the declared pause is a scope or none"
 assert all({*vars(kind).get("NEEDS", ())} & {*PRINCIPAL_ROLES} for kind in RULES), "each command declares its roles"
-assert all({"keyspace", "name"} <= {one.name for one in fields(kind)} for kind in RULES if kind.CHANGES_ITS_TABLE), (
+assert all({"keyspace", "name"} <= {*kind.__struct_fields__} for kind in RULES if kind.CHANGES_ITS_TABLE), (
     "a command that changes its table names it"
 )
 

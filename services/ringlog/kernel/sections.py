@@ -15,16 +15,16 @@ Invariants: ``PARTS`` has each section of ``ClusterState`` once; names of fields
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from typing import Final
 
 from ringlog.kernel.model import state as states
 from ringlog.kernel.model.modes import Pause, ServiceGoal, Term
-from ringlog.kernel.model.state_section import WHOLE, SplitField, StateSection, sections_of
+from ringlog.kernel.model.state_section import WHOLE, SplitField, StateSection
 from ringlog.kernel.model.tables import Keyspace, Settled, Table, TableLifetime, UserType
 from ringlog.kernel.model.tablet_map import TabletMap, shown
 from ringlog.kernel.operations.moving import ServedRange, as_served, served
 from ringlog.kernel.operations.node_states import shown_nodes
+from ringlog.kernel.values import is_value_class
 
 NODES: Final = "nodes"
 PLACEMENTS: Final = "placements"
@@ -157,15 +157,15 @@ PARTS: Final = (
     StateSection(
         "table_lives", TableLifetime, hidden={WHOLE: "has past versions of tables; validators of writes fold the log"}
     ),
-    *sections_of(states.ClusterState),
+    *states.RECORD_SECTIONS,
 )
 """The sections, in the order of publication."""
 
 assert sorted(part.name for part in PARTS) == sorted(states.PARTS), "each section is declared once"
 assert all(
-    not {*part.hidden, *part.unpublished} - {WHOLE} - {one.name for one in fields(part.item)}
+    not {*part.hidden, *part.unpublished} - {WHOLE} - {*part.item.__struct_fields__}
     for part in PARTS
-    if is_dataclass(part.item)
+    if is_value_class(part.item)
 ), "hidden and unpublished names are fields of the item"
 
 assert all(part.hidden.keys().isdisjoint(part.unpublished) for part in PARTS), "no field is both hidden and unpublished"

@@ -29,14 +29,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from immutables import Map
 
 from ringlog.kernel.model.modes import Recovery, ServiceMember
 from ringlog.kernel.model.state import STAYS, ClusterState, Node, in_order
-from ringlog.kernel.values import Epoch, NodeId, Witness
+from ringlog.kernel.values import Epoch, NodeId, Value, Witness
 
 JOINING: Final = "joining"
 MEMBER: Final = "member"
@@ -60,8 +59,7 @@ assert [*SIZES] == sorted(SIZES), "sizes are sorted"
 assert SIZES[-1][1] < SIZE_ABOVE <= SIZE_MAX, "larger clusters have more members"
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceStep:
+class ServiceStep(Value):
     """``node`` enters the stage ``to``. ``GONE``: it leaves the last group."""
 
     node: NodeId

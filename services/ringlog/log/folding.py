@@ -14,14 +14,12 @@ process does not fold them again. The simulator shares results between the reade
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
-from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Entry, Folded, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog.log.errors import LogGap
 from ringlog.wire.entries import EncodedEntry, decode_entry
 from ringlog.wire.senders import parsed_sender
@@ -46,8 +44,7 @@ def judge(state: ClusterState, data: bytes) -> tuple[Item, Folded]:
     return item, fold(state, item)
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Value):
     """A state, and the offset after the last record that it contains."""
 
     state: ClusterState = EMPTY_STATE
@@ -58,8 +55,7 @@ BEGINNING = Start()
 _HALT = OutcomeKind.HALT
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterOrigin:
+class ClusterOrigin(Value):
     """The author of the cluster's initial entry, and the time of that entry by the author's clock."""
 
     cluster_id: str
@@ -68,8 +64,7 @@ class ClusterOrigin:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedRecord:
+class FoldedRecord(Value):
     """A decoded record of the log, its outcome, and the states before and after it."""
 
     offset: int
@@ -97,7 +92,6 @@ class FoldedRecord:
         return Start(self.after, self.offset + 1)
 
 
-_new_record = maker_of(FoldedRecord)
 READ_AHEAD_MAX = 2_000
 
 
@@ -175,7 +169,7 @@ def follow(
     """Fold records in log order onto ``state``. A halt is the last item."""
     for record in records:
         item, folded = judging(state, record.data)
-        made = _new_record(record.offset, item, folded.outcome, state, folded.state)
+        made = FoldedRecord(record.offset, item, folded.outcome, state, folded.state)
         yield made
         if made.is_halt:
             return

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from ringlog.kernel.values import Value
 from ringlog.log.errors import LogError
 
 LOOKUP_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class LogRecord:
+class LogRecord(Value):
     """One record. ``data`` is empty for a record without a value (a tombstone).
 
     ``at`` is the record's time in microseconds, or 0 if the log has no times. The topic's settings decide whether it is
@@ -31,7 +30,13 @@ class LogRecord:
 
     offset: int
     data: bytes
-    at: int = field(default=0, compare=False)
+    at: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogRecord) and (other.offset, other.data) == (self.offset, self.data)
+
+    def __hash__(self) -> int:
+        return hash((self.offset, self.data))
 
 
 class LogTail(Protocol):

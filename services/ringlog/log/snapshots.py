@@ -33,7 +33,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import WITNESSES_MIN, ConfirmSnapshot
 from ringlog.kernel.encoding.decoder import StateUndecodable, decode_parts
@@ -42,7 +41,7 @@ from ringlog.kernel.encoding.stored_generations import canonical_chunks, read_ge
 from ringlog.kernel.history import STORED_MAX
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState, Generation
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, replace
 from ringlog.log.errors import (
     SnapshotDisputed,
     SnapshotForged,
@@ -74,7 +73,7 @@ def encode_snapshot(
     # The packed section replaces the canonical one in the body. The digests still cover the canonical bytes, so the
     # state's digest does not depend on the storage format.
     is_packed = bool(state.generations)
-    parts = encoded_parts(replaced(state, generations=()) if is_packed else state)
+    parts = encoded_parts(replace(state, generations=()) if is_packed else state)
     digests = digests_of(parts)
     of_parts = dict(digests)
     if is_packed:
@@ -116,7 +115,7 @@ def decode_snapshot(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> Cl
     except StateUndecodable as error:
         raise SnapshotForged(f"{describe_snapshot(head)}: {error}") from error
     if generations is not None:
-        state = replaced(state, generations=generations)
+        state = replace(state, generations=generations)
     if (state.cluster_id, state.epoch, state.state_id) != (head.cluster_id, head.epoch, head.state_id):
         raise SnapshotForged(f"{describe_snapshot(head)}: contains epoch {state.epoch}, state {state.state_id}")
     return state

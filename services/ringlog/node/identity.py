@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 from ringlog.client.data.peers import PORT_MAX
 from ringlog.client.participant.folder import IDENTITY, IdentityFolder, stored_integer
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value
 from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.runtime.monitoring.scrape import with_port
 from ringlog.stack.processes import draw
@@ -21,8 +20,7 @@ from ringlog.stack.processes import draw
 _DRAWS_MAX = 20
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOptions:
+class NodeOptions(Value):
     """The configuration of a node.
 
     Attributes:

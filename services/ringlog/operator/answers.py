@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -19,7 +18,7 @@ from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.tablets.groups import is_forfeited
 from ringlog.kernel.tablets.mutual_exclusion import knows_every_row
 from ringlog.kernel.tablets.stages import nodes_of
-from ringlog.kernel.values import Command, Micros
+from ringlog.kernel.values import Command, Micros, replace
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents.intents import Intent, InvalidCommand, resolved
 from ringlog.operator.views import ways_out as advice

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
 
 from ringlog.client.node_reports import AcksReader, LoadsReader
 from ringlog.kernel.balance.advice import Advice, advise
 from ringlog.kernel.balance.reports import Reports
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros, NodeId
+from ringlog.kernel.values import Micros, NodeId, Value
 from ringlog.log.errors import LogError
 from ringlog.protocol.balancer.load_book import LastReports, ReceivedLoad, measured, report_times, take
 from ringlog.runtime.clock import SystemClock
 from ringlog.wire.records import NodeAck
 
 
-@dataclass(frozen=True, slots=True)
-class BalancerSnapshot:
+class BalancerSnapshot(Value):
     """The inputs and the plan of the balancer at one epoch.
 
     ``acks``: the nodes' last acknowledgements, with their failed stream attempts. ``last_reports``: the time of each

@@ -20,7 +20,6 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +27,7 @@ from typing import Final
 
 from ringlog.files import OWNER_ONLY_MASK, private_folder, write_private
 from ringlog.kernel.model.principals import FIRST_KEY
-from ringlog.kernel.values import NodeId, is_uuid
+from ringlog.kernel.values import NodeId, Value, is_uuid
 from ringlog.runtime.trust import (
     ACK_KEY,
     ACK_MASTER,
@@ -69,8 +68,7 @@ class AuthorityInUse(CertificatesFailed):
     code = "authority_in_use"
 
 
-@dataclass(frozen=True, slots=True)
-class MadeCertificate:
+class MadeCertificate(Value):
     """A new certificate. ``node``: the named node, empty for none. ``config``: the file for ``--trust-config``."""
 
     name: str

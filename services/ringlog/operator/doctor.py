@@ -22,6 +22,7 @@ from ringlog.errors import RinglogError
 from ringlog.files import process_data_dir
 from ringlog.kernel.history import confirmed_snapshots
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Value
 from ringlog.log.kafka.diagnosis import connection_failure
 from ringlog.log.kafka.topics import TOPICS, admin_client, describe, topic_name, verify_topics
 from ringlog.operator.balancing import last_heard
@@ -48,8 +49,7 @@ DISK_FREE_MIN: Final = 2 << 30
 """Bytes that must be free in the data folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value):
     """The result of a check. ``fixes``: commands or instructions."""
 
     check: str

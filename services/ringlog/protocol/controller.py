@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -24,7 +23,7 @@ from ringlog.kernel.encoding.encoder import command_digest
 from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command, Epoch
+from ringlog.kernel.values import Command, Epoch, Value
 from ringlog.protocol.effects import FOREVER, Effect, FaultPoint, Until
 from ringlog.protocol.role import CheckSuperseded, StartServing
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
@@ -37,8 +36,7 @@ TABLETS: Final = "tablets"
 _GREATEST_ID: Final = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Value):
     """A command to submit under ``request_id`` until it is answered. ``subject``: the operation, generation or table
     that it advances.
     """
@@ -49,8 +47,7 @@ class Proposal:
     subject: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Value):
     """The reason why ``subject`` does not advance by a command of this ``kind``. Waiting does not end it."""
 
     subject: str
@@ -59,8 +56,7 @@ class Rejection:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
+class RoundPlan(Value):
     """The proposals to submit now, in order, and the rejections that are known without submitting anything."""
 
     proposals: tuple[Proposal, ...]
@@ -80,15 +76,13 @@ class Wait(Enum):
     PAUSE = "pause"
 
 
-@dataclass(frozen=True, slots=True)
-class Submit(Effect[Submitted | None]):
+class Submit(Effect[Submitted | None], Value):
     """Submit to the validator. Outcome: its final answer, or None if none arrived in time."""
 
     proposal: Proposal
 
 
-@dataclass(frozen=True, slots=True)
-class ReportRejections(Effect[None]):
+class ReportRejections(Effect[None], Value):
     """Publish the rejections for operators."""
 
     found: tuple[Rejection, ...]

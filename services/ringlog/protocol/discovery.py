@@ -43,10 +43,9 @@ Source: ScyllaDB, "Establishing group 0 in a fresh cluster"; decision 96.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
-from ringlog.kernel.values import is_name
+from ringlog.kernel.values import is_name, replace
 from ringlog.wire.data import DiscoveryView, MetPeer
 
 ADDRESSES_MAX: Final = 1_000

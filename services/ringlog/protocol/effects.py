@@ -12,11 +12,10 @@ pass ``tests/runtime/test_draw_conformance.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 
 T = TypeVar("T")
 
@@ -38,30 +37,25 @@ FOREVER: Micros = 1_000_000_000_000_000
 """Longer than any process lives: no deadline."""
 
 
-@dataclass(frozen=True, slots=True)
-class Newest(Effect[ClusterState]):
+class Newest(Effect[ClusterState], Value):
     """Outcome: the newest folded state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Now(Effect[Micros]):
+class Now(Effect[Micros], Value):
     """Outcome: microseconds of a monotonic clock. Only differences have a meaning."""
 
 
-@dataclass(frozen=True, slots=True)
-class WallClock(Effect[Micros]):
+class WallClock(Effect[Micros], Value):
     """Outcome: this machine's time in microseconds since 1970. It may be wrong, so safety must not depend on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Append(Effect[None]):
+class Append(Effect[None], Value):
     """Append records to the metadata log, once. No outcome: the log shows whether they arrived."""
 
     records: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Barrier(Effect[ClusterState]):
+class Barrier(Effect[ClusterState], Value):
     """Outcome: a state that contains every entry that was in the log when this effect began.
 
     The driver raises after ``timeout``.
@@ -70,8 +64,7 @@ class Barrier(Effect[ClusterState]):
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd(Effect[int]):
+class LogEnd(Effect[int], Value):
     """Outcome: the present end offset of the metadata log.
 
     The driver retries until the broker answers, and raises after ``timeout``.
@@ -80,8 +73,7 @@ class LogEnd(Effect[int]):
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class ReadUpTo(Effect[ClusterState]):
+class ReadUpTo(Effect[ClusterState], Value):
     """Wait until every entry before offset ``end`` is folded. Outcome: that state.
 
     The driver raises after ``timeout``.
@@ -91,13 +83,11 @@ class ReadUpTo(Effect[ClusterState]):
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class CatchUp(Effect[ClusterState]):
+class CatchUp(Effect[ClusterState], Value):
     """A ``Barrier`` without a timeout, while the replica makes progress: a log of months takes minutes to replay."""
 
 
-@dataclass(frozen=True, slots=True)
-class Until(Effect[T | None], Generic[T]):
+class Until(Effect[T | None], Value, Generic[T]):
     """Wait for the first folded state with a result of ``found``. Outcome: that result, or None after ``timeout``.
 
     ``what`` completes the phrase "waited 3 s for".
@@ -108,8 +98,7 @@ class Until(Effect[T | None], Generic[T]):
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusive(Effect[T], Generic[T]):
+class Exclusive(Effect[T], Value, Generic[T]):
     """Perform the steps that ``start`` returns under the decision lock of this process. Outcome: their result.
 
     Not nested. The driver raises if it does not get the lock within ``timeout``.
@@ -119,8 +108,7 @@ class Exclusive(Effect[T], Generic[T]):
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class FaultPoint(Effect[None]):
+class FaultPoint(Effect[None], Value):
     """A named fault-injection point between two effects; a no-op in production."""
 
     moment: str

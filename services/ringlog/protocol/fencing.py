@@ -13,23 +13,19 @@ was interrupted starts again from the beginning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ringlog.kernel.commands.cdc.writers import FenceCdcWriter
 from ringlog.kernel.model.state import CdcWriter
-from ringlog.kernel.values import Position
+from ringlog.kernel.values import Position, Value
 from ringlog.protocol.effects import Effect
 
 
-@dataclass(frozen=True, slots=True)
-class RevokeWriteAccess(Effect[str]):
+class RevokeWriteAccess(Effect[str], Value):
     """Make every leader reject the records of this writer's processes, permanently. Outcome: a text that says how."""
 
     writer: CdcWriter
 
 
-@dataclass(frozen=True, slots=True)
-class CdcEndOffsets(Effect[tuple[Position, ...]]):
+class CdcEndOffsets(Effect[tuple[Position, ...]], Value):
     """Outcome: the present end offset of each partition of the CDC topic."""
 
 

@@ -6,35 +6,29 @@ a transactional id reads the log again, and initialises the id only if no other 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog.protocol.effects import FOREVER, CatchUp, Effect, FaultPoint, Until
 from ringlog.protocol.submission.direct import Direct
 
 
-@dataclass(frozen=True, slots=True)
-class BecomeActive(Effect[None]):
+class BecomeActive(Effect[None], Value):
     """Start to be the active instance of the role, in ``term``."""
 
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSuperseded(Effect[None]):
+class CheckSuperseded(Effect[None], Value):
     """Check that this instance may continue. The driver raises if the folded log names another active instance, or if
     a stop was requested.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Initialise(Effect[None]):
+class Initialise(Effect[None], Value):
     """Take the role's transactional id, so the previous instance can no longer publish."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartServing(Effect[None]):
+class StartServing(Effect[None], Value):
     """Start to handle requests and records: the preparations are over."""
 
 

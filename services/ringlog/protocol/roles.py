@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.sections import CHANGE_TOPICS, EPOCHS
+from ringlog.kernel.values import Value
 from ringlog.protocol.effects import Steps
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(Value):
     """The requirements of a role's agent.
 
     ``source``: the topic of the consumer group. The instance that gets its partition tries to become the active one.

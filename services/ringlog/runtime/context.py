@@ -16,11 +16,11 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ringlog.files import FILE_MODE, OWNER_ONLY_MASK, FileUnusable, default_data_dir, private_folder, write_private
+from ringlog.kernel.values import Value, asdict
 from ringlog.runtime.kafka.config import VARIABLE, current, use
 from ringlog.runtime.trust import (
     REQUEST_KEY_VARIABLE,
@@ -31,8 +31,7 @@ from ringlog.runtime.trust import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterContext:
+class ClusterContext(Value):
     """A cluster and the addresses of its broker (``host:port,…``) and its cache (a Redis URL, may be empty).
 
     ``kafka_config`` is the path of the broker's client configuration, ``trust_config`` that of the certificates for its
@@ -49,8 +48,7 @@ class ClusterContext:
     request_key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredClusters:
+class StoredClusters(Value):
     """All known clusters, and the current one of them (None: there is none)."""
 
     clusters: tuple[ClusterContext, ...] = ()

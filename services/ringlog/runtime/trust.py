@@ -53,13 +53,13 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ringlog.errors import RinglogError
 from ringlog.files import exposure
+from ringlog.kernel.values import HidingValue, replace
 from ringlog.runtime.certificates import (
     authorities_end,
     certificate_end,
@@ -118,8 +118,7 @@ class UnguardedAddress(BadTrustConfig):
     code = "unguarded_address"
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(HidingValue):
     """The contents of the files.
 
     Attributes:
@@ -132,20 +131,25 @@ class Trust:
         client: Context for Python's TLS clients, None without TLS.
     """
 
+    HIDDEN = (
+        *("key", "tokens", "metrics_tokens", "ack_keys", "ack_masters", "request_keys", "request_masters"),
+        *("server", "client"),
+    )
+
     ca: bytes = b""
     certificate: bytes = b""
-    key: bytes = field(default=b"", repr=False)
-    tokens: tuple[str, ...] = field(default=(), repr=False)
-    metrics_tokens: tuple[str, ...] = field(default=(), repr=False)
+    key: bytes = b""
+    tokens: tuple[str, ...] = ()
+    metrics_tokens: tuple[str, ...] = ()
     node: NodeId = ""
     expires: int = 0
     revoked: frozenset[str] = frozenset()
-    ack_keys: tuple[str, ...] = field(default=(), repr=False)
-    ack_masters: tuple[str, ...] = field(default=(), repr=False)
-    request_keys: tuple[str, ...] = field(default=(), repr=False)
-    request_masters: tuple[str, ...] = field(default=(), repr=False)
-    server: ssl.SSLContext | None = field(default=None, compare=False, repr=False)
-    client: ssl.SSLContext | None = field(default=None, compare=False, repr=False)
+    ack_keys: tuple[str, ...] = ()
+    ack_masters: tuple[str, ...] = ()
+    request_keys: tuple[str, ...] = ()
+    request_masters: tuple[str, ...] = ()
+    server: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
 
     @property
     def encrypts(self) -> bool:

@@ -18,10 +18,8 @@ from ringlog.wire.errors import WireError
 DIGEST_BYTES: Final = 16
 LAST_BYTE: Final = 0x80
 """The continuation bit of a variable-length number. Only its last byte is below this."""
-CHANGES: dict[str, type[Any]] = {
-    f"ringlog.changes.{cls.__name__}": cls
-    for cls in (*(publication.change for publication in PUBLICATIONS), EpochChange)
-}
+_CLASSES: Final[tuple[type[Any], ...]] = (*(publication.change for publication in PUBLICATIONS), EpochChange)
+CHANGES: Final = {f"ringlog.changes.{cls.__name__}": cls for cls in _CLASSES}
 """Full name to class."""
 
 

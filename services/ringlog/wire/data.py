@@ -16,22 +16,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.values import Token
+from ringlog.kernel.values import Token, Value
 from ringlog.wire.avro.codec import layout
 from ringlog.wire.avro.mapping import Mapper
 
 DIGEST_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Key:
+class Key(Value, order=True):
     """The key of a register. ``token`` is the token of ``name``."""
 
     keyspace: str
@@ -39,8 +37,7 @@ class Key:
     name: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterCell:
+class RegisterCell(Value):
     """The content of a register. ``timestamp`` is the writer's; ``deleted`` marks a tombstone, whose value is empty."""
 
     timestamp: int
@@ -122,8 +119,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
 """Rejection code to its description."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRequest:
+class WriteRequest(Value):
     """A request to store ``cell`` if it wins.
 
     ``newest`` is the sender's newest epoch and ``newest_id`` the id of its state; 0: not given.
@@ -139,8 +135,7 @@ class WriteRequest:
     newest_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteReply:
+class WriteReply(Value):
     """The response to a write: the cell is on disk, or the write was rejected (``refused``).
 
     ``detail`` explains a rejection.
@@ -153,8 +148,7 @@ class WriteReply:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(Value):
     """A request for the content of a register. With ``digest`` the response may omit the value.
 
     ``newest`` and ``newest_id``: see ``WriteRequest``.
@@ -170,8 +164,7 @@ class ReadRequest:
     newest_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadReply:
+class ReadReply(Value):
     """The response to a read. ``cell`` lacks its value if ``digest`` replaces it. ``detail`` explains a rejection."""
 
     node: str
@@ -183,8 +176,7 @@ class ReadReply:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRowsRequest:
+class ReadRowsRequest(Value):
     """A request for the writes of a partition of table ``table_id``.
 
     ``at`` lists (partition of the mutations topic, offset) pairs that the replica must have reached. With ``digest``
@@ -206,8 +198,7 @@ class ReadRowsRequest:
     newest_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRowsReply:
+class ReadRowsReply(Value):
     """The response with ``writes``: encoded mutations in ascending order. A ``digest`` that is not empty
     replaces them. ``detail`` explains a rejection.
     """
@@ -231,8 +222,7 @@ def digest_of_writes(writes: Iterable[bytes]) -> bytes:
     return total.digest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRequest:
+class StreamRequest(Value):
     """A request for the cells of ``ranges`` after ``after``, to be sent to node ``target``.
 
     ``newest`` and ``newest_id``: see ``WriteRequest``.
@@ -251,8 +241,7 @@ class StreamRequest:
     newest_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RowVersion:
+class RowVersion(Value):
     """One write of one row. ``value`` is the encoded mutation, as received."""
 
     table: str
@@ -263,8 +252,7 @@ class RowVersion:
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RowsRequest:
+class RowsRequest(Value):
     """A request for the rows of ``ranges`` after ``after``, to be sent to node ``target``.
 
     ``positions`` lists (partition of the mutations topic, offset) pairs. The target itself stores all later mutations.
@@ -285,8 +273,7 @@ class RowsRequest:
     newest_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Value):
     """Rows in the order of the store. ``tables`` maps each table name to its id."""
 
     rows: tuple[RowVersion, ...]
@@ -296,8 +283,7 @@ class Rows:
         return len(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamPage:
+class StreamPage(Value):
     """A page of a stream. ``body`` is an encoded ``Cells`` or ``Rows``, with its own ``crc`` and ``count``.
 
     The last message contains the totals of the whole call.
@@ -313,8 +299,7 @@ class StreamPage:
     is_end: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Cells:
+class Cells(Value):
     """Cells in ascending order of their keys.
 
     ``made`` lists the creation epoch of each keyspace, or table in tablets, in these keys.
@@ -327,8 +312,7 @@ class Cells:
         return len(self.cells)
 
 
-@dataclass(frozen=True, slots=True)
-class EntriesRequest:
+class EntriesRequest(Value):
     """A request for the entries after ``epoch``, whose state has the given id.
 
     ``snapshot`` is the epoch of a snapshot that the requester receives, from chunk number ``chunk`` on; 0: none.
@@ -342,8 +326,7 @@ class EntriesRequest:
     chunk: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EntriesReply:
+class EntriesReply(Value):
     """The response with log entries. ``epoch`` and ``state_id`` are the newest of the peer's own log.
 
     ``entries`` are unchanged records; the first one follows the requested epoch. If the peer's entries begin later,
@@ -358,16 +341,14 @@ class EntriesReply:
     snapshot: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MetPeer:
+class MetPeer(Value):
     """A process that answered at an address."""
 
     address: str
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveryView:
+class DiscoveryView(Value):
     """The knowledge of a process that looks for its cluster: the format of its request, response and file.
 
     See ``ringlog.protocol.discovery``.
@@ -382,16 +363,14 @@ class DiscoveryView:
     cluster_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StatusRequest:
+class StatusRequest(Value):
     """A request for the status of a node."""
 
     cluster_id: str
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class StatusReply:
+class StatusReply(Value):
     """The status of a node. ``start`` is the number of its starts; ``streams`` counts the streams that it waits for."""
 
     node: str
@@ -405,8 +384,7 @@ class StatusReply:
     streams: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class StreamMark:
+class StreamMark(Value):
     """A position in a stream: the node has everything up to ``after``."""
 
     operation: str
@@ -415,8 +393,7 @@ class StreamMark:
     after: Key
 
 
-@dataclass(frozen=True, slots=True)
-class JournalRecord:
+class JournalRecord(Value):
     """One step of a node's journal. ``total`` is -1 unless the record ends a complete image.
 
     ``gone`` contains (keyspace, first token, last token). ``node`` is the owner of the registers. On disk, ``cells``

@@ -6,13 +6,11 @@ replicas, with any Avro library, decode the same entry or none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
-from ringlog.kernel.columns.fast_dataclass import maker_of, replaced
 from ringlog.kernel.encoding.encoder import command_digest
 from ringlog.kernel.model.outcome import Entry, UnreadableEntry
-from ringlog.kernel.values import Command, Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros, Value, replace
 from ringlog.wire.avro.codec import HEADER_BYTES, header, layout, split
 from ringlog.wire.avro.mapping import cached_id_bytes, cached_id_text, id_bytes, uncached_id_text, uuid_text
 from ringlog.wire.avro.reading import number_at, size_at, text_at
@@ -30,8 +28,7 @@ _cached_text = lru_cache(maxsize=64)(text)
 """Caches for the fields that the entries of a batch have in common."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedEntry:
+class EncodedEntry(Value):
     """An entry and its bytes, which the entry also has. A repeated append must use the same bytes."""
 
     entry: Entry
@@ -52,13 +49,13 @@ def author_entry(
     kind, version, payload = encode_command(command)
     digest = command_digest(kind, version, payload)
     ids = cluster_id, state_id, prev_state_id, request_id
-    return encoded(new_entry(*ids, since_epoch, submitter, at, kind, version, digest, command, b""), payload)
+    return encoded(Entry(*ids, since_epoch, submitter, at, kind, version, digest, command, b""), payload)
 
 
 def encoded(entry: Entry, payload: bytes) -> EncodedEntry:
     """Return an entry with its bytes. ``payload`` is that of its command. Raises WireError."""
     data = encode_entry(entry, payload)
-    return _new_encoded(replaced(entry, data=data), data)
+    return EncodedEntry(replace(entry, data=data), data)
 
 
 def encode_entry(entry: Entry, payload: bytes) -> bytes:
@@ -81,10 +78,6 @@ def encode_entry(entry: Entry, payload: bytes) -> bytes:
     except (TypeError, ValueError, AttributeError) as error:
         raise WireError("not_encodable", LOG_ENTRY, f"{type(error).__name__}: {error}") from error
     return b"".join(parts)
-
-
-new_entry = maker_of(Entry)
-_new_encoded = maker_of(EncodedEntry)
 
 
 def decode_entry(data: bytes) -> Entry | UnreadableEntry:
@@ -121,7 +114,7 @@ def _read(data: bytes) -> Entry | None:
         return None
     payload = data[at:]
     digest, command = cached_command(kind, version, payload)
-    return new_entry(
+    return Entry(
         cluster_id, state_id, previous, request_id, since_epoch, submitter, when, kind, version, digest, command, data
     )
 

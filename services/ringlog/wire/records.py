@@ -11,13 +11,12 @@ rows, and the audit has an independent copy of the rule.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeVar
 from zlib import crc32
 
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX, compose
-from ringlog.kernel.values import Position, StreamReport
+from ringlog.kernel.values import Position, StreamReport, Value
 from ringlog.wire.avro.codec import layout, name_of
 from ringlog.wire.avro.mapping import Mapper
 from ringlog.wire.errors import WireError
@@ -32,8 +31,7 @@ RANGE_DELETE = "RANGE_DELETE"
 """The operations of a ``Mutation``. ``UNKNOWN`` represents an operation of a later release."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRequest:
+class CommandRequest(Value):
     """A request to the validator to append a command. ``answer_applied``: publish a result also if it is applied."""
 
     request_id: str
@@ -45,8 +43,7 @@ class CommandRequest:
     answer_applied: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CodedRequest:
+class CodedRequest(Value):
     """The bytes of a ``CommandRequest`` and their MAC with key number ``key`` of ``principal`` (``wire.requests``)."""
 
     request: bytes
@@ -55,15 +52,13 @@ class CodedRequest:
     code: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBatch:
+class RequestBatch(Value):
     """Several requests in one record, each in the encoding that it would have alone."""
 
     requests: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Value):
     """The validator's response. ``outcome`` is applied, rejected or expired (unknown: of a later release)."""
 
     request_id: str
@@ -77,8 +72,7 @@ class Result:
     since_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class FailedTries:
+class FailedTries(Value):
     """Failed attempts to stream for ``operation`` from ``source``: ``count`` of them since epoch ``since``."""
 
     operation: str
@@ -89,8 +83,7 @@ class FailedTries:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAck:
+class NodeAck(Value):
     """The progress of a node: epochs up to ``applied`` are durable, and all writes admitted below ``drained`` are
     applied.
 
@@ -109,16 +102,14 @@ class NodeAck:
     state_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CodedAck:
+class CodedAck(Value):
     """The bytes of a ``NodeAck`` and their MAC (``wire.acks``). ``code`` is empty for a record without one."""
 
     ack: bytes
     code: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TableLoad:
+class TableLoad(Value):
     """The tablets of ``table`` on a node, with the load of each in the same order.
 
     ``id`` is the table's id. ``count`` is the table's number of tablets at the time of the report.
@@ -134,8 +125,7 @@ class TableLoad:
     count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLoad:
+class NodeLoad(Value):
     """The load of a node. ``at`` is its clock in microseconds. ``capacity`` is in bytes, None if not measured."""
 
     node: str
@@ -146,16 +136,14 @@ class NodeLoad:
     """Positions in the mutations topic. The node has validated all records before them."""
 
 
-@dataclass(frozen=True, slots=True)
-class CodedLoad:
+class CodedLoad(Value):
     """The bytes of a ``NodeLoad`` and their MAC (``wire.acks``). ``code`` is empty for a record without one."""
 
     load: bytes
     code: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedProposal:
+class RefusedProposal(Value):
     """A rejected proposal of an agent. ``since`` is the agent's clock in microseconds."""
 
     subject: str
@@ -165,8 +153,7 @@ class RefusedProposal:
     since: int
 
 
-@dataclass(frozen=True, slots=True)
-class AgentStatus:
+class AgentStatus(Value):
     """The status of an agent. ``state`` is starting, standby, active or halted. ``why`` is the reason if it ended
     itself.
     """
@@ -181,8 +168,7 @@ class AgentStatus:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotPart:
+class SnapshotPart(Value):
     """A section of a state: its name, its size in canonical bytes, and their digest."""
 
     name: str
@@ -190,8 +176,7 @@ class SnapshotPart:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSnapshot:
+class StoredSnapshot(Value):
     """The head of a stored state. Readers continue at the log offset ``position``.
 
     ``chunks`` contains the digests of the chunks; ``first`` is the offset of the first chunk in the snapshot topic.
@@ -211,8 +196,7 @@ class StoredSnapshot:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotChunk:
+class SnapshotChunk(Value):
     """The bytes of one chunk of the snapshot ``id``."""
 
     id: str
@@ -220,8 +204,7 @@ class SnapshotChunk:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotConfirmation:
+class SnapshotConfirmation(Value):
     """A second reader's state of an epoch, from its own fold."""
 
     cluster_id: str
@@ -234,24 +217,21 @@ class SnapshotConfirmation:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Value):
     """The value of one column in CQL serialization. None: null or deleted."""
 
     column: str
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedElements:
+class DeletedElements(Value):
     """Elements deleted from one collection, by their keys in CQL serialization."""
 
     column: str
     keys: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Value):
     """A range of rows in one partition, by prefixes of the clustering key. An empty prefix means unbounded."""
 
     start: tuple[bytes, ...]
@@ -260,8 +240,7 @@ class Bounds:
     end_inclusive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MutationStatement:
+class MutationStatement(Value):
     """An additional statement of a mutation.
 
     ``timestamp`` and ``ttl`` None: the mutation's values. ``ttl`` 0: no expiry.
@@ -277,8 +256,7 @@ class MutationStatement:
     bounds: Bounds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
+class Mutation(Value):
     """One write to a partition of a base table. Key components are in CQL serialization, in key order.
 
     It consists of one statement and the statements in ``more``. ``replaced`` lists collections whose earlier elements
@@ -306,8 +284,7 @@ class Mutation:
     table_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CdcRow:
+class CdcRow(Value):
     """One row of the CDC log. ``stream_id`` and ``time`` have 16 bytes; ``generation`` and ``timestamp`` are
     microseconds.
 
@@ -340,8 +317,7 @@ VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
 """Bytes of an original that a dead letter keeps. Brokers limit *compressed* sizes, so an original can be larger."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(Value):
     """A record that cannot become a CDC row: the reason, its position, and its bytes."""
 
     reason: str

@@ -21,14 +21,13 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
 from ringlog.kernel.model.principals import AGENT_NAMES, FIRST_KEY
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import is_name
+from ringlog.kernel.values import HidingValue, is_name
 from ringlog.wire.avro.codec import name_of
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
@@ -55,7 +54,6 @@ _REQUESTS_OF: Final = "ringlog requests of "
 _LINE: Final = re.compile(r"([^/]+)/([0-9]{1,18})/([0-9a-f]{64})")
 
 
-@dataclass(frozen=True, slots=True)
 class SignedRequest(CommandRequest):
     """A request that came as a ``CodedRequest``. ``unverified``: why its MAC does not count; empty: it is valid."""
 
@@ -63,18 +61,19 @@ class SignedRequest(CommandRequest):
     unverified: str = "the code was not checked"
 
 
-_plain: Final[Callable[[CommandRequest], Sequence[Any]]] = attrgetter(*(one.name for one in fields(CommandRequest)))
+_plain: Final[Callable[[CommandRequest], Sequence[Any]]] = attrgetter(*CommandRequest.__struct_fields__)
 """The fields of a request without its code. ``dataclasses.replace`` would cost more than the MAC."""
 _new_signed: Final[Callable[..., SignedRequest]] = SignedRequest
 
 
-@dataclass(frozen=True, slots=True)
-class PrincipalKey:
+class PrincipalKey(HidingValue):
     """A key of a principal, and its number."""
+
+    HIDDEN = ("key",)
 
     name: str
     number: int
-    key: str = field(repr=False)
+    key: str
 
     def __str__(self) -> str:
         """Return the line of a key file: ``NAME/NUMBER/KEY``."""

@@ -17,17 +17,17 @@ Source: decision 196.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
+
+from ringlog.kernel.values import Value, replace
 
 NAME_BYTES_MAX, HOST_BYTES_MAX, CLIENT_BYTES_MAX, ON_BEHALF_BYTES_MAX = 200, 255, 100, 200
 SENDER_BYTES_MAX: Final = NAME_BYTES_MAX + HOST_BYTES_MAX + CLIENT_BYTES_MAX + ON_BEHALF_BYTES_MAX + 30
 _TEXT: Final = re.compile(r"(.*?)(?: host=([^ ]+))?(?: client=([^ ]+))?(?: on_behalf=(.+))?", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class EntrySender:
+class EntrySender(Value):
     """A sender of requests. Empty parts are unknown."""
 
     name: str

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ringlog.kernel.values import Value
 from ringlog_audit.rules.values import elements, is_of_type
 
 STATIC = ("static",)
@@ -18,8 +19,7 @@ UPDATE, INSERT, ROW_DELETE, PARTITION_DELETE = 1, 2, 3, 4
 KINDS = {"static": 0, "insert": 1, "update": 2, "row": 3, "range": 4, "partition": 5}
 
 
-@dataclass(frozen=True, slots=True)
-class AuditColumns:
+class AuditColumns(Value):
     """The columns of a table: types of its key, names of static columns, and types of the unfrozen collections by name.
 
     ``renamed``: some columns have other names in log rows than in writes.

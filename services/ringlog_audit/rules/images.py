@@ -14,6 +14,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from ringlog.kernel.values import Value
 from ringlog_audit.rules.compound import (
     INSERT,
     STATIC,
@@ -34,8 +35,7 @@ Row = tuple[Any, ...]
 Values = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Value):
     """The images that the log of a table has. ``preimage``: false, true or full.
 
     ``regular`` and ``static``: names of the columns outside the key, in schema order.

@@ -8,15 +8,15 @@ dead letter names that epoch, but a row does not. So a row is correct if any set
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
+
+from ringlog.kernel.values import Value
 
 SKEW_US = 60_000_000
 """The maximum difference between the clocks of authors and brokers."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeewayStep:
+class LeewayStep(Value):
     """The setting from ``epoch`` on. Its author wrote it at ``at``, by the author's clock. All times are microseconds.
 
     It applies to writes appended from ``since`` on.
@@ -28,8 +28,7 @@ class LeewayStep:
     since: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Leeways:
+class Leeways(Value):
     """The allowed lateness over time. ``steps``: by ascending epoch; the first applies from the beginning.
 
     ``settled_from``: the first epoch with a validation watermark, 0 for none.

@@ -7,13 +7,12 @@ in which the stream ids were published. A table in tablets has its own ranges if
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from cassandra.metadata import Murmur3Token
 
+from ringlog.kernel.values import Value, field
 
-@dataclass(frozen=True, slots=True)
-class PublishedRange:
+
+class PublishedRange(Value):
     """One range of a published generation."""
 
     end: int
@@ -21,8 +20,7 @@ class PublishedRange:
     streams: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedGeneration:
+class PublishedGeneration(Value):
     """A generation as described by the change topics. It has no ``ranges`` if it expired and its streams are deleted.
 
     ``committed``: the epoch of its commit. ``tables``: table id to tablets, for tables with their own streams.

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ringlog.kernel.model.tables import Table
+from ringlog.kernel.values import Value, field
 from ringlog_audit.rules.compound import AuditColumns
 from ringlog_audit.rules.images import Wanted
 
 MULTI_CELL = ("list", "set", "map", "udt")
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedTable:
+class PublishedTable(Value):
     """A version of a table. ``columns`` and ``images`` use the column names of log rows; ``names`` uses the user's
     names.
 

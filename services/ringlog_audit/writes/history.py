@@ -12,7 +12,7 @@ watermark, the version as of the epoch in the job's plan applies. A dead letter 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -21,6 +21,7 @@ from ringlog.kernel.model.outcome import Entry, OutcomeKind
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.model.tables import Table
+from ringlog.kernel.values import Value, replace
 from ringlog.wire.entries import decode_entry
 from ringlog_audit.rules.compound import AuditColumns
 from ringlog_audit.rules.images import Wanted
@@ -34,8 +35,7 @@ LEEWAY = "cdc_leeway_us"
 UNKNOWN_TABLE, UNKNOWN_VERSION = "unknown_table", "unknown_version"
 
 
-@dataclass(frozen=True, slots=True)
-class AuditVersion:
+class AuditVersion(Value):
     """A version of a table. It applies to writes appended from ``since`` on. Writes may name it until ``end``.
 
     ``epoch``: epoch of the entry that created it. ``id``: 16 bytes, or the digest of a version created in a recovery.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from ringlog.kernel.values import Value
 from ringlog_audit.rules.values import elements
 from ringlog_audit.writes.writes import AuditWrite, ExpectedRow, MutationsReading, Position
 
 
-@dataclass(frozen=True, slots=True)
-class RowPlace:
+class RowPlace(Value):
     """The place of a row. ``is_last``: all rows of its write are now present. ``is_repeated``: the row was present
     before.
     """

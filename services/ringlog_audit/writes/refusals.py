@@ -7,9 +7,9 @@ broker's append time of the write as the current time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ringlog.kernel.values import Value
 from ringlog_audit.rules.compound import AuditColumns, columns_named, refusal, statements
 from ringlog_audit.rules.lateness import Leeways
 from ringlog_audit.rules.streams import PublishedGeneration, compose, generation_for
@@ -42,8 +42,7 @@ def as_logged(write: dict[str, Any], version: AuditVersion) -> dict[str, Any]:
     return write | _logged(write, names) | {"more": [_logged(one, names) for one in write["more"]]}
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRules:
+class AuditRules(Value):
     """All inputs for rejecting writes. ``cluster_id``: 16 bytes."""
 
     cluster_id: bytes

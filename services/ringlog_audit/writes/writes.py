@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from ringlog.kernel.values import Value
 from ringlog_audit.rules.compound import AuditLogRow, is_compound, log_rows, plain_row
 from ringlog_audit.rules.images import Images, Wanted
 from ringlog_audit.rules.streams import compose, generation_for, hash_of, stream_for
@@ -30,8 +31,7 @@ BY_THE_JOB = ("generation_closed", "oversized")
 Position = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class AuditWrite:
+class AuditWrite(Value):
     """A mutation and its expected place in the log.
 
     ``stream`` and ``generation`` are valid if ``refusal`` is empty. ``stream`` is empty if the generation has expired
@@ -54,8 +54,7 @@ class AuditWrite:
     version: AuditVersion | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedRow:
+class ExpectedRow(Value):
     """A row that a compound write must have in the log, with its generation and stream."""
 
     row: AuditLogRow

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -17,7 +16,7 @@ from ringlog.agents.maintenance.truncation import LogEnds
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, replace
 from ringlog.log.archive.archive import Archive
 from ringlog.log.errors import LogError
 from ringlog.log.folding import Start

@@ -7,11 +7,10 @@ A check belongs to one run. It keeps its own model, simple and independent of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Value
 from ringlog_sim.devices.listener import RunListener
 from ringlog_sim.devices.world import Chance
 from ringlog_sim.simulation import Simulation
@@ -36,8 +35,7 @@ DrawCommand = Callable[[ClusterState, Chance], Command | None]
 """A command that an operator might request in this state, or None. Some are wrong on purpose."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Value):
     """``commands``: kind to (relative weight, function that draws it), None for kinds that only agents send."""
 
     name: str

@@ -6,7 +6,6 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +17,7 @@ from rich.text import Text
 from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Json, fail, out
 from ringlog.extras import require
+from ringlog.kernel.values import replace
 from ringlog.operator.views.words import picked
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ringlog.protocol.submission.submission import RequestKey
 from ringlog.wire.data import EntriesReply, EntriesRequest, Key, RowVersion
 from ringlog.wire.records import Mutation, NodeAck
 from ringlog_sim.devices.broker import Partition, SimRecord
-from ringlog_testing.histories.events import Event, Op, Type, Value, to_json
+from ringlog_testing.histories.events import Event, Op, OpValue, Type, to_json
 from ringlog_testing.histories.operations import OperationHistory, pair
 
 
@@ -181,12 +181,12 @@ class Recording:
         self._count = 0
         self.events: list[Event] = []
 
-    def invoke(self, who: str, op: Op, key: str, value: Value = None) -> Event:
+    def invoke(self, who: str, op: Op, key: str, value: OpValue = None) -> Event:
         """Record the start of an operation of ``who``. Pass the returned event to ``ok`` or ``fail``."""
         self._count += 1
         return self._add(Event(len(self.events) + 1, f"{who}#{self._count}", Type.INVOKE, op, key, value))
 
-    def ok(self, begun: Event, value: Value = None) -> None:
+    def ok(self, begun: Event, value: OpValue = None) -> None:
         """Record that it took effect and answered ``value``."""
         self._add(Event(len(self.events) + 1, begun.process, Type.OK, begun.op, begun.key, value))
 

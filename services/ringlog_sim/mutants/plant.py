@@ -29,13 +29,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from ringlog.kernel.values import Value
 from ringlog_sim import prefix
 from ringlog_sim.runner.run import RunReport
 from ringlog_sim.runner.search import prepare_worker, run_seed
@@ -43,8 +43,7 @@ from ringlog_sim.runner.search import prepare_worker, run_seed
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
+class Mutant(Value):
     """A planted bug. In the function ``target`` (``module:Class.name``), the code ``old`` becomes ``new``.
 
     ``bug``: the wrong behavior in a few words. ``seeds``: the bug must be found within this number of seeds of
@@ -283,8 +282,7 @@ def _text(lines: list[str]) -> str:
 FIRST_SEED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class MutantMeasure:
+class MutantMeasure(Value):
     """The result of a search. ``found``: number of seeds, None if not within the bound. ``rule``: the
     broken invariant.
     """

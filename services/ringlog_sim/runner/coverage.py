@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.operations.kinds import KINDS
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.kernel.registry import COMMANDS
+from ringlog.kernel.values import Value
 from ringlog_sim.families import FAMILIES
 from ringlog_sim.runner.actions import PERFORMED
 from ringlog_sim.runner.script import FAULTS
@@ -18,8 +18,7 @@ Did = Mapping[tuple[str, ...], int]
 Count = Callable[[str, str], int]
 
 
-@dataclass(frozen=True, slots=True)
-class CoverageTable:
+class CoverageTable(Value):
     """``cells[row][column]``: number of occurrences. 0 is an empty cell."""
 
     title: str

@@ -11,7 +11,6 @@ import hashlib
 import time
 import traceback
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 from ringlog.kernel.balance.advice import advise
@@ -20,7 +19,7 @@ from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.operations.gates import stopped_by
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog.operator.rehearsal.balance_history import BalanceHistory, history_of
 from ringlog.protocol.balancer.load_book import ReceivedLoad, measured, take
 from ringlog.protocol.coordinator.ack_book import AckBook
@@ -98,8 +97,7 @@ def workers_of(script: Script) -> tuple[type[Worker], ...]:
     return tuple(WORKERS[name] for name, row in ROLES.items() if not row.is_optional or (name,) in asked)
 
 
-@dataclass(frozen=True, slots=True)
-class RunReport:
+class RunReport(Value):
     """The result of a run. ``rule`` is empty if no invariant was broken. ``digest``: hash of all records and events.
 
     ``seconds``: processor time. ``history``: the clients' operations and answers, as lines, and ``chart``: the history

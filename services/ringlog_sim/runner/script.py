@@ -7,10 +7,9 @@ replayed. An action's draws depend on its own number only. So removing another a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value, asdict
 from ringlog.protocol.roles import ROLES
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.families import FAMILIES
@@ -35,8 +34,7 @@ from ringlog_sim.stories.table import STORIES, drawn_stories, stories_of
 BUSY_ROLES = tuple(name for name, row in ROLES.items() if not row.is_optional)
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Value):
     """An action: at ``at`` (microseconds), ``what`` happens, with ``arguments``."""
 
     number: int
@@ -45,8 +43,7 @@ class Action:
     arguments: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Value):
     """All inputs of a run, except the code. ``calm``: end of the last fault in microseconds."""
 
     seed: int
@@ -56,8 +53,7 @@ class Script:
     actions: tuple[Action, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Value):
     """The amount of activity in ``length``. A fault lasts at most ``fault`` milliseconds."""
 
     name: str

@@ -7,11 +7,11 @@ import multiprocessing
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, replace
 from ringlog_sim.runner.run import RunReport, run_script
 from ringlog_sim.runner.script import ALL, PROFILES, draw_script, profile_of
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from ringlog.files import read_text
+from ringlog.kernel.values import replace
 from ringlog_sim.runner.run import RunReport, run_script
 from ringlog_sim.runner.script import Action, Script, from_json, to_json
 

@@ -5,11 +5,10 @@ Row states must survive the job's faults: drivers that die between any two steps
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
-from ringlog.kernel.values import CdcOptions, Column, Command, Micros
+from ringlog.kernel.values import CdcOptions, Column, Command, Micros, replace
 from ringlog.runtime.draw import draw_uuid
 from ringlog_sim.actors.cdc.producer import IMAGED, KEYSPACE
 from ringlog_sim.devices.world import MS, SECOND, Chance

@@ -9,7 +9,6 @@ In a part of the runs there are snapshots and truncations, so that copies restar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from immutables import Map
@@ -26,7 +25,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
 from ringlog.kernel.encoding.encoder import encoded_parts
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.service import GONE, STAGES, read_group
-from ringlog.kernel.values import Command, Micros, NodeId
+from ringlog.kernel.values import Command, Micros, NodeId, replace
 from ringlog.protocol.coordinator.core import ROLE
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.stories.moments import HERE

@@ -11,13 +11,12 @@ node's answers to peers, and nothing else::
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, replace
 from ringlog.runtime.draw import draw_uuid
 from ringlog.wire.data import EntriesReply
 from ringlog.wire.entries import author_entry, decode_entry

@@ -8,10 +8,9 @@ FoundationDB's "buggify"). A scenario is a list of ordinary actions, so it shrin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.stories.moments import DAWDLE, HERE
 from ringlog_sim.stories.story import AGENT_HOSTS, APPLICATIONS, WRITER, Drawn
@@ -22,8 +21,7 @@ SHARE = 0.2
 """Share of the other runs with a scenario."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScenarioSetting:
+class ScenarioSetting(Value):
     """``start``: start time of the joining node ``joins``. ``nodes``: the initial nodes."""
 
     start: Micros
@@ -31,8 +29,7 @@ class ScenarioSetting:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Value):
     """``weight``: relative frequency. ``joins``: the scenario needs a joining node.
 
     ``lasts``: minimum duration of faults after that node's start. ``founded``, ``factors``: suitable numbers of nodes
@@ -66,8 +63,7 @@ def ask(at: Micros, *kinds: str, way: str = "validator") -> list[Drawn]:
 # ------------------------------------------------------------------------------------------- agents
 
 
-@dataclass(frozen=True, slots=True)
-class Befalling:
+class Befalling(Value):
     """A fault of an agent of ``role``, at the ``nth`` occurrence of its ``moment`` or at ``at``, or of its input
     ``node``.
 

@@ -7,10 +7,9 @@ its own ``Chance``, so a change of one story changes no other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog_sim.devices.world import Chance
 
 AGENT_HOSTS: Final = ("agents-1", "agents-2")
@@ -22,8 +21,7 @@ Drawn = tuple[Micros, str, tuple[Any, ...]]
 """Time of an action in microseconds, its name, and its arguments."""
 
 
-@dataclass(frozen=True, slots=True)
-class StorySetting:
+class StorySetting(Value):
     """The run that a story is drawn for.
 
     ``founded``: number of the nodes that exist when the run begins. ``nodes``: names of these and of the nodes that
@@ -50,8 +48,7 @@ def always(_: int) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Story:
+class Story(Value):
     """One row of the table.
 
     Args:

@@ -7,9 +7,9 @@ that is alone. Runs with a scenario (``scenarios``, ``rarities``) have no story.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
+from ringlog.kernel.values import replace
 from ringlog_sim.devices.world import MS
 from ringlog_sim.families import principals
 from ringlog_sim.shape import RACK_PROFILES, RACK_SHARE

@@ -8,7 +8,6 @@ writer's own check of the archive prevents it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ringlog.agents.maintenance.snapshots import CONFIRM
@@ -17,7 +16,7 @@ from ringlog.kernel.commands.cluster.snapshots import OWN_ENTRIES_MAX, SNAPSHOTS
 from ringlog.kernel.commands.cluster.truncation import TruncateLog
 from ringlog.kernel.history import ARCHIVED, confirmed_snapshots
 from ringlog.kernel.model.settings import setting
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, replace
 from ringlog.log.folding import Start
 from ringlog.log.snapshots import encode_snapshot, key_of
 from ringlog.runtime.draw import draw_uuid

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from ringlog.cli.shared.connection import Json, fail, out, seconds_of
 from ringlog.cli.shared.options import Options, with_options
+from ringlog.kernel.values import asdict, replace
 from ringlog.log.delays.control import FolderDelays
 from ringlog.log.delays.rules import COMMIT, DELAY, DROP, HOLD, PROPAGATION, HeldEntry, Match, Rule, rule_to_json
 from ringlog.log.errors import BadRule

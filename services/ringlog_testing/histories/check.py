@@ -8,8 +8,7 @@ log                                            epochs (n log n)
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ringlog.kernel.values import replace
 from ringlog_testing.histories import logs, search, zones
 from ringlog_testing.histories.events import Op, Type
 from ringlog_testing.histories.operations import ClientOperation, OperationHistory, is_register, until

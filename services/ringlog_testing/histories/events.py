@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 Scalar: TypeAlias = bool | int | str | None
 Pair: TypeAlias = tuple[Scalar, Scalar]
 Applied: TypeAlias = tuple[tuple[str, int], ...]
-Value: TypeAlias = Scalar | Pair | Applied
+OpValue: TypeAlias = Scalar | Pair | Applied
 
 INT_MAX = 2**63 - 1
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
@@ -89,7 +89,7 @@ class Event(NamedTuple):
     type: Type
     op: Op
     key: str
-    value: Value = None
+    value: OpValue = None
     time: int | None = None
     note: str | None = None
 
@@ -146,7 +146,7 @@ def _choice(choices: Any, found: dict[str, Any], field: str, line: int) -> Any:
         _refuse("bad_field", line, field, f"must be one of {', '.join(choices)}")
 
 
-def _value(kind: Type, op: Op, found: dict[str, Any], line: int) -> Value:
+def _value(kind: Type, op: Op, found: dict[str, Any], line: int) -> OpValue:
     value = found.get("value")
     if kind in (Type.FAIL, Type.INFO):
         if value is not None and not (isinstance(value, str) and _is_scalar(value)):
@@ -158,7 +158,7 @@ def _value(kind: Type, op: Op, found: dict[str, Any], line: int) -> Value:
     return read(value, line, f"of {op} {kind}")
 
 
-def _nothing(value: Any, line: int, what: str) -> Value:
+def _nothing(value: Any, line: int, what: str) -> OpValue:
     if value is not None:
         _refuse("bad_value", line, "value", f"{what} must be null")
     return None
@@ -179,19 +179,19 @@ def _scalar(value: Any, line: int, what: str) -> Scalar:
     return found
 
 
-def _pair(value: Any, line: int, what: str) -> Value:
+def _pair(value: Any, line: int, what: str) -> OpValue:
     if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_scalar, value)):
         _refuse("bad_value", line, "value", f"{what} must be [expected, new], two scalars")
     return value[0], value[1]
 
 
-def _truth(value: Any, line: int, what: str) -> Value:
+def _truth(value: Any, line: int, what: str) -> OpValue:
     if not isinstance(value, bool):
         _refuse("bad_value", line, "value", f"{what} must be true (swapped) or false (found another value)")
     return value
 
 
-def _request(value: Any, line: int, what: str) -> Value:
+def _request(value: Any, line: int, what: str) -> OpValue:
     if not isinstance(value, str) or not value or not _is_scalar(value):
         _refuse("bad_value", line, "value", f"{what} must be a request id, text")
     return value
@@ -201,21 +201,21 @@ def _is_epoch(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= INT_MAX
 
 
-def _committed(value: Any, line: int, what: str) -> Value:
+def _committed(value: Any, line: int, what: str) -> OpValue:
     if not _is_epoch(value, 1):
         _refuse("bad_value", line, "value", f"{what} must be an epoch, 1 or more")
     epoch: int = value
     return epoch
 
 
-def _seen(value: Any, line: int, what: str) -> Value:
+def _seen(value: Any, line: int, what: str) -> OpValue:
     if not _is_epoch(value, 0):
         _refuse("bad_value", line, "value", f"{what} must be an epoch, 0 or more")
     epoch: int = value
     return epoch
 
 
-def _applied(value: Any, line: int, what: str) -> Value:
+def _applied(value: Any, line: int, what: str) -> OpValue:
     entries = []
     listed: list[Any] = list(value) if isinstance(value, list | tuple) else [None]
     for one in listed:
@@ -226,7 +226,7 @@ def _applied(value: Any, line: int, what: str) -> Value:
     return tuple(entries)
 
 
-VALUES: dict[tuple[Type, Op], Callable[[Any, int, str], Value]] = {
+VALUES: dict[tuple[Type, Op], Callable[[Any, int, str], OpValue]] = {
     (Type.INVOKE, Op.READ): _nothing,
     (Type.INVOKE, Op.WRITE): _scalar,
     (Type.INVOKE, Op.CAS): _pair,

@@ -18,15 +18,14 @@ history.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from ringlog.kernel.values import Value
 from ringlog_testing.histories.events import Op, Type
 from ringlog_testing.histories.operations import ClientOperation
 from ringlog_testing.histories.verdict import KeyVerdict, Linearizability
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
+class _Point(Value):
     """An effect with its epoch, between two lines. ``returner`` is the operation that revealed it."""
 
     epoch: int

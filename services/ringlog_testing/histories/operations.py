@@ -15,15 +15,14 @@ to check operations by key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ringlog.files import read_input
-from ringlog_testing.histories.events import REGISTER_OPS, Event, HistoryError, Op, Type, Value, parse_event
+from ringlog.kernel.values import Value
+from ringlog_testing.histories.events import REGISTER_OPS, Event, HistoryError, Op, OpValue, Type, parse_event
 
 
-@dataclass(frozen=True, slots=True)
-class ClientOperation:
+class ClientOperation(Value):
     """One operation. ``type`` is its outcome, never invoke. ``invoked`` and ``returned`` are line numbers.
 
     ``returned`` is None for ``info``. ``asked`` is the invoke's value, ``answer`` the completion's.
@@ -33,14 +32,13 @@ class ClientOperation:
     op: Op
     key: str
     type: Type
-    asked: Value
-    answer: Value
+    asked: OpValue
+    answer: OpValue
     invoked: int
     returned: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class OperationHistory:
+class OperationHistory(Value):
     """Operations by key, sorted by name. ``is_torn``: the last line was incomplete and is ignored."""
 
     keys: tuple[tuple[str, tuple[ClientOperation, ...]], ...]

@@ -13,9 +13,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from ringlog.kernel.values import Value
 from ringlog_testing.histories.verdict import Linearizability
 
 SOURCES = Path(__file__).resolve().parents[3] / "tests" / "checkers" / "porcupine"
@@ -34,8 +34,7 @@ class Unavailable(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Opinion:
+class Opinion(Value):
     """Porcupine's verdict on the history and on each key. ``seconds``: time of the check, without reading."""
 
     verdict: Linearizability

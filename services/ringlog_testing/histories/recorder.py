@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from ringlog_testing.histories.events import Event, Op, Type, Value, event_of, to_json
+from ringlog_testing.histories.events import Event, Op, OpValue, Type, event_of, to_json
 
 
 class Sink(Protocol):
@@ -61,7 +61,7 @@ class Recorder:
         self._sink = sink
         self._clock = clock
 
-    def event(self, process: str | int, type_: Type, op: Op, key: str, value: Value = None, note: str = "") -> None:
+    def event(self, process: str | int, type_: Type, op: Op, key: str, value: OpValue = None, note: str = "") -> None:
         """Record one event."""
         fields: dict[str, Any] = {"process": process, "type": type_, "op": op, "key": key, "value": value}
         if self._clock is not None:
@@ -71,11 +71,11 @@ class Recorder:
         checked: Event = event_of(fields, 0)
         self._sink.append(to_json(checked))
 
-    def invoke(self, process: str | int, op: Op, key: str, value: Value = None) -> None:
+    def invoke(self, process: str | int, op: Op, key: str, value: OpValue = None) -> None:
         """Record that an operation begins. Call this before it begins."""
         self.event(process, Type.INVOKE, op, key, value)
 
-    def ok(self, process: str | int, op: Op, key: str, value: Value = None) -> None:
+    def ok(self, process: str | int, op: Op, key: str, value: OpValue = None) -> None:
         """Record that the operation took effect and answered ``value``."""
         self.event(process, Type.OK, op, key, value)
 
@@ -88,7 +88,7 @@ class Recorder:
         self.event(process, Type.INFO, op, key, code)
 
     @contextmanager
-    def operation(self, process: str | int, op: Op, key: str, value: Value = None) -> Iterator[Call]:
+    def operation(self, process: str | int, op: Op, key: str, value: OpValue = None) -> Iterator[Call]:
         """Record an operation around the block: ``info`` unless the block calls ``ok`` or ``fail``."""
         self.invoke(process, op, key, value)
         call = Call()
@@ -107,9 +107,9 @@ class Call:
 
     def __init__(self) -> None:
         self.type = Type.INFO
-        self.value: Value = None
+        self.value: OpValue = None
 
-    def ok(self, value: Value = None) -> None:
+    def ok(self, value: OpValue = None) -> None:
         """Set the outcome: it took effect and answered ``value``."""
         self.type, self.value = Type.OK, value
 

@@ -15,9 +15,9 @@ The search is exhaustive up to ``limit`` configurations. The problem is NP-compl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from ringlog.kernel.values import Value
 from ringlog_testing.histories.events import Op, Type
 from ringlog_testing.histories.operations import ClientOperation
 from ringlog_testing.histories.verdict import KeyVerdict, Linearizability
@@ -53,8 +53,7 @@ class _Writer(NamedTuple):
     is_sure: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
+class _Round(Value):
     """The open operations when an operation returns. ``bit``: that operation. ``wish``: the value that it
     read, if any.
     """

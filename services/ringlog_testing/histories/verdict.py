@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from ringlog.kernel.values import Value
 from ringlog_testing.histories.operations import ClientOperation
 
 
@@ -24,8 +24,7 @@ class Method(StrEnum):
     EPOCHS = "epochs"
 
 
-@dataclass(frozen=True, slots=True)
-class KeyVerdict:
+class KeyVerdict(Value):
     """The result for one key. ``line``: the first line that makes the history non-linearizable, 0 for none or unknown.
 
     ``why`` and ``culprits`` are set if the method knows them. ``configurations`` counts the steps of a search.
@@ -38,8 +37,7 @@ class KeyVerdict:
     configurations: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ShortestCounterexample:
+class ShortestCounterexample(Value):
     """The smallest non-linearizable prefix of a key's history, reduced to the necessary operations.
 
     ``line``: the last line of that prefix. ``is_least``: no single operation can be removed, as far as the search
@@ -53,8 +51,7 @@ class ShortestCounterexample:
     is_least: bool
 
 
-@dataclass(frozen=True, slots=True)
-class KeyReport:
+class KeyReport(Value):
     """The result for one key and its method."""
 
     key: str
@@ -63,8 +60,7 @@ class KeyReport:
     decision: KeyVerdict
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryReport:
+class HistoryReport(Value):
     """The result for a whole history. ``counterexample``: of the key that stops being linearizable first."""
 
     verdict: Linearizability

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from ringlog_testing.histories.events import Op, Scalar, Type, Value
+from ringlog_testing.histories.events import Op, OpValue, Scalar, Type
 from ringlog_testing.histories.operations import ClientOperation
 from ringlog_testing.histories.verdict import KeyVerdict, Linearizability
 
@@ -84,7 +84,7 @@ def decide(operations: tuple[ClientOperation, ...]) -> KeyVerdict:
     return _zones(clusters)
 
 
-def name_of(value: Value) -> Name:
+def name_of(value: OpValue) -> Name:
     """Return a scalar with its type, so that true and 1 differ."""
     assert not isinstance(value, tuple), "a register holds scalars"
     return type(value), value

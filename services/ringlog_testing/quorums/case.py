@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations_with_replacement, pairwise
 
 from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.model.state import ClusterState, Node, in_order
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Command, Token
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Command, Token, Value
 
 SEED = bytes(16)
 STEP_MAX = 100
@@ -17,8 +16,7 @@ STEP_MAX = 100
 _NEW_ID = "ffffffff-ffff-4fff-bfff-"
 
 
-@dataclass(frozen=True, slots=True)
-class CaseOptions:
+class CaseOptions(Value):
     """The variation of the cases. ``new_tokens``: tokens of a joining node, and maximum of tokens that a move
     exchanges.
     """
@@ -26,8 +24,7 @@ class CaseOptions:
     new_tokens: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Value):
     """One plan: ``ground`` is applied first, then ``request`` begins the operation.
 
     ``refusals``: rejection codes of the request that some clusters may return. ``promised``: the operation guarantees

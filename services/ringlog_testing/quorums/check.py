@@ -24,11 +24,11 @@ sufficient.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
 from operator import or_
 
+from ringlog.kernel.values import Value, replace
 from ringlog_testing.quorums.model import (
     EVERYWHERE,
     Mask,
@@ -48,8 +48,7 @@ from ringlog_testing.quorums.model import (
 NEIGHBOURS, APART, STREAMED, KEPT = "neighbours", "apart", "streamed", "kept"
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(Value):
     """A read quorum and a write quorum that do not intersect. For ``kept``: a write without a quorum at the end.
 
     ``reader`` and ``writer`` number the views (of ``history``, after the rules that drop views). ``informed``: nodes
@@ -70,8 +69,7 @@ class Conflict:
     kept: Mask | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumVerdict:
+class QuorumVerdict(Value):
     """The result for a history: the number of compared ``pairs`` of quorums, and the first conflict of each kind and
     level.
     """

@@ -18,7 +18,6 @@ the list of its sources). The gates between its views are those that R5 requires
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +25,7 @@ from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.ownership.kinds import strategy_of
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Value, replace
 from ringlog.operator.intents.intents import InvalidCommand
 from ringlog.operator.intents.json_commands import from_json
 from ringlog_testing.quorums.model import MEMBERS_MAX, Mask, Passage, RangeHistory, RangeStream, RangeView, demanded
@@ -48,8 +47,7 @@ class BadDescription(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Value):
     """A regular cluster: ``nodes`` spread over datacenters, then racks. The ``tokens`` of the nodes interleave."""
 
     nodes: int = 4

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 from ringlog.kernel.model.outcome import OutcomeKind
@@ -16,6 +16,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.tablets.mutual_exclusion import transitions
+from ringlog.kernel.values import Value, replace
 from ringlog_testing.quorums.case import Case, CaseOptions, Cases
 from ringlog_testing.quorums.check import Conflict, QuorumVerdict, check
 from ringlog_testing.quorums.model import QuorumRules, RangeHistory
@@ -49,8 +50,7 @@ class NotQuiet(Exception):
     code = "operations_in_flight"
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumConflict:
+class QuorumConflict(Value):
     """A conflict, its first place, and its number of occurrences in the ranges of all plans (``times``)."""
 
     title: str
@@ -59,8 +59,7 @@ class QuorumConflict:
     times: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlanFault:
+class PlanFault(Value):
     """A fault of a plan, with the plan's title."""
 
     title: str

@@ -29,8 +29,9 @@ step  off          only the old groups and the new groups
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
+
+from ringlog.kernel.values import Value
 
 Mask = int
 """A set of nodes. Bit n represents the n-th node of a history."""
@@ -57,8 +58,7 @@ RULE_FIELDS = {"R1": "write", "R3": "recheck", "R4": "stream", "R5": "gate", "st
 """Rule to the field of ``QuorumRules`` that has its choice."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumRules:
+class QuorumRules(Value):
     """The active rules. ``gates_off``: stages whose gate is always met, while other gates apply."""
 
     write: str = "on"
@@ -69,8 +69,7 @@ class QuorumRules:
     gates_off: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RangeView:
+class RangeView(Value):
     """The readers and writers of a range. ``both``: writes go to the old and the new group, so R1 needs
     both quorums.
     """
@@ -81,8 +80,7 @@ class RangeView:
     both: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
+class Passage(Value):
     """A gate that must be met before view number ``view`` ends.
 
     ``informed``: the minimal sets of nodes whose acknowledgements meet it.
@@ -93,8 +91,7 @@ class Passage:
     informed: tuple[Mask, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RangeStream:
+class RangeStream(Value):
     """A stream of the merged rows of ``sources`` to ``target`` (one bit). ``others``: possible source replicas.
 
     ``afresh``: the target already was a replica and has lost all its rows.
@@ -106,8 +103,7 @@ class RangeStream:
     afresh: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RangeHistory:
+class RangeHistory(Value):
     """The history of one range. ``datacenters``: the datacenter of each node, by bit. There is at least one view.
 
     ``local``: the setting counts replicas by datacenter, so quorums within a datacenter are meaningful. ``meant``: the

@@ -7,13 +7,13 @@ A counterexample is a table of the nodes of one range, and a sentence. The table
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ringlog.kernel.values import asdict
 from ringlog_testing.quorums.check import APART, NEIGHBOURS, Conflict
 from ringlog_testing.quorums.explore import Findings, QuorumConflict
 from ringlog_testing.quorums.model import RULE_FIELDS, Mask, QuorumRules, RangeView, bits

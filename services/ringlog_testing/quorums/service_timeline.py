@@ -11,7 +11,7 @@ acknowledgement of a gate covers all earlier entries (``RangeHistory.cumulative_
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from immutables import Map
@@ -19,7 +19,7 @@ from immutables import Map
 from ringlog.kernel.model.modes import ServiceMember
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.service import GATED, GONE, JOINING, MEMBER, ServiceStep, missing, read_group
-from ringlog.kernel.values import NodeId, Witness
+from ringlog.kernel.values import NodeId, Witness, replace
 from ringlog_testing.quorums.model import MEMBERS_MAX, Mask, Passage, RangeHistory, RangeView, minimal_where
 from ringlog_testing.quorums.timeline import Placed, mask_of
 

@@ -13,7 +13,6 @@ same histories, so one of them represents all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 
 from ringlog.kernel.balance.advice import as_migration, input_of, make_plan
@@ -50,7 +49,7 @@ from ringlog.kernel.tablets.stages import (
     kind_of,
 )
 from ringlog.kernel.tablets.stages import members as members_of
-from ringlog.kernel.values import Command, NodeId, Replication
+from ringlog.kernel.values import Command, NodeId, Replication, Value, replace
 from ringlog.kernel.zones.data import in_zone
 from ringlog.operator.rehearsal.zones import switch_of
 from ringlog.protocol.rebalancer.zone_tablets import migrations as zone_migrations
@@ -64,8 +63,7 @@ Ask = Callable[[ClusterState], Command | None]
 """A function from a state to the next command, or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class TabletCase:
+class TabletCase(Value):
     """One transition. ``ground`` is applied first, then ``request`` begins it, and ``follow`` returns
     further commands.
     """
@@ -76,8 +74,7 @@ class TabletCase:
     follow: Ask = lambda _: None
 
 
-@dataclass(frozen=True, slots=True)
-class TabletWalk:
+class TabletWalk(Value):
     """The states of one path through a case. ``fault``: its defect. ``turned``: a revert or a cancel was tried."""
 
     states: tuple[ClusterState, ...]

@@ -11,7 +11,7 @@ and the check refutes it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ringlog.kernel.model.state import ClusterState, in_order
@@ -21,7 +21,7 @@ from ringlog.kernel.tablets.gates import gate
 from ringlog.kernel.tablets.groups import group_of, moving_of, streams_of
 from ringlog.kernel.tablets.mutual_exclusion import is_anywhere
 from ringlog.kernel.tablets.stages import KINDS, STAGES, Side, StageWork, members, nodes_of, readers, writers
-from ringlog.kernel.values import NodeId, Token
+from ringlog.kernel.values import NodeId, Token, replace
 from ringlog_testing.quorums.model import Mask, Passage, RangeHistory, RangeStream, RangeView
 from ringlog_testing.quorums.timeline import Placed, informed, mask_of
 

@@ -10,7 +10,6 @@ without changes has no history, unless rows are streamed again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 
 from ringlog.kernel.model.state import ClusterState, Plan
@@ -19,7 +18,7 @@ from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_REA
 from ringlog.kernel.ownership.kinds import SIMPLE, strategy_of
 from ringlog.kernel.ownership.placements import group_at, nodes_of, placement_key
 from ringlog.kernel.ring.ranges import in_range, ranges_between
-from ringlog.kernel.values import NodeId, Token, Witness
+from ringlog.kernel.values import NodeId, Token, Value, Witness, replace
 from ringlog_testing.quorums.model import (
     MEMBERS_MAX,
     Mask,
@@ -42,8 +41,7 @@ class TooManyMembers(Exception):
     """A range involves more nodes than can be checked exhaustively."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Value):
     """A history and its place: replication setting (or the change of it), range ``(start, end]``, node names by bit."""
 
     history: RangeHistory
@@ -53,8 +51,7 @@ class Placed:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Value):
     """A step with the data for histories: placements of one stage, and the ``gate`` for leaving it."""
 
     state: ClusterState

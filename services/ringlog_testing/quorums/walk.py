@@ -15,7 +15,6 @@ A violation is a ``Fault``: a defect of the plan or of a rule, independent of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.commands.placement.tablets import MigrateTablets
@@ -29,7 +28,7 @@ from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.ownership.placements import canonical, nodes_of, placement_key, replications_in_use
 from ringlog.kernel.service import GONE, next_step
 from ringlog.kernel.tablets.mutual_exclusion import is_draining
-from ringlog.kernel.values import Command, Replication, StreamReport
+from ringlog.kernel.values import Command, Replication, StreamReport, Value
 from ringlog.log.author import Author
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.protocol.coordinator.tablet_steps import tablet_reports
@@ -55,8 +54,7 @@ LATE_US = 1_800_000_000_000_000
 SUBMITTER = "quorums"
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Value):
     """A violated invariant and its stage. ``code``: code of the rejection, if a command was rejected."""
 
     rule: str
@@ -65,8 +63,7 @@ class Fault:
     code: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WalkStep:
+class WalkStep(Value):
     """The state after one applied entry, and the operation in that state, None before its admission."""
 
     state: ClusterState

@@ -14,12 +14,12 @@ Spark pickles both functions by the name of their module, so a worker imports th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from ringlog.kernel.values import Value, replace
 from ringlog_cdc.bulk.arrow_batching import before_mark
 from ringlog_cdc.bulk.choice import RecordPath, choose
 from ringlog_cdc.bulk.columns import check_columns, columns_of, has_images, named, operations_of
@@ -59,8 +59,7 @@ NEVER = 2**63 - 1
 Batches = Iterator[pa.RecordBatch]
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowRecords:
+class ArrowRecords(Value):
     """An Arrow batch of n records, with its mutations as columns.
 
     Attributes:

@@ -6,7 +6,6 @@ few tables and columns, so names are decoded and checked once per distinct name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from ringlog.kernel.generations.statements import UPSERTS, TableShape, value_types
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX
+from ringlog.kernel.values import Value
 from ringlog.wire.records import RANGE_DELETE
 from ringlog_cdc.bulk.encode import composed_keys
 from ringlog_cdc.bulk.routing import ID, NO_TABLE, BulkTable, MutationColumns
@@ -53,8 +53,7 @@ def operation_codes() -> I64:
     return np.array([OPERATION_CODES.get(symbol, NO_OPERATION) for symbol in _symbols()], dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTables:
+class NamedTables(Value):
     """The table of each of n plain mutations.
 
     Attributes:
@@ -98,8 +97,7 @@ def has_images(tables: NamedTables, table: BulkTable) -> Flags:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChecks:
+class ColumnChecks(Value):
     """Results about the columns of n plain mutations.
 
     Attributes:

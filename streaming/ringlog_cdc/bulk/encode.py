@@ -9,12 +9,11 @@ Invariant: the result equals ``ringlog.wire.records.encode_cdc_row``, byte for b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ringlog.kernel.values import Value
 from ringlog.wire.avro.codec import header
 from ringlog_cdc.columnar.mutations import Items, Mutations
 from ringlog_cdc.columnar.pieces import BytePieces, encoded_numbers
@@ -27,8 +26,7 @@ BEHIND_CELLS = bytes(2)
 """The fields between cells and epoch of a simple row: two empty arrays, for deleted columns and elements."""
 
 
-@dataclass(frozen=True, slots=True)
-class Destinations:
+class Destinations(Value):
     """Destinations of n rows.
 
     Attributes:

@@ -20,11 +20,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from ringlog.kernel.values import Value, replace
 from ringlog_cdc.definition.image_tables import images_end, tables_with_images
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.images.files import BEGUN, FOLDER, ImageFiles
@@ -36,8 +36,7 @@ Tell = Callable[..., None]
 """Callback for a progress line: its event and fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageWork:
+class ImageWork(Value):
     """Tables and ranges of a part. Sent to the tasks.
 
     Attributes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 
 from ringlog.kernel.rows.log_rows import POSTIMAGE, PREIMAGE, ROW_DELETE
 from ringlog.kernel.rows.writes import expiry
+from ringlog.kernel.values import Value, replace
 from ringlog.wire.avro.writing import number as item_number
 from ringlog_cdc.bulk.choice import RecordPath
 from ringlog_cdc.bulk.columns import NamedTables, named, operations_of
@@ -49,8 +49,7 @@ Cells = tuple[Sequence[tuple[str, ...]], Sequence[tuple[bytes | None, ...]]]
 """Columns of each write, and their encoded cells. None: null."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlatWrites:
+class FlatWrites(Value):
     """Flat writes of a batch, in ascending order, with everything that their images need.
 
     Attributes:

@@ -11,12 +11,11 @@ both. Batches with many different widths, and records with anything unusual, hav
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX
+from ringlog.kernel.values import Value
 from ringlog_cdc.bulk.columns import full_name
 from ringlog_cdc.columnar.mutations import Mutations, scan
 from ringlog_cdc.columnar.scan import ByteSpan, padded
@@ -34,8 +33,7 @@ _CONTINUED = 0x80
 """Highest bit of a byte of an Avro number: more bytes follow."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ByteLayout:
+class ByteLayout(Value, eq=False):
     """The constant part of all records with this layout. Positions count from the start of a record.
 
     Attributes:
@@ -87,8 +85,7 @@ class ByteLayout:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class ByteTable:
+class ByteTable(Value):
     """``count`` adjacent records of one width, which is at least one byte."""
 
     data: U8
@@ -111,8 +108,7 @@ class ByteTable:
         return ByteTable(rows.view(np.uint8), len(chosen), self.width)
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutGroup:
+class LayoutGroup(Value):
     """Records with one layout, and their ascending numbers in the Arrow batch."""
 
     layout: ByteLayout

@@ -7,12 +7,12 @@ concatenated at once, from spans of one buffer that holds the rows without image
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from ringlog.kernel.rows.log_rows import POSTIMAGE, PREIMAGE
+from ringlog.kernel.values import Value
 from ringlog.wire.avro.writing import number
 from ringlog_cdc.columnar.pieces import BytePieces
 from ringlog_cdc.columnar.record_keys import buffers
@@ -23,8 +23,7 @@ NO_TTL = b"\0"
 """Encoded null of the time to live."""
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
+class Logged(Value):
     """Encoded rows of n writes without images, and positions within them.
 
     Attributes:

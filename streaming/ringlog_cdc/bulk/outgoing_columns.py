@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from ringlog.kernel.values import Value
 from ringlog_cdc.bulk.choice import RecordPath
 from ringlog_cdc.bulk.tally import Tally, counted
 from ringlog_cdc.columnar.record_keys import buffers
@@ -21,8 +21,7 @@ LETTER = -1
 """Partition of a dead letter in such a batch, which goes to another topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingColumns:
+class OutgoingColumns(Value):
     """Outgoing records in ascending order of their source records. ``Outgoing`` describes one of them.
 
     Records without output are included to be counted.

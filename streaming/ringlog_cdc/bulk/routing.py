@@ -11,7 +11,6 @@ CDC log. Stream, partition and time are the same there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from ringlog.kernel.generations.acceptance import VERDICTS, accept_many
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.generations.vectors import StreamTable
 from ringlog.kernel.ring.vectors import tokens_of
-from ringlog.kernel.values import GenerationRange
+from ringlog.kernel.values import GenerationRange, Value, field
 from ringlog_cdc.columnar.key_types import well_typed
 from ringlog_cdc.columnar.record_keys import buffers, own_keys
 from ringlog_cdc.columnar.scan import padded
@@ -37,8 +36,7 @@ NO_TABLE = TableShape(0, 0, False)
 assert VERDICTS[0] == "", "0 is the verdict of accepted timestamps"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BulkTable:
+class BulkTable(Value, eq=False):
     """A routing table with its streams as arrays. Built once per context and broadcast to the workers.
 
     Attributes:
@@ -87,8 +85,7 @@ def bulk_table(table: RoutingTable) -> BulkTable:
     return BulkTable(table, streams, partitions, places)
 
 
-@dataclass(frozen=True, slots=True)
-class MutationColumns:
+class MutationColumns(Value):
     """Columns of n plain mutations.
 
     Attributes:
@@ -115,8 +112,7 @@ class MutationColumns:
     offsets: I64
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedColumns:
+class RoutedColumns(Value):
     """Result for n mutations. Fields other than the flags are meaningful for ``routed`` ones only.
 
     Attributes:

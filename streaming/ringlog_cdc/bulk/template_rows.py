@@ -8,13 +8,13 @@ parts that vary between the mutations. Each byte is thus copied once, to its fin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
 from ringlog.kernel.generations.statements import TableShape, value_types
+from ringlog.kernel.values import Value
 from ringlog.wire.avro.codec import HEADER_BYTES
 from ringlog_cdc.bulk.choice import RecordPath, choose
 from ringlog_cdc.bulk.columns import PARTITION_DELETE, NamedTables, check_columns, operations_of
@@ -34,8 +34,7 @@ TEMPLATES = 512
 """Templates cached by a worker: one for each layout, generation, source partition, length of an offset, and epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowSource:
+class ArrowSource(Value):
     """Origin of an Arrow batch.
 
     Attributes:
@@ -243,8 +242,7 @@ def _lay_key(group: LayoutGroup, keys: Laid, at: I64) -> None:
 # ------------------------------------------------------------------------------------------------------------- rows
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(Value):
     """The encoded row of one mutation, and what differs in other rows with the same layout and offset length.
 
     Attributes:
@@ -260,8 +258,7 @@ class Template:
     parts: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Value):
     """Routed mutations with one template.
 
     Attributes:

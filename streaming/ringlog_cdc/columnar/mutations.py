@@ -16,12 +16,12 @@ All other records are decoded with it, one by one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ringlog.kernel.values import Value
 from ringlog.wire.avro.codec import HEADER_BYTES, header
 from ringlog_cdc.columnar.scan import ByteSpan, Cursor
 from ringlog_cdc.columnar.words import I64, KEEP, U8, WORD, Flags, is_ascii, rows_of, words_of
@@ -34,8 +34,7 @@ ITEMS_MAX = 256
 """Longest array parsed here. One record with a longer array must not slow down a batch, so it is decoded alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(Value):
     """An array field of n records.
 
     Spans with index k describe item k of every record, and are empty for records with fewer items.
@@ -66,8 +65,7 @@ class Items:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Mutations:
+class Mutations(Value):
     """Columns of n records. Values are meaningful for ``plain`` records only.
 
     Attributes:

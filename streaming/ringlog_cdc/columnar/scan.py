@@ -16,12 +16,12 @@ doubtful records one by one with ``ringlog.wire.records``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ringlog.kernel.values import Value
 from ringlog_cdc.columnar.words import HIGH_BITS, I64, KEEP, U8, U64, WORD, Flags, low_bits, words_of
 
 PADDING = 16
@@ -30,8 +30,7 @@ NUMBER_BYTES_MAX = 10
 """Longest Avro number: 64 bits in groups of 7."""
 
 
-@dataclass(frozen=True, slots=True)
-class ByteSpan:
+class ByteSpan(Value):
     """A span of the buffer for each of n records: ``data[start:start + length]``."""
 
     start: I64

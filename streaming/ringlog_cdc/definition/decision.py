@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ringlog.kernel.generations.acceptance import index_at
@@ -26,7 +25,7 @@ from ringlog.kernel.generations.admission import refused, shape_for
 from ringlog.kernel.generations.statements import is_compound, stored_shape
 from ringlog.kernel.ring.murmur3 import compose, token_of
 from ringlog.kernel.schema.stored import as_stored
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
     KEY_KEPT,
@@ -50,8 +49,7 @@ NAME_SHOWN = 100
 """Characters of a name in the detail of a dead letter. A hostile name can be as long as the record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Value):
     """A record of the mutations topic.
 
     Attributes:
@@ -78,8 +76,7 @@ class Input:
         return use_of(max([self.mutation.timestamp, *own]), self.appended, leeway)
 
 
-@dataclass(frozen=True, slots=True)
-class PartContext:
+class PartContext(Value):
     """Facts about a plan part for its rows and dead letters.
 
     Attributes:
@@ -94,8 +91,7 @@ class PartContext:
     row_bytes_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(Value):
     """A record that leaves the job, or the fact that there is none.
 
     Attributes:

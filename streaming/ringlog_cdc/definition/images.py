@@ -24,7 +24,6 @@ postimage there. Neither happens here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Protocol
@@ -35,6 +34,7 @@ from ringlog.kernel.rows.cells import NOTHING, under
 from ringlog.kernel.rows.log_rows import INSERT, PARTITION_DELETE, POSTIMAGE, PREIMAGE, ROW_DELETE, UPDATE, fold
 from ringlog.kernel.rows.partition import PartitionState, only
 from ringlog.kernel.rows.reading import seen
+from ringlog.kernel.values import Value, replace
 from ringlog.wire.records import Cell
 from ringlog_cdc.definition.image_states import (
     clustering_of,
@@ -89,8 +89,7 @@ class States(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Imaged:
+class Imaged(Value):
     """The rows of a write with images, and the states to store once the write is actually logged."""
 
     pieces: tuple[Piece, ...]

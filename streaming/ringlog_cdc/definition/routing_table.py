@@ -6,7 +6,6 @@ It is built once per stored context, so a replay decides the same and writes the
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from ringlog.kernel.generations.acceptance import range_of
@@ -16,7 +15,7 @@ from ringlog.kernel.generations.verdicts import CountedVersion, SchemaHistory, n
 from ringlog.kernel.model.state import Generation
 from ringlog.kernel.model.tablet_streams import ranges_of
 from ringlog.kernel.ring.shards import shard_of
-from ringlog.kernel.values import GenerationRange
+from ringlog.kernel.values import GenerationRange, Value, field, replace
 from ringlog.wire.records import Mutation
 from ringlog_cdc.definition.image_tables import EarlierImages, ImageTable
 
@@ -24,8 +23,7 @@ Ring = tuple[int, str]
 """Index of a generation, and the id of a table in tablets, or empty for the token ring."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RoutingTable:
+class RoutingTable(Value, eq=False):
     """See above.
 
     Attributes:

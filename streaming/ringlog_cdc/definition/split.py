@@ -31,12 +31,13 @@ Source: ScyllaDB, ``cdc/split.cc`` and its black-box tests.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ringlog.kernel.cql.collections import cells_of, key_type, value_of
 from ringlog.kernel.cql.order import is_empty_range, sort_key
 from ringlog.kernel.generations.statements import TableShape, is_static_only
 from ringlog.kernel.rows import log_rows
+from ringlog.kernel.values import Value, replace
 from ringlog.wire.records import (
     INSERT,
     PARTITION_DELETE,
@@ -60,8 +61,7 @@ cell wins over a permanent one, and a later expiry over a greater value.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Value):
     """One row of the log, without the fields that all rows of a write share. ``timestamp`` is in microseconds."""
 
     timestamp: int

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from pyspark.sql import functions as F
 
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Value, replace
 from ringlog.wire.records import decode_dead_letter, encode_cdc_row
 from ringlog_cdc.bulk.outgoing_columns import LETTER
 from ringlog_cdc.bulk.routing import crc32_rows
@@ -373,8 +373,7 @@ def correction(batch: pa.RecordBatch) -> Tally:
     return tally
 
 
-@dataclass(frozen=True, slots=True)
-class IndexBounds:
+class IndexBounds(Value):
     """Summary of an index.
 
     Attributes:

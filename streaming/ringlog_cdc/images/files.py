@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ringlog.files import replace_durably
+from ringlog.kernel.values import Value
 from ringlog_cdc.images.store import ImageStore
 from ringlog_cdc.stored_files import encode_file, read_file, typed
 
 FOLDER, BEGUN = "images", "begun.json"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFiles:
+class ImageFiles(Value):
     """The folder ``images`` of a checkpoint. ``str`` gives its path."""
 
     folder: Path

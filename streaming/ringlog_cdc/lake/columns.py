@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ from ringlog.client.cdc.table_versions import UNKNOWN_EPOCH, TableVersions
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.schema.stored import in_stored_names
-from ringlog.kernel.values import CdcOptions, Column
+from ringlog.kernel.values import CdcOptions, Column, Value
 from ringlog_cdc.lake.heads import decoded, heads_in
 from ringlog_cdc_reader.columns import LogColumns
 from ringlog_cdc_reader.heads import front_of
@@ -115,8 +114,7 @@ def table_of(name: str, fields: TableFields | None) -> TableChange:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LakeColumns:
+class LakeColumns(Value):
     """Conversion of rows of one table to batches of the lake's columns. Sent to the tasks.
 
     Attributes:

@@ -9,13 +9,12 @@ the definition. Bytes that are not a row raise BadRow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ringlog.kernel.values import Value
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, decode_cdc_row
 from ringlog_cdc.columnar.mutations import grouped
@@ -40,8 +39,7 @@ class BadRow(CdcError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
+class Heads(Value):
     """Identifying fields of n rows, each of shape (n,).
 
     Attributes:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from ringlog.files import replace_durably
+from ringlog.kernel.values import Value, asdict
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.stored_files import create_if_absent, encode_file, read_file, typed
 
@@ -24,8 +24,7 @@ FILE, FILLED, MADE = "lake.json", "lake.filled", "lake.tables"
 """Files of the checkpoint: its identity, the mark of a filled lake, and the folder of its tables."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Value):
     """A checkpoint as an author in its lake.
 
     Attributes:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ringlog.client.cdc.table_versions import TableVersions
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Value
 from ringlog_cdc.bulk.arrow import ADDRESSED_TYPE
 from ringlog_cdc.bulk.arrow_batching import ARROW_RECORDS
 from ringlog_cdc.errors import CdcError
@@ -70,8 +70,7 @@ IDENTITY = {
 """Columns of ``heads`` that identify a row, to their names in the lake."""
 
 
-@dataclass(frozen=True, slots=True)
-class LakeCommit:
+class LakeCommit(Value):
     """Properties of a commit of rows.
 
     Attributes:

@@ -10,12 +10,12 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ringlog.kernel.generations.statements import shape_of_table
 from ringlog.kernel.model.settings import leeway_at, setting
 from ringlog.kernel.model.state import ClusterState, Generation, in_order
+from ringlog.kernel.values import Value
 from ringlog_cdc.definition.image_tables import earlier_images, image_tables, images_context
 from ringlog_cdc.definition.routing_table import RoutingTable, routing_table
 from ringlog_cdc.errors import ChainBroken
@@ -23,8 +23,7 @@ from ringlog_cdc.plan.earlier_writes import fields_of_shape, history_context, hi
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry, route_entry
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Value):
     """A plan part before it is stored.
 
     Attributes:

@@ -9,8 +9,9 @@ the shape of a table as the list of its fields, in their order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, fields
 from typing import Any
+
+from msgspec import structs
 
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.generations.verdicts import CountedLifetime, CountedVersion, SchemaHistory, history_of
@@ -24,7 +25,7 @@ SETTLED = 1
 
 def fields_of_shape(shape: TableShape) -> list[Any]:
     """Return the shape of a table as fields of a context."""
-    return list(astuple(shape))
+    return list(structs.astuple(shape))
 
 
 def shape_of_fields(stored: Sequence[Any]) -> TableShape:
@@ -63,7 +64,7 @@ def _lifetime_out(lifetime: CountedLifetime) -> list[Any]:
 
 def _plain(version: CountedVersion) -> list[Any]:
     """Return the fields of a version except its shape, which is the last one."""
-    return [getattr(version, field.name) for field in fields(version)][:-1]
+    return [getattr(version, name) for name in version.__struct_fields__][:-1]
 
 
 def _lifetime_in(stored: Sequence[Any]) -> CountedLifetime:

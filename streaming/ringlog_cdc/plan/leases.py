@@ -13,10 +13,10 @@ Invariant: the clock decides only when to ask, and the log decides the outcome.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from ringlog.kernel.model.state import CdcWriter, Generation
+from ringlog.kernel.values import Value
 from ringlog.protocol.submission.results import RejectedResult, Submitted
 
 _REPLACED = ("stale_incarnation", "unknown_writer", "writer_fenced")
@@ -26,8 +26,7 @@ the log.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class WriterStanding:
+class WriterStanding(Value):
     """A writer's state in the log and its use so far. Times in microseconds.
 
     Attributes:

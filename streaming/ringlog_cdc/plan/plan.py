@@ -26,11 +26,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from dataclasses import fields as dataclass_fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from ringlog.kernel.values import Value, replace
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.stored_files import decode_file, encode_file, typed
 
@@ -38,8 +37,7 @@ Positions = tuple[tuple[int, int], ...]
 """(source partition, first offset that is not planned), by ascending partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
+class OffsetRange(Value):
     """Offsets ``start <= offset < end`` of one source partition."""
 
     partition: int
@@ -47,8 +45,7 @@ class OffsetRange:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlanEntry:
+class PlanEntry(Value):
     """One entry of the chain.
 
     Attributes:
@@ -107,7 +104,7 @@ def decode(data: bytes, path: Path | str = "a stored plan") -> PlanEntry:
 
 def _fields(entry: PlanEntry) -> dict[str, Any]:
     """Return the content of a file."""
-    return {name: getattr(entry, name) for name in PlanEntry.__dataclass_fields__} | {
+    return {name: getattr(entry, name) for name in PlanEntry.__struct_fields__} | {
         "ranges": [[item.partition, item.start, item.end] for item in entry.ranges],
         "closed": list(entry.closed),
         "positions": [list(position) for position in entry.positions],
@@ -127,11 +124,7 @@ def _entry(content: Any) -> PlanEntry:
     return entry
 
 
-_PLAIN = {
-    field.name: {"int": int, "str": str, "bool": bool}[str(field.type)]
-    for field in dataclass_fields(PlanEntry)
-    if str(field.type) in ("int", "str", "bool")
-}
+_PLAIN = {name: kind for name, kind in get_type_hints(PlanEntry).items() if kind in (int, str, bool)}
 """Field name to its type, for fields that JSON represents directly."""
 
 
@@ -273,8 +266,7 @@ def is_before(later: Mapping[int, int | None], ends: Mapping[int, int]) -> bool:
     return all(first is None or first >= end for first, end in firsts)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionFacts:
+class PartitionFacts(Value):
     """Result of reading the rows of one source partition, from the end of the plans on.
 
     Attributes:

@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ringlog.kernel.model.state import CdcWriter, ClusterState
 from ringlog.kernel.rows.log_rows import POSTIMAGE, PREIMAGE
+from ringlog.kernel.values import Value, field
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.plan.decisions import closed_for
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry
@@ -43,8 +43,7 @@ Write = tuple[int, int, int]
 """Source partition, offset, timestamp: the rows of a write that are numbered together."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRows:
+class KnownRows(Value):
     """Existing rows and letters for the mutations of a plan part.
 
     Attributes:

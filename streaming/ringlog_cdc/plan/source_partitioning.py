@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from ringlog.kernel.values import Value
 from ringlog_cdc.errors import ChainBroken
 
 SOURCES_MAX = 8
@@ -29,8 +29,7 @@ NO_OFFSETS = "-"
 """The line of a source without offsets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Value):
     """Partitions of the mutations topic that one source reads, and its most records per trigger."""
 
     partitions: tuple[int, ...]

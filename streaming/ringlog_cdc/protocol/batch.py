@@ -17,14 +17,13 @@ Invariant: no offset is passed before its row or dead letter is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ringlog.kernel.commands.cdc.writers import held_source, source_owner
 from ringlog.kernel.generations.verdicts import widest_leeway
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value
 from ringlog.protocol.effects import Barrier, Effect, FaultPoint, Newest, Now, WallClock
 from ringlog.protocol.role import CheckSuperseded
 from ringlog_cdc.errors import CdcError, ChainBroken, checkpoint_lost, source_in_use
@@ -51,8 +50,7 @@ Context = Mapping[str, Any]
 """Context of a plan part, JSON fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimCheckpoint(Effect[bool]):
+class ClaimCheckpoint(Effect[bool], Value):
     """Tie the checkpoint to the writer.
 
     Outcome: True if it is new. The driver raises CdcError if ``is_lost`` and it is.
@@ -62,8 +60,7 @@ class ClaimCheckpoint(Effect[bool]):
     is_lost: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CheckCheckpoint(Effect[bool]):
+class CheckCheckpoint(Effect[bool], Value):
     """Check the checkpoint against ``state``. The driver raises CdcError if it is inconsistent.
 
     Outcome: True if the topics may have rows of an earlier checkpoint. That answer is stored durably.
@@ -72,13 +69,11 @@ class CheckCheckpoint(Effect[bool]):
     state: ClusterState
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUpClaim(Effect[None]):
+class GiveUpClaim(Effect[None], Value):
     """Remove the claim. Nothing was done under it."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeginLookUp(Effect[None]):
+class BeginLookUp(Effect[None], Value):
     """Start to record the rows and letters of earlier checkpoints. Results of an earlier attempt are discarded.
 
     The driver raises CdcError if the source ends before ``settled``.
@@ -90,8 +85,7 @@ class BeginLookUp(Effect[None]):
     settled: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class NoteTopic(Effect[None]):
+class NoteTopic(Effect[None], Value):
     """Record the current content of the CDC topic, or of the dead-letter topic if ``letters``.
 
     ``state`` is the current state.
@@ -101,13 +95,11 @@ class NoteTopic(Effect[None]):
     letters: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EndLookUp(Effect[None]):
+class EndLookUp(Effect[None], Value):
     """Store the recorded rows and letters permanently. A result that another driver stored meanwhile stays."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppendedSince(Effect[dict[int, int | None]]):
+class AppendedSince(Effect[dict[int, int | None]], Value):
     """Ask for the first records since ``limit`` (milliseconds), for the current batch.
 
     The driver raises if the broker does not answer.
@@ -118,8 +110,7 @@ class AppendedSince(Effect[dict[int, int | None]]):
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class FactsOf(Effect[Sequence[PartitionFacts]]):
+class FactsOf(Effect[Sequence[PartitionFacts]], Value):
     """Read the rows of the current batch from ``positions`` on. Outcome: their PartitionFacts."""
 
     positions: Mapping[int, int]
@@ -128,15 +119,13 @@ class FactsOf(Effect[Sequence[PartitionFacts]]):
     leeway: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class PutContext(Effect[str]):
+class PutContext(Effect[str], Value):
     """Store the context of a part. Outcome: its name."""
 
     context: Context
 
 
-@dataclass(frozen=True, slots=True)
-class ReportHeld(Effect[None]):
+class ReportHeld(Effect[None], Value):
     """Report, now and then, that the batch is waiting.
 
     Attributes:
@@ -150,23 +139,20 @@ class ReportHeld(Effect[None]):
     since: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitState(Effect[ClusterState]):
+class AwaitState(Effect[ClusterState], Value):
     """Wait briefly for a state after ``seen``. Outcome: the newest state."""
 
     seen: ClusterState
 
 
-@dataclass(frozen=True, slots=True)
-class Begin(Effect[None]):
+class Begin(Effect[None], Value):
     """Report that a part starts, or is skipped because it is done (``is_done``)."""
 
     entry: PlanEntry
     is_done: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRows(Effect[tuple[OffsetRange, ...]]):
+class WriteRows(Effect[tuple[OffsetRange, ...]], Value):
     """Write the rows and letters of ``ranges`` of a part, each source partition in order.
 
     Outcome: the ranges left to write.
@@ -181,8 +167,7 @@ class WriteRows(Effect[tuple[OffsetRange, ...]]):
     state: ClusterState
 
 
-@dataclass(frozen=True, slots=True)
-class MarkDone(Effect[None]):
+class MarkDone(Effect[None], Value):
     """Record durably that all rows of the entry are durable."""
 
     entry: PlanEntry

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog.protocol.effects import Effect, Steps
 from ringlog_cdc.plan.chain import PlanChain
 from ringlog_cdc.plan.plan import PlanEntry
@@ -14,8 +13,7 @@ from ringlog_cdc.plan.plan import PlanEntry
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Woken(Effect[None]):
+class Woken(Effect[None], Value):
     """Wait for an epoch or a ``Wake`` since the last wait, at most ``timeout`` microseconds.
 
     The driver raises if the job was asked to stop.
@@ -24,13 +22,11 @@ class Woken(Effect[None]):
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class Wake(Effect[None]):
+class Wake(Effect[None], Value):
     """End the current or next wait of the writer's process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Locked(Effect[T], Generic[T]):
+class Locked(Effect[T], Value, Generic[T]):
     """Perform the steps that ``start`` returns, one at a time. The outcome is their result. Not nested.
 
     Under this lock a plan is checked against the horizon and stored, and a lowering of the horizon starts and ends.
@@ -39,15 +35,13 @@ class Locked(Effect[T], Generic[T]):
     start: Callable[[], Steps[T]]
 
 
-@dataclass(frozen=True, slots=True)
-class OfChain(Effect[T], Generic[T]):
+class OfChain(Effect[T], Value, Generic[T]):
     """Evaluate ``read`` on the plan chain, which does not change meanwhile. The outcome is its result."""
 
     read: Callable[[PlanChain], T]
 
 
-@dataclass(frozen=True, slots=True)
-class AppendPlan(Effect[None]):
+class AppendPlan(Effect[None], Value):
     """Store the next entry of the chain.
 
     Only while ``Locked``. The driver raises ChainMoved if its sequence number is in use.
@@ -56,8 +50,7 @@ class AppendPlan(Effect[None]):
     entry: PlanEntry
 
 
-@dataclass(frozen=True, slots=True)
-class EndsOf(Effect[dict[int, int] | None]):
+class EndsOf(Effect[dict[int, int] | None], Value):
     """Ask for the ends of a topic.
 
     Outcome: partition to the offset of its next record, or None if the broker does not answer.
@@ -66,8 +59,7 @@ class EndsOf(Effect[dict[int, int] | None]):
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class FirstSince(Effect[dict[int, int | None] | None]):
+class FirstSince(Effect[dict[int, int | None] | None], Value):
     """Ask for the first records since a time.
 
     Outcome: partition to the first offset appended at ``limit`` (microseconds) or later, or to None if there are no

@@ -19,7 +19,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from ringlog.kernel.authorization import NOT_AUTHORIZED
@@ -27,7 +26,7 @@ from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.model.settings import leeway_at, setting
 from ringlog.kernel.model.state import CdcWriter, ClusterState
-from ringlog.kernel.values import Epoch, Micros, Position
+from ringlog.kernel.values import Epoch, Micros, Position, Value
 from ringlog.protocol.effects import FOREVER, Barrier, Draw, FaultPoint, Newest, Now, Until, WallClock
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.protocol.submission.submission import submit_until_answered
@@ -61,8 +60,7 @@ from ringlog_cdc.protocol.effects import (
 INCARNATION_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class WriterTimes:
+class WriterTimes(Value):
     """Intervals of the protocol, microseconds.
 
     Attributes:

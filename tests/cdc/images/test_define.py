@@ -6,7 +6,6 @@ For each write, the model scans all statements since the start (``tests.kernel.r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,7 +15,7 @@ from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.rows.log_rows import fold
 from ringlog.kernel.rows.partition import PartitionState
 from ringlog.kernel.rows.reading import seen
-from ringlog.kernel.values import Column
+from ringlog.kernel.values import Column, replace
 from ringlog.wire.records import Mutation, MutationStatement
 from ringlog_cdc.definition.image_states import GRACE
 from ringlog_cdc.definition.image_tables import ImageTable

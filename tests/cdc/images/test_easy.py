@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from ringlog.kernel.rows.log_rows import INSERT, ROW_DELETE, UPDATE
-from ringlog.kernel.values import Column
+from ringlog.kernel.values import Column, replace
 from ringlog.wire.records import Bounds, Cell, Mutation, MutationStatement, decode_cdc_row, encode_mutation
 from ringlog_cdc.bulk.arrow import read, records_of
 from ringlog_cdc.bulk.flat_image import _merged, changed

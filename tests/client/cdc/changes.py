@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ringlog.client.cdc.rows import CdcChange, TableTypes, change_of
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.cql.types import serialize
-from ringlog.kernel.values import CdcOptions, Column
+from ringlog.kernel.values import CdcOptions, Column, replace
 from ringlog.wire.records import CdcRow, Cell
 from tests.time_uuids import timeuuid
 

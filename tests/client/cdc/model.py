@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ringlog.client.cdc.generations import GenerationRecord, Generations
+from ringlog.kernel.values import Value
 from ringlog.wire.records import CdcRow
 from tests.time_uuids import timeuuid
 
@@ -18,8 +19,7 @@ CDC_PARTITIONS, SOURCES = 3, 2
 GENERATION_US = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Value):
     """One mutation at one timestamp: ``number`` is its identity, ``rows`` its number of rows."""
 
     number: int

@@ -8,7 +8,7 @@ import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +19,7 @@ from ringlog.client.cdc.copies.sqlite import WHOLE_ROW, SqliteTables
 from ringlog.client.cdc.rows import CdcChange
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.cql.types import serialize
-from ringlog.kernel.values import CdcOptions, Column
+from ringlog.kernel.values import CdcOptions, Column, replace
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
 from tests.client.cdc.changes import AT, TABLE, change, row

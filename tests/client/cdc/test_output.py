@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_v
 from ringlog.client.cdc.row_changes import effects
 from ringlog.client.cdc.rows import TableTypes, change_of
 from ringlog.kernel.cql.types import serialize
-from ringlog.kernel.values import Column
+from ringlog.kernel.values import Column, replace
 from ringlog.wire.records import Cell, DeletedElements
 from tests.client.cdc.changes import AT, STREAM, TABLE, change, row
 

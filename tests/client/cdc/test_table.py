@@ -6,7 +6,6 @@ The fold gets the rows of the log in any order, some of them twice.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import groupby
 from random import Random
 
@@ -16,7 +15,7 @@ from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.rows.log_rows import fold
 from ringlog.kernel.rows.partition import PartitionState, Range
 from ringlog.kernel.rows.reading import next_expiry, seen
-from ringlog.kernel.values import CdcOptions, Column
+from ringlog.kernel.values import CdcOptions, Column, replace
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
 from ringlog_cdc.definition.split import Piece, split
 from tests.kernel.rows import histories

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -14,7 +13,7 @@ from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
 from ringlog.kernel.commands.schema.tables import AlterTable, DropTable
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.schema.table_versions import NAMED_US
-from ringlog.kernel.values import Column, Command
+from ringlog.kernel.values import Column, Command, replace
 from tests.kernel.commands.test_schema import ready
 from tests.kernel.entries import TABLE, applied, uuid
 

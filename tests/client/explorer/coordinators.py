@@ -4,11 +4,10 @@ coordinator.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ringlog.client.data import plans
 from ringlog.client.data.plans import Access, Answer, ClientRequest, Level, RequestPlan, Satisfied, request_of
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Value
 from ringlog.wire.data import Key
 
 WRITE, READ = 1, 2
@@ -18,8 +17,7 @@ RegisterResult = tuple[tuple[tuple[int, str], ...], ...]
 """The answers of each node in this turn: (position in the log, written, found or empty)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Value):
     """One explored case. ``log``: the states, oldest first; the explorer drops states that do not concern ``key``.
 
     ``mistaken``: nodes that are declared down still run. ``is_read_first``: the write may not be complete, but a first

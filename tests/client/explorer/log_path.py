@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ from ringlog.kernel.tablets.gates import gate as tablet_gate
 from ringlog.kernel.tablets.gates import must_report
 from ringlog.kernel.tablets.mutual_exclusion import is_anywhere
 from ringlog.kernel.tablets.stages import session
-from ringlog.kernel.values import StreamReport, Witness
+from ringlog.kernel.values import StreamReport, Witness, replace
 from ringlog.protocol.nodes.stream_work import placement_of_space, replicas_of_token, works_for_node
 from tests.client.explorer.coordinators import Scenario
 

@@ -22,12 +22,11 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from ringlog.client.data.plans import RequestPlan
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value, replace
 from ringlog.node.registers import registers
 from ringlog.node.registers.cells import CellSnapshot
 from ringlog.node.registers.registers import Behind, RegisterReplica, Reply
@@ -40,8 +39,7 @@ STEPS_MAX = 150
 """Limit of a random walk, because a first read may repeat often."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explored:
+class Explored(Value):
     """Result of a search. ``story``: the events up to a read that misses the write; empty if none was found.
     ``states``: distinct visited states, ``exhausted`` if these are all. ``reads``: states with a complete write.
     """
@@ -52,8 +50,7 @@ class Explored:
     exhausted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
+class Local(Value):
     """One node. ``shape``: number of its registers; ``acked``: last acknowledged log position;
     ``answers``: (log position, answer) of this turn; ``reported``: operations with reported rows.
     """

@@ -6,11 +6,10 @@ Three of five nodes vote. With two voters down the partition is blocked, and thr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from ringlog.kernel.commands.topology.nodes import DeclareUp
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.wire.data import key_of
 from tests.client.explorer.coordinators import Scenario
 from tests.kernel.zones.states import done, down, ids, partition, reset, shown, tried

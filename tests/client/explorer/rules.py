@@ -12,10 +12,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 
 from ringlog.kernel.operations.gates import Gate
-from ringlog.kernel.values import Witness
+from ringlog.kernel.values import Value, Witness, replace
 from ringlog_sim.mutants.plant import bugs_of, planted, read_bugs
 from tests.client.explorer.log_path import GateRule, gate_is_met
 from tests.client.explorer.model import Explored, Explorer
@@ -61,8 +60,7 @@ _PARTS = ("operations", "registers", "explored", "rare", "zones")
 _KNOWN = {mutant.name: mutant for mutant in (*(one for part in _PARTS for one in bugs_of(part)), *FINDERS)}
 
 
-@dataclass(frozen=True, slots=True)
-class Off:
+class Off(Value):
     """A rule that a planted bug or an open gate disables.
 
     If neither is set, an operator has overridden the rule. ``shows``: a scenario with a read that then misses a write;

@@ -6,7 +6,7 @@ The write may happen at any point of the log, from before the first command to i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ringlog.client.data.plans import Level
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
@@ -14,7 +14,7 @@ from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave,
 from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.commands.topology.operations import CancelOperation, RetryOperation
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.wire.data import Key
 from tests.client.explorer.coordinators import Scenario
 from tests.client.explorer.resets import ADMITTED, RESETS

@@ -5,10 +5,9 @@ Searches of large scenarios are bounded, with random walks in addition; ``make e
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from ringlog.kernel.values import replace
 from tests.client.explorer.model import Explorer
 from tests.client.explorer.resets import RESETS
 from tests.client.explorer.rules import IMPLIED, OFF, Off

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from ringlog.kernel.balance.model import GIB, BalancedHost, Limits, Place
+from ringlog.kernel.values import replace
 from tests.kernel.balance.world import Table, World, host
 
 TABLET = 5 * GIB

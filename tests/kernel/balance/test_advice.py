@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from immutables import Map
 
@@ -11,7 +9,6 @@ from ringlog.kernel.balance.advice import advise, as_migration, make_plan, repor
 from ringlog.kernel.balance.ledger import Ledger
 from ringlog.kernel.balance.model import MeasuredLoads
 from ringlog.kernel.balance.source import collect_input
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.placement.resizes import DecideResize
 from ringlog.kernel.commands.placement.tablets import MigrateTablets, admissible
 from ringlog.kernel.fold import decide
@@ -27,7 +24,7 @@ from ringlog.kernel.model.tablet_map import (
 )
 from ringlog.kernel.tablets.stages import ASKED, KINDS, STREAMING
 from ringlog.kernel.tablets.streaming import Streams
-from ringlog.kernel.values import TabletOptions
+from ringlog.kernel.values import TabletOptions, replace
 from tests.kernel.balance.tables import GIB, table_of
 from tests.kernel.balance.test_source import node, state_of
 
@@ -42,7 +39,7 @@ def on(name: str, shard: int = 0) -> TabletReplica:
 def with_map(state: ClusterState, tablets: TabletMap, options: TabletOptions | None = None) -> ClusterState:
     """Return the state with one table. The minimum of tablets for each shard is one."""
     table = table_of(tablets.table, options or TabletOptions())
-    return replaced(
+    return replace(
         state,
         epoch=9,
         tables=Map({tablets.table: table}),
@@ -68,7 +65,7 @@ def test_advised_commands_are_accepted() -> None:
 
 
 def test_plan_and_admission_have_the_same_limits() -> None:
-    tight = replaced(PILED, settings=PILED.settings.set("tablet_stream_reads_per_shard_max", 1))
+    tight = replace(PILED, settings=PILED.settings.set("tablet_stream_reads_per_shard_max", 1))
     advice = advise(tight, {})
     assert len([move for move in advice.moves if move.kind == "migration"]) == 1
     assert not advice.refused
@@ -78,7 +75,7 @@ def test_plan_and_admission_have_the_same_limits() -> None:
 @pytest.mark.parametrize("kind", [*ASKED, "salvage"])
 def test_planner_and_admission_count_streams_alike(kind: str, limit: int) -> None:
     """A table of the balancer has one more moving tablet. A table in a zone has a tablet of the kind on a dead node."""
-    up = replaced(PILED, nodes=PILED.nodes.set("n2", replace(PILED.nodes["n2"], down=True)))
+    up = replace(PILED, nodes=PILED.nodes.set("n2", replace(PILED.nodes["n2"], down=True)))
     end = (on("n1", 1),) if kind in ("repair", "intranode_migration") else (on("n3"), on("n1", 1))
     settled = [on("n2"), on("n1", 1)]
     zoned = new_map("zone.t", uniform_ends(1), [settled], 1)
@@ -86,7 +83,7 @@ def test_planner_and_admission_count_streams_alike(kind: str, limit: int) -> Non
     mine = with_transitions(PILED.tablets["ks.t"], {0: Transition(0, "repair", "repair", 2, 2, (on("n1"),))})
     names = ("reads_per_shard", "writes_per_shard", "reads_per_node", "writes_per_node")
     settings = PILED.settings.update({f"tablet_stream_{name}_max": limit for name in names})
-    state = replaced(up, tablets=Map({"ks.t": mine, "zone.t": zoned}), settings=settings)
+    state = replace(up, tablets=Map({"ks.t": mine, "zone.t": zoned}), settings=settings)
     maps = [mine]
     ledger, streams = Ledger(collect_input(state, maps, {})), Streams(state)
     assert {place: shard.reads for place, shard in ledger.at.items() if shard.reads} == dict(streams.reads)
@@ -101,7 +98,7 @@ def test_planner_and_admission_count_streams_alike(kind: str, limit: int) -> Non
 def test_a_waiting_node_operation_blocks_all_moves() -> None:
     marks = (StageMark("requested", 5, 1),)
     waiting = Operation("op", "join", "n9", (), b"", "requested", 5, Plan(), (), None, marks, (), "")
-    advice = advise(replaced(PILED, operations=Map({"op": waiting})), {})
+    advice = advise(replace(PILED, operations=Map({"op": waiting})), {})
     assert not advice.moves
     assert advice.stop == "node_request"
 
@@ -115,7 +112,7 @@ def test_running_moves_count_as_finished() -> None:
     (first, *_) = [move for move in advise(PILED, {}).moves if move.kind == "migration"]
     assert first.to is not None
     step = Transition(first.tablet, "migration", STREAMING, 2, 2, (TabletReplica(first.to.node, first.to.shard, 0),))
-    moving = replaced(PILED, tablets=Map({"ks.t": with_transitions(PILED.tablets["ks.t"], {first.tablet: step})}))
+    moving = replace(PILED, tablets=Map({"ks.t": with_transitions(PILED.tablets["ks.t"], {first.tablet: step})}))
     assert first.tablet not in [move.tablet for move in advise(moving, {}).moves]
 
 
@@ -134,13 +131,13 @@ def test_hints_of_the_table_bound_its_tablets() -> None:
 
 
 def test_the_least_for_each_shard_comes_from_the_settings() -> None:
-    least = replaced(PILED, settings=Map({"balance_tablets_per_shard_min": 10}))
+    least = replace(PILED, settings=Map({"balance_tablets_per_shard_min": 10}))
     assert advise(least, {}).resizes == (DecideResize("ks.t", "split", 1),)
 
 
 def test_co_located_tables_move_once() -> None:
     other = table_of("ks.u", TabletOptions(base="t"))
-    shared = replaced(PILED, tables=PILED.tables.set("ks.u", other))
+    shared = replace(PILED, tables=PILED.tables.set("ks.u", other))
     advice = advise(shared, {})
     assert {move.table for move in advice.moves} == {"ks.t"}
     ids = [shared.tables[name].id for name in ("ks.t", "ks.u")]
@@ -149,5 +146,5 @@ def test_co_located_tables_move_once() -> None:
 
 def test_reports_of_departed_nodes_are_ignored() -> None:
     left = replace(THREE.nodes["n3"], state="left")
-    known = report_basis(replaced(PILED, nodes=PILED.nodes.set("n3", left)))
+    known = report_basis(replace(PILED, nodes=PILED.nodes.set("n3", left)))
     assert (known.nodes, known.left) == ({"n1", "n2"}, {"n3"})

@@ -8,13 +8,13 @@ order. The tests compute the bounds by counting.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from itertools import cycle, permutations
 from math import ceil
 
 import pytest
 
 from ringlog.kernel.balance.model import BALANCE, DRAIN, GIB, REBUILDS, BalancedHost, Limits, Place
+from ringlog.kernel.values import Value, replace
 from tests.kernel.balance.world import Table, World, host, world_of
 
 Shape = Sequence[Sequence[int]]
@@ -34,8 +34,7 @@ UNBOUNDED = Limits(reads_per_shard=1_000, writes_per_shard=1_000, per_cluster=10
 """The case needs few plans. The random clusters test the limits."""
 
 
-@dataclass(frozen=True)
-class Copies:
+class Copies(Value, dict=True):
     """``factor`` replicas of each tablet. With ``pinned``, the replication names the racks."""
 
     factor: int

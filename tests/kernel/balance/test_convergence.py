@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -19,7 +18,7 @@ from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.tablet_map import TabletMap, with_settled, with_transitions
 from ringlog.kernel.tablets.resize import MERGE, SPLIT, separated_pair
-from ringlog.kernel.values import NodeId, StreamReport, TabletOptions, Witness
+from ringlog.kernel.values import NodeId, StreamReport, TabletOptions, Witness, replace
 from ringlog.protocol.balancer.load_reports import own_tablets
 from tests.kernel.entries import applied
 from tests.kernel.tablets import clusters

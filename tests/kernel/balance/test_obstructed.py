@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -24,7 +23,7 @@ from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.tablet_map import TabletReplica, new_map, uniform_ends
 from ringlog.kernel.tablets.mutual_exclusion import tables_on
 from ringlog.kernel.tablets.resize import separated_pair
-from ringlog.kernel.values import DatacenterReplication, Replication, TabletOptions
+from ringlog.kernel.values import DatacenterReplication, Replication, TabletOptions, replace
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views.tablets import explained, explanation, resizes_view, resizing
 from ringlog.protocol.balancer.balancer import REPORTED_MAX, complaints

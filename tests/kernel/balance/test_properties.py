@@ -6,7 +6,6 @@ A failure prints the seed, which reproduces its cluster.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor
 
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from ringlog.kernel.balance.advice import make_plan
 from ringlog.kernel.balance.model import READS, BalancedHost, BalancePlan, Limits, MeasuredLoads, Migration
 from ringlog.kernel.balance.reports import AMOUNT_MAX
+from ringlog.kernel.values import replace
 from tests.kernel.balance.draws import draw_world
 from tests.kernel.balance.naive import Naive
 from tests.kernel.balance.world import Table, World, host, kinds_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from ringlog.kernel.balance.reports import (
     recut,
     within_window,
 )
+from ringlog.kernel.values import replace
 
 TABLE, OLD = "id-of-t", "id-of-old"
 KNOWN = ReportBasis({"n1", "n2"}, {TABLE: ("ks.t", 4)}, {OLD}, {"n8"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from ringlog.kernel.balance.model import GIB, BalancedHost, Limits
 from ringlog.kernel.balance.sizing import Sized, SizeOptions, decide_resizes
 from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
+from ringlog.kernel.values import replace
 from tests.kernel.balance.world import host
 
 TARGET = 5 * GIB

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from immutables import Map
 
 from ringlog.kernel.balance.advice import make_plan
 from ringlog.kernel.balance.model import BalancedHost
 from ringlog.kernel.balance.source import collect_input, limits_of
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Node
 from ringlog.kernel.model.tables import Keyspace
@@ -24,7 +21,7 @@ from ringlog.kernel.model.tablet_map import (
 )
 from ringlog.kernel.tablets.stages import CLEANUP_TARGET, STREAMING, USE_NEW
 from ringlog.kernel.tablets.streaming import StreamUse
-from ringlog.kernel.values import DatacenterReplication, Replication
+from ringlog.kernel.values import DatacenterReplication, Replication, replace
 
 
 def node(name: str, state: str = "normal", capacity: int = 1, down: bool = False) -> Node:
@@ -34,7 +31,7 @@ def node(name: str, state: str = "normal", capacity: int = 1, down: bool = False
 def state_of(*nodes: Node, racks: tuple[str, ...] = ()) -> ClusterState:
     replication = Replication("tablets", 1, (DatacenterReplication("dc1", 1, racks),))
     keyspaces = Map({"ks": Keyspace("ks", replication, "v")})
-    return replaced(EMPTY_STATE, epoch=7, nodes=Map({one.id: one for one in nodes}), keyspaces=keyspaces)
+    return replace(EMPTY_STATE, epoch=7, nodes=Map({one.id: one for one in nodes}), keyspaces=keyspaces)
 
 
 def on(name: str, shard: int = 0) -> TabletReplica:
@@ -57,7 +54,7 @@ def test_hosts_are_joined_nodes_and_nodes_in_tablet_maps() -> None:
 
 
 def test_a_weight_multiplies_what_a_node_holds() -> None:
-    weighted = replaced(STATE, nodes=STATE.nodes.set("n2", replace(STATE.nodes["n2"], capacity=3)))
+    weighted = replace(STATE, nodes=STATE.nodes.set("n2", replace(STATE.nodes["n2"], capacity=3)))
     hosts = {one.id: one for one in collect_input(weighted, [], {}).hosts}
     assert [(hosts[name].capacity, hosts[name].weight) for name in ("n1", "n2")] == [(2, 1), (6, 3)]
 
@@ -76,7 +73,7 @@ def test_transitions_count_at_their_target() -> None:
     stages = (STREAMING, USE_NEW, CLEANUP_TARGET)
     changes = [Transition(number, "migration", stage, 2, 2, (on("n2", 1),)) for number, stage in enumerate(stages)]
     moving = with_transitions(tablets, {one.tablet: one for one in changes})
-    inputs = collect_input(replaced(STATE, tablets=Map({"ks.t": moving})), [moving], {})
+    inputs = collect_input(replace(STATE, tablets=Map({"ks.t": moving})), [moving], {})
     (found,) = inputs.tables
     assert [found.moving[number] for number in range(3)] == [(("n2", 1),), (("n2", 1),), (("n1", 0),)]
     assert inputs.streams == (StreamUse(1, [("n1", 0)], [("n2", 1)]),)
@@ -101,5 +98,5 @@ def test_each_setting_is_read_live() -> None:
     names = [name for name in SETTINGS if name.startswith(("balance_", "tablet_stream"))]
     assert len(names) == 14
     for name in names:
-        changed = replaced(EMPTY_STATE, settings=Map({name: SETTINGS[name].default + 1}))
+        changed = replace(EMPTY_STATE, settings=Map({name: SETTINGS[name].default + 1}))
         assert limits_of(changed) != limits_of(EMPTY_STATE), name

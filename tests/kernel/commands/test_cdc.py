@@ -1,6 +1,5 @@
 """Rules of CDC generations and writers: the life of a generation, and each rejection code."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,6 +37,7 @@ from ringlog.kernel.values import (
     Replication,
     StreamReport,
     Witness,
+    replace,
 )
 from tests.kernel.entries import applied, founded, node, uuid
 

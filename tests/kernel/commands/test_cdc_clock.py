@@ -1,7 +1,5 @@
 """Recovery from a clock that was ahead: unused timestamps in the log can be lowered."""
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.kernel.changes import diff
@@ -19,7 +17,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import PastLeeway
 from ringlog.kernel.schema.table_versions import NAMED_US
 from ringlog.kernel.sections import CDC_GENERATIONS, CDC_STREAMS
-from ringlog.kernel.values import Column, Replication
+from ringlog.kernel.values import Column, Replication, replace
 from ringlog.wire.records import Mutation
 from tests.kernel.commands.test_cdc import FIRST, SECOND, code, joined, joining, with_data, writer
 from tests.kernel.entries import SEED, TABLE, applied, founded, uuid

@@ -4,8 +4,6 @@ reused.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -26,7 +24,7 @@ from ringlog.kernel.generations.expiry import log_retention, past_ttls
 from ringlog.kernel.generations.vectors import StreamTable
 from ringlog.kernel.model.state import ClusterState, PastTtl
 from ringlog.kernel.sections import CDC_GENERATIONS, CDC_STREAMS
-from ringlog.kernel.values import SECOND_US, CdcOptions, Command, Position, Replication
+from ringlog.kernel.values import SECOND_US, CdcOptions, Command, Position, Replication, replace
 from tests.kernel.commands.test_cdc import FIRST, LOGGED, SECOND, code, joined, joining, with_data, writer
 from tests.kernel.entries import applied, founded
 

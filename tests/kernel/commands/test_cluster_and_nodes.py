@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from ringlog.kernel.model.outcome import EntryContext, OutcomeKind, Rejected
 from ringlog.kernel.model.settings import SETTINGS, broken_setting, setting
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.registry import CODES, COMMANDS, RULES
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from tests.kernel.entries import applied, entry, founded, node, uuid, with_normal_nodes
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import pytest
 
 import ringlog.kernel.commands as commands
+from ringlog.kernel.values import NODEFAULT, Value, defaults_of
 
 MAKERS = {"made_of": set[str](), "part_of": {"version", "changed"}}
 """Functions that copy fields by name, and the fields that they add."""
@@ -58,17 +58,16 @@ def given_at(call: ast.Call, function: ast.FunctionDef) -> Iterator[str]:
 MAKES = list(makes())
 
 
-def wrong(kind: type[Any], command: type[Any], given: frozenset[str]) -> list[str]:
+def wrong(kind: type[Value], command: type[Any], given: frozenset[str]) -> list[str]:
     """Return the problems of one call."""
     wanted, there = get_type_hints(kind), get_type_hints(command)
     found = [f"{name} is no field" for name in given - wanted.keys()]
-    for field in fields(kind):
-        name = field.name
+    for name, default in defaults_of(kind).items():
         if name in given:
             continue
         if name in there and there[name] != wanted[name]:
             found.append(f"{name} is {wanted[name]}, and {there[name]} of the command")
-        if name not in there and field.default is MISSING and field.default_factory is MISSING:
+        if name not in there and default is NODEFAULT:
             found.append(f"{name} is nowhere")
     return sorted(found)
 
@@ -92,15 +91,13 @@ def test_each_call_is_checked_and_problems_are_found() -> None:
     assert wrong(Made, Asks, frozenset()) == ["of is nowhere", f"size is {int}, and {str} of the command"]
 
 
-@dataclass
-class Made:
+class Made(Value):
     name: str
     size: int
     of: str
     more: str = ""
 
 
-@dataclass
-class Asks:
+class Asks(Value):
     name: Annotated[str, "of what is made"]
     size: str

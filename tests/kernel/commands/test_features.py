@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.modes import Feature
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 from tests.kernel.commands.test_cluster_and_nodes import refusal
 from tests.kernel.entries import NODES, SEED, applied, entry, founded, node, with_normal_nodes
 

@@ -4,7 +4,6 @@ fold.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.state import ClusterState, GlobalRequest
 from ringlog.kernel.model.tablet_streams import DescribedTable
 from ringlog.kernel.operations.stages import PREPARED, in_flight
-from ringlog.kernel.values import TOKEN_MAX, DatacenterReplication, Replication, TabletOptions
+from ringlog.kernel.values import TOKEN_MAX, DatacenterReplication, Replication, TabletOptions, replace
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.wire.changes import encode_change

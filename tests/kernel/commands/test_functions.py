@@ -5,7 +5,6 @@ entities.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ from ringlog.kernel.generations.statements import shape_of_table
 from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.sections import SCHEMA
-from ringlog.kernel.values import CdcOptions, Column, Command, TypeField
+from ringlog.kernel.values import CdcOptions, Column, Command, TypeField, replace
 from tests.kernel.commands.test_cluster_and_nodes import refusal
 from tests.kernel.commands.test_schema import ready
 from tests.kernel.entries import applied, entry, uuid

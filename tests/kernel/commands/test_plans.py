@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from immutables import Map
@@ -42,7 +41,7 @@ from ringlog.kernel.model.state import PARTS, ClusterState
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.plans import PLANNABLE, ChangedItem, effect_of, planned
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.values import SECOND_US, Column, Command, Position, Replication
+from ringlog.kernel.values import SECOND_US, Column, Command, Position, Replication, replace
 from tests.fuzz.world import story
 from tests.kernel.entries import (
     NODES,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from immutables import Map
 
@@ -32,7 +30,7 @@ from ringlog.kernel.model.modes import Pause
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import PARTS, ClusterState
 from ringlog.kernel.service import in_recovery
-from ringlog.kernel.values import Column, Command, Replication, TypeField
+from ringlog.kernel.values import Column, Command, Replication, TypeField, replace
 from ringlog.operator.views import views
 from tests.kernel.commands.test_service import code, coordinated, joined
 from tests.kernel.entries import NODES, SEED, TABLE, applied, entry, founded, node

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ringlog.kernel.commands.cdc.generations import RequestCdcGeneration
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.topology.movements import Join
@@ -11,6 +9,7 @@ from ringlog.kernel.commands.topology.operations import CancelOperation
 from ringlog.kernel.generations.describe import is_optimal, to_prepare
 from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import replace
 from tests.kernel.commands.test_cdc import joining, one, operation_of, parts, switched, unchanged
 from tests.kernel.entries import SEED, applied, founded, node
 

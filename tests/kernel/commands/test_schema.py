@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.model.applied_history import EMPTY_HISTORY
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import ClusterState, Operation, Plan, StageMark
-from ringlog.kernel.values import CdcOptions, Column, Command, Replication
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication, replace
 from tests.kernel.commands.test_cluster_and_nodes import refusal
 from tests.kernel.entries import NODES, SEED, applied, entry, founded, uuid, with_normal_nodes
 

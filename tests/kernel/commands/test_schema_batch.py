@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -21,7 +20,7 @@ from ringlog.kernel.fold import decide, fold
 from ringlog.kernel.model.outcome import Accepted, EntryContext, OutcomeKind, Rejected
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Settled
-from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TypeField
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TypeField, replace
 from tests.kernel.commands.test_schema import SIMPLE_1, SIMPLE_2, TABLE, in_flight, ready
 from tests.kernel.entries import applied, entry, uuid
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -28,7 +27,7 @@ from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import PREPARED, in_flight
 from ringlog.kernel.service import automatic_size, next_step, read_group, wanted_size
-from ringlog.kernel.values import Command, Witness
+from ringlog.kernel.values import Command, Witness, replace
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views import views
 from ringlog.protocol.coordinator.core import CoordinatorView, propose

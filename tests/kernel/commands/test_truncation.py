@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -16,7 +15,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.history import STORED_MAX, allowed_begin, confirmed_snapshots, state_id_at
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from tests.kernel.entries import applied, entry, founded, random_history
 

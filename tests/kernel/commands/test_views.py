@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.schema.stored import as_stored, in_stored_names, names_of, stored_names
 from ringlog.kernel.sections import SCHEMA
-from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, TypeField
+from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, TypeField, replace
 from ringlog.wire.records import Cell, DeletedElements, Mutation, MutationStatement
 from tests.kernel.commands.test_cluster_and_nodes import refusal
 from tests.kernel.commands.test_schema import SIMPLE_1, TABLE, ready

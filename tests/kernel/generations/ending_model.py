@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from immutables import Map
 
@@ -28,7 +27,7 @@ from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.model.outcome import Accepted, EntryContext
 from ringlog.kernel.model.state import CdcWriter, ClusterState, Generation
 from ringlog.kernel.model.tables import Table
-from ringlog.kernel.values import CdcOptions, Column, Command, Position
+from ringlog.kernel.values import CdcOptions, Column, Command, Position, Value, replace
 from tests.kernel.generations.clusters import directory
 
 OLD, NEXT = 1, 2
@@ -51,8 +50,7 @@ LOST = "a row lands where no consumer reads it any more"
 MISSING = "a generation closes without the row of a writer that nobody fenced"
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Value):
     """One incarnation. The ``row`` is unsent, in flight, stored, or rejected by a sealed generation."""
 
     writer: str
@@ -64,8 +62,7 @@ class Process:
     claimed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Value):
     """One situation.
 
     Attributes:

@@ -11,10 +11,10 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from ringlog.kernel.values import Value
 from tests.kernel.generations import ending_model, switch_model
 
 
@@ -26,8 +26,7 @@ class Exploring(Protocol):
     def explore(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Value):
     """A model and its possible events. ``large`` marks scenarios of a minute or more."""
 
     name: str

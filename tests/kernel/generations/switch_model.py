@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from immutables import Map
 
@@ -51,7 +50,7 @@ from ringlog.kernel.generations.acceptance import generation_at
 from ringlog.kernel.generations.describe import generate, ranges_digest
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.state import CdcWriter, ClusterState, Generation
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Value, replace
 from tests.kernel.generations.clusters import directory
 
 SEED = bytes(16)
@@ -88,8 +87,7 @@ WRONG = "a write is routed under a generation that does not operate at its times
 CHASED = "a commit above every horizon is refused because a horizon rose"
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Value):
     """One incarnation of a writer.
 
     Attributes:
@@ -105,8 +103,7 @@ class Process:
     left: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Value):
     """One situation: log states, processes, the commit in flight, and the routed write.
 
     Attributes:

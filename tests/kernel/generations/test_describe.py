@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from ringlog.kernel.model.stream_id import StreamId, StreamIdError, decode, enco
 from ringlog.kernel.ownership.placements import natural, ring_of
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.ring.shards import first_token_of_shard, shard_of
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, DatacenterReplication, GenerationRange, Replication
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, DatacenterReplication, GenerationRange, Replication, replace
 from tests.kernel.generations.clusters import Owners, described, directory, generation, rings, tokens
 from tests.kernel.ownership.rings import a_node
 

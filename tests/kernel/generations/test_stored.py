@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.encoding.decoder import StateUndecodable, decode_parts
 from ringlog.kernel.encoding.digester import Digester
 from ringlog.kernel.encoding.encoder import digest, digest_of_chunks, encode, encoded_parts, sha256_of
@@ -33,7 +32,7 @@ from ringlog.kernel.generations.packed import (
 )
 from ringlog.kernel.model.state import ClusterState, Forgotten, Generation, Node
 from ringlog.kernel.ring.shards import SHARDS_MAX
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange, Position, Token
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange, Position, Token, replace
 from tests.kernel.generations.clusters import described, directory, generation, rings
 
 Owners = dict[Token, str]
@@ -51,8 +50,8 @@ def growing(draw: random.Random, owners: Owners, nodes: dict[str, Node], joins: 
     found = []
     for number in range(joins):
         ranges = generate(owners, nodes, draw.randbytes(16))
-        one = replaced(generation((), number, f"g{number}"), ranges=as_ranges(in_columns(ranges)))
-        found.append(replaced(one, positions=(Position(number, 7),), closed_at=number % 2))
+        one = replace(generation((), number, f"g{number}"), ranges=as_ranges(in_columns(ranges)))
+        found.append(replace(one, positions=(Position(number, 7),), closed_at=number % 2))
         for _ in range(draw.randint(0, 3)):
             owners[draw.randint(TOKEN_MIN, TOKEN_MAX)] = draw.choice(sorted(nodes))
         if len(owners) > 1 and draw.random() < 0.3:
@@ -88,13 +87,13 @@ def test_generations_are_restored_from_a_snapshot(
 def test_other_generations_are_stored_unchanged() -> None:
     draw = random.Random(1)
     first, second, third = growing(draw, dict.fromkeys(range(-9, 9), "a"), NODES, 3)
-    small = replaced(first, ranges=tuple(first.ranges))
-    gone = replaced(first, ranges=(), forgotten=Forgotten(3, 4, "x"))
-    shuffled = replaced(second, ranges=as_ranges(in_columns(tuple(reversed(second.ranges)))))
+    small = replace(first, ranges=tuple(first.ranges))
+    gone = replace(first, ranges=(), forgotten=Forgotten(3, 4, "x"))
+    shuffled = replace(second, ranges=as_ranges(in_columns(tuple(reversed(second.ranges)))))
     others = in_columns(
-        tuple(replaced(one, streams=tuple(map(bytes, [range(16)] * len(one.streams)))) for one in third.ranges)
+        tuple(replace(one, streams=tuple(map(bytes, [range(16)] * len(one.streams)))) for one in third.ranges)
     )
-    strange = replaced(third, ranges=as_ranges(others))
+    strange = replace(third, ranges=as_ranges(others))
     generations = (small, first, gone, shuffled, second, strange, third)
     assert read_generations(stored_generations(generations)) == generations
     assert b"".join(canonical_chunks(generations)) == encode(generations)
@@ -107,7 +106,7 @@ def test_a_join_adds_few_bytes() -> None:
     for number in range(5):
         owners[draw.randint(TOKEN_MIN, TOKEN_MAX)] = "b"
         ranges = as_ranges(in_columns(generate(owners, NODES, draw.randbytes(16))))
-        found.append(replaced(generation((), number, f"g{number}"), ranges=ranges))
+        found.append(replace(generation((), number, f"g{number}"), ranges=ranges))
     sizes = [len(stored_generations(found[:number])) for number in range(1, 6)]
     for before, after in pairwise(sizes):
         assert 5 * 1_000 < after - before < 5 * 1_000 + 500

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -34,7 +33,7 @@ from ringlog.kernel.model.stream_id import decode
 from ringlog.kernel.model.tablet_streams import DescribedTable
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.sections import CDC_STREAMS
-from ringlog.kernel.values import CdcOptions, StreamReport, TabletOptions, Token
+from ringlog.kernel.values import CdcOptions, StreamReport, TabletOptions, Token, replace
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog_sim.checks.cdc.judge import stream_for
 from tests.kernel.entries import applied, entry, uuid

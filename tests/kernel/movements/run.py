@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -29,7 +29,7 @@ from ringlog.kernel.ownership.placements import (
     replications_in_use,
 )
 from ringlog.kernel.ownership.strategies import replication_key
-from ringlog.kernel.values import Command, Replication
+from ringlog.kernel.values import Command, Replication, replace
 from ringlog_sim.checks.ring.layout import replicas
 from ringlog_sim.checks.ring.movements import Movements, SeenMovement
 from ringlog_sim.checks.ring.operations import lock_faults, source_faults

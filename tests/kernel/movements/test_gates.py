@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
@@ -13,7 +11,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
 from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.gates import counts_from, describe, gaining_nodes, gate, missing, stopped_by
-from ringlog.kernel.values import Command, StreamReport, Witness
+from ringlog.kernel.values import Command, StreamReport, Witness, replace
 from tests.kernel.movements.clusters import canonical_everywhere, network, placed, simple
 from tests.kernel.operations.driver import SEED, admitted, advance_of, all_witnesses, applied, driven, refused, stepped
 

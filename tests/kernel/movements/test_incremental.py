@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -26,7 +25,7 @@ from ringlog.kernel.operations.kinds import MOVE
 from ringlog.kernel.operations.plan import plan_movement
 from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.ownership.placements import merge, split
-from ringlog.kernel.values import Command, Witness
+from ringlog.kernel.values import Command, Witness, replace
 from tests.kernel.movements import naive
 from tests.kernel.movements import run as runs
 from tests.kernel.movements.clusters import network, placed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.operations import AdvanceOperation
@@ -13,7 +12,7 @@ from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import kind_of, next_stage
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.registry import RULES
-from ringlog.kernel.values import Command, GenerationRange, StreamReport, Witness
+from ringlog.kernel.values import Command, GenerationRange, StreamReport, Witness, replace
 
 SEED = bytes(range(16))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -28,6 +27,7 @@ from ringlog.kernel.operations.kinds import KINDS, LEAVING, MOVING, Changes, Ope
 from ringlog.kernel.operations.node_states import node_statuses
 from ringlog.kernel.operations.plan import plan_movement
 from ringlog.kernel.operations.stages import SWAP_STAGES, in_flight
+from ringlog.kernel.values import replace
 from ringlog.operator.views import views
 from ringlog.operator.views.waiting import waiting
 from ringlog.operator.views.words import described

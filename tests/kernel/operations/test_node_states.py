@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Node, Operatio
 from ringlog.kernel.operations.node_states import NodeStatus, node_statuses, shown_nodes, shown_state
 from ringlog.kernel.operations.stages import FINISHED, REQUESTED, STREAMING, WRITE_BOTH_READ_OLD
 from ringlog.kernel.sections import NODES
+from ringlog.kernel.values import replace
 from ringlog.operator.views import views
 from tests.kernel.operations.driver import applied, at_every_stage
 from tests.operator.test_waiting import KINDS, asked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from ringlog.kernel.operations.gates import gate, missing, shortfalls
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import JOIN_STAGES, STAGES, in_flight
 from ringlog.kernel.registry import CODES
-from ringlog.kernel.values import TOKEN_MIN, StreamReport, Witness
+from ringlog.kernel.values import TOKEN_MIN, StreamReport, Witness, replace
 from tests.kernel.operations.driver import (
     SEED,
     advance_of,

@@ -6,13 +6,13 @@ The model keeps all statements and searches all of them for each column of each 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from ringlog.kernel.cql.types import deserialize, serialize
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.rows.reading import SeenRow
+from ringlog.kernel.values import Value
 from ringlog.wire.records import Bounds, Cell, DeletedElements, Mutation, MutationStatement
 
 SECOND = 1_000_000
@@ -32,8 +32,7 @@ KEYS: dict[str, tuple[Any, ...]] = {"m": ("x", "y"), "e": (1, 2), "u": ("a", "b"
 KINDS = ("insert", "update", "static", "row_delete", "range_delete", "partition_delete")
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(Value, dict=True):
     """One statement in Python values. ``cells`` maps a column to its value, to None for null, or to added elements."""
 
     kind: str

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import reduce
 from random import Random
 
@@ -15,6 +14,7 @@ from ringlog.kernel.rows.cells import NEVER, NOTHING, RowCell, RowState, join_ro
 from ringlog.kernel.rows.partition import PartitionState, join, partition_state
 from ringlog.kernel.rows.reading import live_rows, next_expiry, seen
 from ringlog.kernel.rows.writes import columns_of, effect_of, written_row
+from ringlog.kernel.values import replace
 from ringlog.wire.records import Mutation
 from tests.kernel.rows.histories import KINDS, SECOND, SHAPE, Statement, draw, model, mutation_of, viewed
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from cassandra.cqltypes import lookup_casstype
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.kernel.cql.types import TIME_MAX_NS, TYPES, deserialize, serialize
+from ringlog.kernel.values import Value
 
 PROTOCOL = 5
 
@@ -21,8 +21,7 @@ def same(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Value, dict=True):
     """A type with its Ringlog and driver names, its values, and their conversion for the driver."""
 
     name: str

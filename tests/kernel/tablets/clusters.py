@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.commands.placement.tablets import (
     AdvanceTablets,
@@ -32,6 +30,7 @@ from ringlog.kernel.values import (
     StreamReport,
     TabletOptions,
     Witness,
+    replace,
 )
 from tests.kernel.entries import applied, entry, uuid
 

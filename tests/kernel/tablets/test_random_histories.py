@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -28,7 +27,7 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.tablets import gates, groups, resize, stages, steps
 from ringlog.kernel.tablets import mutual_exclusion as track
 from ringlog.kernel.tablets.stages import KINDS, STAGES, Side
-from ringlog.kernel.values import Command, DatacenterReplication, Replication, TabletOptions, Witness
+from ringlog.kernel.values import Command, DatacenterReplication, Replication, TabletOptions, Witness, replace
 from ringlog.protocol.coordinator.tablet_steps import tablet_reports, tablet_steps
 from ringlog_sim.checks.placement.tablets import TabletModel
 from ringlog_sim.devices.world import Chance

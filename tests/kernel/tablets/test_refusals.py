@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -20,7 +19,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tablet_map import TabletMap, uniform_ends, with_settled
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.tablets.resize import merge, split
-from ringlog.kernel.values import Replication, StreamReport, TabletOptions
+from ringlog.kernel.values import Replication, StreamReport, TabletOptions, replace
 from tests.kernel.entries import applied
 from tests.kernel.tablets import clusters
 from tests.kernel.tablets.clusters import (

@@ -7,7 +7,6 @@ can be removed. The test covers all combinations.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -28,7 +27,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tablet_map import Tablet
 from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, in_flight
 from ringlog.kernel.tablets.stages import KINDS, STAGES, nodes_of
-from ringlog.kernel.values import Command, DatacenterReplication, Replication
+from ringlog.kernel.values import Command, DatacenterReplication, Replication, replace
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from tests.kernel.entries import applied

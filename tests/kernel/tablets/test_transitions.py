@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.kernel.commands.placement.tablets import (
@@ -20,6 +18,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.groups import group_of, moving_of, serving, streams_of
 from ringlog.kernel.tablets.stages import KINDS, STAGES
+from ringlog.kernel.values import replace
 from tests.kernel.entries import applied
 from tests.kernel.tablets import clusters
 from tests.kernel.tablets.clusters import TABLE, migration, places, refused, settled, started, step, tablet, witnesses

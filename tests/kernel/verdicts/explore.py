@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ringlog.kernel.values import Value
 from tests.kernel.verdicts import model
 from tests.kernel.verdicts.model import Explorer, Life, State, Version, Write
 
@@ -36,8 +36,7 @@ def stamped() -> Iterator[Write]:
     yield from (Write(at, timestamp, "a") for at in TIMES for timestamp in range(5))
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Value):
     """Possible entries of a log, and the writes to validate."""
 
     name: str

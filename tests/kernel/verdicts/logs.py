@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ringlog.kernel.commands.cdc.clock import LowerSettledTime, WithdrawCdcGeneration
@@ -28,7 +27,7 @@ from ringlog.kernel.generations.verdicts import FORGOTTEN
 from ringlog.kernel.model.outcome import Accepted, EntryContext
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.schema.table_versions import NAMED_US
-from ringlog.kernel.values import Column, Command, Replication, TypeField
+from ringlog.kernel.values import Column, Command, Replication, TypeField, Value, replace
 from ringlog.wire.records import Cell, Mutation
 from tests.kernel.entries import SEED, TABLE, uuid
 from tests.kernel.generations.switch_model import founded_with, prepared_in
@@ -40,8 +39,7 @@ NAME = f"{TABLE.keyspace}.{TABLE.name}"
 WRITERS = ("w",)
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
+class Disagreement(Value):
     """Two readers that disagree about one write."""
 
     write: Mutation

@@ -27,8 +27,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from ringlog.kernel.values import Value, replace
 
 NEVER = 99
 """Later than all times of the model."""
@@ -98,8 +100,7 @@ GRACE = 1
 """A version can be named for this time after its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Value):
     """The columns of a table at ``epoch``. Writes use them from ``since``, and may name them until ``end``."""
 
     number: int
@@ -109,8 +110,7 @@ class Version:
     end: int = NEVER
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(Value):
     """A table from CREATE to DROP. All have the same name. From ``until`` on, the table accepts no writes."""
 
     id: str
@@ -121,8 +121,7 @@ class Life:
     is_dropped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Value):
     """The content of a prefix of the log. ``horizon`` is the lease of the CDC writer.
 
     With a lowered watermark, ``topic`` contains the writes appended so far, and ``past`` the shorter prefixes.
@@ -144,8 +143,7 @@ class State:
         return self.lifetimes[-1] if self.lifetimes and not self.lifetimes[-1].is_dropped else None
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Value):
     """A write of one cell. An epoch of 0, an empty table and a version of 0 mean no reference."""
 
     appended: int

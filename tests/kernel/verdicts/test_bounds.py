@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
@@ -15,7 +13,7 @@ from ringlog.kernel.generations.verdicts import FORGOTTEN, LEEWAYS_MAX
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.schema import table_versions as lifetimes
 from ringlog.kernel.schema.table_versions import NAMED_US
-from ringlog.kernel.values import CdcOptions, Column, Command
+from ringlog.kernel.values import CdcOptions, Column, Command, replace
 from tests.kernel.entries import applied, entry, uuid
 from tests.node.world import APPENDED, TABLE, cluster, write
 

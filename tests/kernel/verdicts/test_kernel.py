@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +20,7 @@ from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Settled
 from ringlog.kernel.schema import table_versions as lifetimes
+from ringlog.kernel.values import replace
 from tests.kernel.verdicts.explore import NAMES, OFF, SCENARIOS, SETTING, Scenario
 from tests.kernel.verdicts.logs import disagreement, random_log
 from tests.kernel.verdicts.model import ALL, Explorer, State, Write

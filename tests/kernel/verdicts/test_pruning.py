@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.outcome import Outcome
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import TableLifetime, TableVersion
-from ringlog.kernel.values import Column, Command
+from ringlog.kernel.values import Column, Command, replace
 from tests.kernel.commands.test_service import joined
 from tests.kernel.entries import applied, entry, uuid
 from tests.node.world import APPENDED, TABLE, cluster, with_table

@@ -19,9 +19,9 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
 from ringlog.kernel.model.zones import ZonePartition, ZoneStep
+from ringlog.kernel.values import Value, replace
 from ringlog.kernel.zones.queue import is_same
 from ringlog.kernel.zones.rebalance import (
     ALREADY_NEW,
@@ -55,8 +55,7 @@ Message = tuple[str, int, ZoneStep | None, str]
 """(kind, revision or cause, step, result)."""
 
 
-@dataclass(frozen=True)
-class World:
+class World(Value, dict=True):
     """The log's partition, the group, the possible messages, and the expected target.
 
     ``heard`` is the cause of the last accepted trigger, ``undone`` that of the trigger before the last cancel.

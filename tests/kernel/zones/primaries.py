@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
 
 from ringlog.kernel.model.zones import ZonePartition, ZoneRevisions, ZoneStep
-from ringlog.kernel.values import StreamReport
+from ringlog.kernel.values import StreamReport, Value, replace
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK, cancel_finished, cancelled, switched, triggered
 from ringlog.protocol.coordinator.tablet_steps import NOTHING
 from ringlog.protocol.nodes.groups import Member
@@ -41,8 +40,7 @@ RULES = {
 Groups = tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True)
-class World:
+class World(Value, dict=True):
     """One situation.
 
     Attributes:

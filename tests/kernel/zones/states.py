@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 from ringlog.kernel.commands.placement.rebalances import (
@@ -22,7 +21,7 @@ from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.zones import ZonePartition, ZoneStep, partition_key
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.protocol.nodes.groups import Step
 from tests.kernel.entries import applied, entry, founded, node
 from tests.kernel.tablets.clusters import normal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ringlog.kernel.model.zones import ZoneLink, ZonePartition, ZoneStep
+from ringlog.kernel.values import replace
 from ringlog.kernel.zones.queue import steps_between
 from ringlog.kernel.zones.rebalance import (
     APPEND,
@@ -27,10 +28,7 @@ A1, A2, A3 = (ZoneStep((name,)) for name in ("one", "two", "three"))
 def of(
     stable: ZoneStep | None = None, *pending: ZoneStep, planned: ZoneStep | None = None, **more: object
 ) -> ZonePartition:
-    made = ZonePartition("z", 0, stable, stable, pending, planned, change=1)
-    for name, value in more.items():
-        object.__setattr__(made, name, value)
-    return made
+    return replace(ZonePartition("z", 0, stable, stable, pending, planned, change=1), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

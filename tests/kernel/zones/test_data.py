@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -23,7 +22,7 @@ from ringlog.kernel.model.tablet_map import uniform_ends
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.tablets.mutual_exclusion import transitions
-from ringlog.kernel.values import Command, DatacenterReplication, Replication, TabletOptions
+from ringlog.kernel.values import Command, DatacenterReplication, Replication, TabletOptions, replace
 from ringlog.kernel.zones.data import goal_of, holders
 from ringlog.kernel.zones.resets import has_quorum
 from ringlog.operator.views.zones import full_view

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations
 from unittest import mock
 
@@ -21,7 +20,7 @@ from ringlog.kernel.model.zones import Zone
 from ringlog.kernel.operations.gates import quorum
 from ringlog.kernel.operations.sources import quorum_sources
 from ringlog.kernel.tablets.mutual_exclusion import knows_every_row
-from ringlog.kernel.values import DatacenterReplication, Replication
+from ringlog.kernel.values import DatacenterReplication, Replication, replace
 from ringlog.kernel.zones import distribution
 from ringlog.kernel.zones.distribution import _log2, default_quorum, quorum_bounds, ranked, scores, split
 from ringlog.operator.intents.replication import in_zone

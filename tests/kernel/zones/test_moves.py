@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareUp, UnregisterNode
 from ringlog.kernel.encoding.encoder import digest, encoded_parts
 from ringlog.kernel.model.state import advance
 from ringlog.kernel.model.zones import ZonePartition, ZoneRevisions
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, replace
 from ringlog.kernel.zones.rebalance import switched, triggered
 from ringlog.kernel.zones.resets import members
 from ringlog.protocol.rebalancer.core import RebalancerView, rejections

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Outcome, OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE
-from ringlog.kernel.values import Command, Replication
+from ringlog.kernel.values import Command, Replication, replace
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw

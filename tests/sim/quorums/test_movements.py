@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,7 +12,7 @@ from ringlog.kernel.commands.topology import movements
 from ringlog.kernel.model.state import ClusterState, Plan
 from ringlog.kernel.operations import sources
 from ringlog.kernel.operations.plan import plan_rebuild
-from ringlog.kernel.values import Replication
+from ringlog.kernel.values import Replication, replace
 from ringlog_testing.quorums import walk
 from ringlog_testing.quorums.case import CaseOptions
 from ringlog_testing.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,6 +14,7 @@ from ringlog.kernel.model.state import ClusterState, Deltas, Operation, Plan
 from ringlog.kernel.operations import kinds as known
 from ringlog.kernel.operations.plan import plan_movement
 from ringlog.kernel.ownership.placements import group_at, nodes_of
+from ringlog.kernel.values import replace
 from ringlog_testing.quorums import timeline, walk
 from ringlog_testing.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED
 from ringlog_testing.quorums.description import BadDescription, Numbers, described, state_of

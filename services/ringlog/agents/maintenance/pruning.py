@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -18,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from ringlog.client.errors import SubmissionTimedOut
 from ringlog.client.node_reports import LoadsReader
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command, NodeId
+from ringlog.kernel.values import Command, NodeId, replace
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.kafka.topics import topic_name
 from ringlog.protocol.coordinator.pruning import Positions, TopicBeginning, next_pruning, validated_positions

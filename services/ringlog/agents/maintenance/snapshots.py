@@ -24,7 +24,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -35,7 +34,7 @@ from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, is_known
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.history import allowed_begin
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command, Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros, Value, replace
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.folding import Start
 from ringlog.log.replicas.start_point import SnapshotTopic
@@ -57,13 +56,11 @@ log = get_logger(__name__)
 MEND: Final = "fix the location of the archive"
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitSnapshotWork(Effect[None]):
+class AwaitSnapshotWork(Effect[None], Value):
     """Wait for work. If failed work is left, wait for one rest at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingArchive:
+class PendingArchive(Value):
     """The archive must be extended to ``epoch``. ``wanted`` returns the digest of the state there.
 
     ``tries``: failed ones so far. ``since``: the time of the first failure. ``why``, ``hint``: of the last one.
@@ -98,16 +95,14 @@ class PendingArchive:
         return f"{what}; the agent retries after {self.rests * RETRY_S:.0f} s; {self.hint or MEND}"
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitHead(Effect[StoredSnapshot | None]):
+class AwaitHead(Effect[StoredSnapshot | None], Value):
     """Wait for the head of that epoch, unless there is a later snapshot. Outcome: the head; None if it is missing."""
 
     topic: SnapshotTopic
     epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitOnce(Effect[None]):
+class SubmitOnce(Effect[None], Value):
     """Submit the command once. The driver logs a failure."""
 
     command: Command

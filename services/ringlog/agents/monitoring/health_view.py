@@ -15,11 +15,10 @@ state             ready  when
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value
 from ringlog.log.replicas.metrics import LogView, log_samples, process_samples
 from ringlog.runtime.monitoring.health import Health, StateSince
 from ringlog.runtime.monitoring.metrics import Sample
@@ -30,8 +29,7 @@ STATES: Final = (STARTING, STANDS_BY, TAKING_OVER, ACTIVE, BROKER_AWAY, ENDED)
 _ENDS: Final = {STOPPED: "stopped", CRASHED: "crashed", SUPERSEDED: "superseded", HALTED: "halted"}
 
 
-@dataclass(frozen=True, slots=True)
-class RoleView:
+class RoleView(Value):
     """A view of a worker that has the role, or is taking it over.
 
     ``is_active``: it does the role's work. ``handled``: the last epoch that its work is done for. ``refused``: the
@@ -49,8 +47,7 @@ class RoleView:
     waits: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessView:
+class ProcessView(Value):
     """A view of an agent's process.
 
     ``waits``: the wait before its start; None after it. ``away``: a text about an unavailable broker; empty: it

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
 
 from ringlog.agents.roles.role import RoleThread
 from ringlog.client.client import Client
 from ringlog.client.errors import SubmissionTimedOut
 from ringlog.kernel.model.state import ClusterState, changes_nothing
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, replace
 from ringlog.protocol.controller import ReportRejections, Submit, Wait
 from ringlog.protocol.role import StartServing
 from ringlog.protocol.submission.results import AppliedResult, Submitted

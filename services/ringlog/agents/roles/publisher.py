@@ -24,7 +24,6 @@ no other source. A release whose schemas are incompatible with the published one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ringlog.agents.exits import Diverged
 from ringlog.agents.fenced_producer import FencedProducer, TransactionRecord
@@ -34,7 +33,7 @@ from ringlog.client.creation.schemas import publish_schemas
 from ringlog.client.errors import SchemasIncompatible
 from ringlog.kernel.changes import ChangeRecord, EpochChange
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value
 from ringlog.log.kafka.compacted import read_compacted
 from ringlog.log.kafka.topics import topic_name
 from ringlog.log.replicas.feed import Feed
@@ -62,8 +61,7 @@ LOOK_RECORDS = 1_000
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedChanges:
+class EncodedChanges(Value):
     """Change records for ``cluster``, encoded at each iteration. ``check``: called from time to time; may raise."""
 
     cluster: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +24,7 @@ from ringlog.client.creation.creation import ClusterCreation, create_cluster, re
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.cluster.features import EnableFeature, RequireFeature
 from ringlog.kernel.model.settings import SETTINGS
+from ringlog.kernel.values import asdict
 from ringlog.log.kafka.acl_check import AclDifference, compare, found_acls
 from ringlog.log.kafka.acls import BrokerUser, GivenNames, NameMissing, apply_rules, rules_for
 from ringlog.log.kafka.topics import admin_client

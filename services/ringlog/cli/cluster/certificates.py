@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ringlog.cli.shared.connection import Json, fail, out
+from ringlog.kernel.values import asdict
 from ringlog.operator.certificates import (
     CA_DAYS,
     DAYS,

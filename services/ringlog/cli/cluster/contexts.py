@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -13,6 +12,7 @@ from rich.text import Text
 from ringlog.cache.redis_url import without_password
 from ringlog.cli.shared.connection import Bootstrap, Json, connect, fail, out, resolve
 from ringlog.cli.shared.tables import show_table
+from ringlog.kernel.values import replace
 from ringlog.runtime.context import ClusterContext, current_cluster, store_cluster, stored_clusters
 from ringlog.runtime.kafka.config import VARIABLE
 from ringlog.runtime.trust import REQUEST_KEY_VARIABLE, TRUST_VARIABLE

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +16,7 @@ from ringlog.cli.shared.connection import broker_of, fail, resolve
 from ringlog.client.creation.creation import cluster_id_of_log, create_cluster
 from ringlog.client.errors import ClusterNotCreated
 from ringlog.client.participant.retry import BrokerRetry
+from ringlog.kernel.values import replace
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.diagnosis import reject_refused_login
 from ringlog.log.opening import open_metadata, start_point_finder

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
@@ -25,6 +24,7 @@ from ringlog.client.node_reports import AcksReader
 from ringlog.kernel.commands.topology.operations import CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.generations.requests import OUTCOMES
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED
+from ringlog.kernel.values import asdict
 from ringlog.log.errors import LogError
 from ringlog.operator.balancing import LastHeardReader, last_heard
 from ringlog.operator.intents.intents import Intent, InvalidCommand, of_operation, operation_id

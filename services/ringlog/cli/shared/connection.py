@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -30,6 +29,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ringlog.client.client import Client
+from ringlog.kernel.values import Value, replace
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.diagnosis import connection_failure
 from ringlog.log.opening import start_point_finder
@@ -124,8 +124,7 @@ def fail(code: str, text: str, status: int = 1, ways_out: Sequence[str] = ()) ->
     raise typer.Exit(status)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerAddress:
+class BrokerAddress(Value):
     """The address of a command's broker. ``origin``: the source of the address, for messages."""
 
     bootstrap: str

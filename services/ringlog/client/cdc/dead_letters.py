@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from ringlog.client.cdc.errors import NotResendable, ResendFailed, UnknownLetter
 from ringlog.client.cdc.topics import bounds_of, messages_between
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value, replace
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka.adapter import reader_config
 from ringlog.log.kafka.topics import DEAD_LETTERS, MUTATIONS, admin_client, describe, topic_name, transactional_id
@@ -55,8 +55,7 @@ BATCH, BATCH_BYTES = 100, 8 * 1024 * 1024
 ANSWER_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class LetterSummary:
+class LetterSummary(Value):
     """A letter without its original.
 
     ``offset``: its id. ``time``: when it was written, in microseconds. ``position``: that of the rejected record.
@@ -74,8 +73,7 @@ class LetterSummary:
     is_resent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LetterRecord:
+class LetterRecord(Value):
     """A record of the topic. If ``summary.is_resent``, it is a mark. ``data``: the encoded letter."""
 
     summary: LetterSummary
@@ -83,8 +81,7 @@ class LetterRecord:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LetterFilter:
+class LetterFilter(Value):
     """Conditions that all must hold. Empty: any. ``since``: letters that were written at that time or later."""
 
     reasons: frozenset[str] = frozenset()
@@ -100,8 +97,7 @@ class LetterFilter:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LetterChoice:
+class LetterChoice(Value):
     """Letters to send again, in the order of the topic.
 
     ``resent``: letters left out because they were sent again. ``unfit``: letters left out because they cannot be sent.

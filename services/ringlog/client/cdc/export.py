@@ -33,6 +33,7 @@ from ringlog.client.cdc.row_changes import effects
 from ringlog.client.cdc.rows import CdcChange
 from ringlog.client.cdc.topics import bounds_of, messages_between
 from ringlog.kernel.ring.murmur3 import compose
+from ringlog.kernel.values import Value
 from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.kafka.adapter import reader_config
 from ringlog.log.kafka.producer import FRAMING_BYTES
@@ -75,8 +76,7 @@ class ExportFormat(Enum):
     CLOUDEVENTS = "cloudevents"
 
 
-@dataclass(frozen=True, slots=True)
-class ExportSettings:
+class ExportSettings(Value):
     """Settings of an export.
 
     Attributes:
@@ -121,8 +121,7 @@ class ExportFigures:
     behind: int | None = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
+class _Target(Value):
     """A topic of the export."""
 
     name: str

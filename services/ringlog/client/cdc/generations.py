@@ -9,14 +9,12 @@ step is a record of the topic; this module uses no clock.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ringlog.kernel.changes import GenerationChange
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRecord:
+class GenerationRecord(Value):
     """The fields of a generation that consumers use.
 
     ``ends``: (partition, offset) pairs of its end; None while it is not sealed.

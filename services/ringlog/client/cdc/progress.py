@@ -25,11 +25,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ringlog.client.cdc.errors import BadProgress
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 
 RECENT_MAX = 512
 """The number of write names that are kept for each partition."""
@@ -42,16 +41,14 @@ Source = tuple[str, int]
 """Topic and partition of the mutations."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Value):
     """The greatest delivered source offset, and the timestamps of its delivered writes."""
 
     offset: int
     timestamps: tuple[Micros, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionProgress:
+class PartitionProgress(Value):
     """The progress in one partition; fields as in the module description.
 
     ``read``: the next offset to read. It exceeds ``position`` while a write of several rows is incomplete.
@@ -65,8 +62,7 @@ class PartitionProgress:
     recent: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerProgress:
+class ConsumerProgress(Value):
     """The progress of a consumer.
 
     ``generation``: timestamp of the generation that is being read, -1 before the first. ``start``: earlier writes are

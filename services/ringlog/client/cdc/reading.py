@@ -31,7 +31,6 @@ Source: section "Consumers" of the guide. The seal replaces ScyllaDB's confidenc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
 from typing import Generic, Protocol, TypeVar
@@ -47,7 +46,7 @@ from ringlog.client.cdc.progress import (
     PartitionProgress,
     Source,
 )
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 
 
 class RowSeen(Protocol):
@@ -80,8 +79,7 @@ class RowSeen(Protocol):
 R = TypeVar("R", bound=RowSeen)
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenRows:
+class HiddenRows(Value):
     """The rows before an end that a stopped reader did not deliver.
 
     ``generation``: the generation that it reads and cannot leave; -1: none is known. ``is_closed``: it is sealed, but

@@ -10,7 +10,6 @@ Invariant: every row of the write is part of an effect. Range and partition dele
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlog.client.cdc.rows import CdcChange, LogRow
@@ -23,20 +22,19 @@ from ringlog.kernel.rows.log_rows import (
     RANGE_STARTS,
     ROW_DELETES,
 )
+from ringlog.kernel.values import Value, field, replace
 
 Names = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Value):
     """One end of a range of rows. ``key``: partition columns and a prefix of the clustering columns."""
 
     key: Names
     inclusive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RowEffect:
+class RowEffect(Value):
     """The effect of a write on one row, range or partition.
 
     ``operation``: insert, update, row_delete, partition_delete or range_delete. ``number``: number of its first row in

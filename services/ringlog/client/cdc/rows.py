@@ -23,13 +23,13 @@ Elements removed from a collection  ``cdc$deleted_elements_<col>``: their keys i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.cql.collections import key_type, log_type
 from ringlog.kernel.cql.types import TypeMismatch, deserialize
 from ringlog.kernel.schema.stored import names_of
+from ringlog.kernel.values import Value, field, replace
 from ringlog.wire.records import CdcRow
 
 OPERATIONS: Mapping[int, str] = {
@@ -52,8 +52,7 @@ DELETED, ELEMENTS = "cdc$deleted_", "cdc$deleted_elements_"
 """Prefixes of a column's name for its deletion and for removed elements."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogRow:
+class LogRow(Value):
     """One row of the log.
 
     ``key``: partition and clustering columns. It is always complete, with raw bytes for an undecoded part. ``values``:
@@ -73,8 +72,7 @@ class LogRow:
     undecoded: Mapping[str, bytes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class CdcChange:
+class CdcChange(Value):
     """One write at one timestamp in microseconds.
 
     ``stream_id``, ``time``: 16 bytes each; together they identify the write. ``place``: partition and offset of its

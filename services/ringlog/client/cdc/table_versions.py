@@ -24,21 +24,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from threading import Lock
 
 from ringlog.kernel.changes import TableChange, table_change
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Table
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value
 
 UNKNOWN_EPOCH: Epoch = 0
 Version = tuple[Epoch, TableChange | None]
 """The epoch of a version, and the table. None: from this epoch on, no table has the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamePeriod:
+class NamePeriod(Value):
     """How long a table has a name: from ``first`` to before ``end`` (None: still).
 
     ``is_last``: no other table has had the name since. ``known_from``: the first epoch with a known owner of the name;

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from ringlog.client.cdc.errors import RowsLost, UnreadableChange
 from ringlog.client.cdc.generations import Generations
 from ringlog.kernel.changes import GenerationChange
+from ringlog.kernel.values import Value
 from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.kafka.adapter import OFFSET_LOST_ERRORS, reader_config
 from ringlog.log.kafka.topics import admin_client, describe, topic_name
@@ -65,8 +65,7 @@ def bounds_of(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
     return int(low), int(high)
 
 
-@dataclass(frozen=True, slots=True)
-class CdcRecord:
+class CdcRecord(Value):
     """A record of the CDC topic. If ``value`` is None, the partition is read up to ``offset``."""
 
     partition: int

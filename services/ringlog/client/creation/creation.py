@@ -8,7 +8,6 @@ because nothing takes effect before the initial entry is applied.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 
 from confluent_kafka.admin import AdminClient
 
@@ -18,7 +17,7 @@ from ringlog.client.errors import ClientError, ClusterNotCreated, LeftoversFound
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.model.settings import SETTINGS, setting
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value, replace
 from ringlog.log.author import this_sender
 from ringlog.log.errors import TopicMissing
 from ringlog.log.folding import BEGINNING, follow
@@ -45,8 +44,7 @@ from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.runtime.clock import Clock
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterCreation:
+class ClusterCreation(Value):
     """The cluster of a log.
 
     ``here``: whether this call created it. ``submitter``, ``at``: author and timestamp of the initial entry; empty and

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation
 
 from ringlog.client.creation.creation import cluster_id_of_log
 from ringlog.client.errors import ClusterNotCreated
+from ringlog.kernel.values import Value
 from ringlog.log.errors import LogDamaged, LogUnavailable, TopicMissing
 from ringlog.log.kafka.topics import (
     CDC_EXPORTS,
@@ -35,8 +35,7 @@ LOOK_S = 0.2
 OWNED = (CDC_EXPORTS, *TOPICS)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterAtBroker:
+class ClusterAtBroker(Value):
     """The cluster of a name at a broker.
 
     ``cluster_id``: empty if no log says it; ``topics``: its existing topics, the log last; ``denied``: those of them

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
@@ -46,7 +45,7 @@ from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.service import in_recovery
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Value
 from ringlog.log.archive.copies import CopyEnd, LogCopy, end_of
 from ringlog.log.author import Author
 from ringlog.log.errors import LogForked, LogNotEmpty
@@ -74,8 +73,7 @@ class RecoveryRefused(ClientError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryPlan:
+class RecoveryPlan(Value):
     """A copy, its end, the entries to append and the resulting state.
 
     ``fillers``: number of empty records, one for each offset without a record.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,6 +15,7 @@ from typing import Final, Protocol
 from ringlog.client.creation.creation import create_cluster_topics, plan_replication
 from ringlog.files import default_data_dir, private_folder, replace_durably, sync_folder
 from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.values import Value
 from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import (
@@ -40,8 +40,7 @@ GONE_S: Final = 30.0
 LOOK_AGAIN_S: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class FoundLog:
+class FoundLog(Value):
     """The existing log of that name.
 
     ``records``: upper bound of their number. ``cluster_id``: empty if unknown.

@@ -42,7 +42,6 @@ Source: CEP-21, the sections on the coordination of reads and writes; CASSANDRA-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ringlog.kernel.history import contradicts
@@ -51,7 +50,7 @@ from ringlog.kernel.operations.gates import quorum
 from ringlog.kernel.operations.moving import write_groups
 from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.tablets.groups import serving
-from ringlog.kernel.values import Epoch, NodeId, Token
+from ringlog.kernel.values import Epoch, NodeId, Token, Value, replace
 from ringlog.wire.data import Key
 
 
@@ -77,8 +76,7 @@ class Access(StrEnum):
 _NUMBER = {Level.ONE: 1, Level.TWO: 2, Level.THREE: 3}
 
 
-@dataclass(frozen=True, slots=True)
-class ClientRequest:
+class ClientRequest(Value):
     """A request of a client.
 
     ``datacenter``: the coordinator's own; LOCAL_QUORUM refers to it. ``table``: name without keyspace. With tablets, it
@@ -101,8 +99,7 @@ def request_of(key: Key, access: Access, level: Level, datacenter: str) -> Clien
     return ClientRequest(keyspace, key.token, access, level, datacenter, table)
 
 
-@dataclass(frozen=True, slots=True)
-class AnswersNeeded:
+class AnswersNeeded(Value):
     """``count`` of ``members`` must answer. ``datacenter``: empty if the group counts as a whole."""
 
     group: str
@@ -111,8 +108,7 @@ class AnswersNeeded:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestPlan:
+class RequestPlan(Value):
     """The replicas to ask, in ring order, and the answers that are needed.
 
     ``epoch``, ``state_id``: of the state that the plan was made on. ``changed``: the epoch that last changed the
@@ -132,8 +128,7 @@ class RequestPlan:
     made: Epoch = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value):
     """The answer of a replica.
 
     ``epoch``: the replica's epoch when it admitted or refused the request. ``refused``: code of the refusal, or empty.
@@ -147,31 +142,27 @@ class Answer:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Satisfied:
+class Satisfied(Value):
     """Success as of ``epoch``; ``counted``: the nodes whose answers count."""
 
     epoch: Epoch
     counted: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitedAnswers:
+class AwaitedAnswers(Value):
     """More answers are needed: those of ``nodes``, and the state of ``epoch`` if it is above the newest known state."""
 
     nodes: tuple[NodeId, ...]
     epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Replan:
+class Replan(Value):
     """The plan can no longer succeed, but a new plan may. Answers in ``kept`` count for the new plan."""
 
     kept: tuple[Answer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Value):
     """No plan can succeed on this state.
 
     ``code``: unknown_keyspace, unknown_table, no_tablets, no_replicas, no_local_replicas or too_few_replicas.

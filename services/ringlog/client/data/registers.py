@@ -21,7 +21,6 @@ Source: Attiya, Bar-Noy, Dolev, "Sharing Memory Robustly in Message-Passing Syst
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from ringlog.client.data import plans
@@ -39,7 +38,7 @@ from ringlog.client.data.plans import (
 from ringlog.client.errors import NotAuthorized, RequestImpossible, RequestTimedOut
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.kernel.values import Epoch, Micros, NodeId, Value, replace
 from ringlog.protocol.effects import Effect, Newest, Now, Until
 from ringlog.wire.data import BEHIND, NOT_AUTHORIZED, Key, ReadReply, RegisterCell, WriteReply, digest_of, rank
 
@@ -52,8 +51,7 @@ BARRIER_LEAST: Micros = 100_000
 WAIT_LEAST: Micros = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterRequest:
+class RegisterRequest(Value):
     """The request to each replica.
 
     ``method``: Write, Repair or Read. ``timeout``: the time limit that the client gave. ``deadline``: the end of that
@@ -96,14 +94,12 @@ class ReplicaRequest(Protocol):
     def planned(self, state: ClusterState) -> RequestPlan | Failed: ...
 
 
-@dataclass(frozen=True, slots=True)
-class FoundAnswer:
+class FoundAnswer(Value):
     """A decoded reply of a replica."""
 
     answer: Answer
 
 
-@dataclass(frozen=True, slots=True)
 class FoundCell(FoundAnswer):
     """An answer with the state of the register. ``digest``: replaces the cell's value if not empty."""
 
@@ -114,8 +110,7 @@ class FoundCell(FoundAnswer):
 F = TypeVar("F", bound=FoundAnswer)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AskReplica(Effect[None]):
+class AskReplica(Effect[None], Value, eq=False):
     """Effect: send ``request``, planned on ``planned``, to ``node`` once. Has no outcome.
 
     ``AwaitReplies`` returns the reply, or None if there is none within ``timeout``. ``is_digest``: the reply may omit
@@ -141,8 +136,7 @@ class AskReplica(Effect[None]):
         return self.planned.epoch, self.planned.state_id
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitReplies(Effect[Sequence[tuple[AskReplica, F | None]]], Generic[F]):
+class AwaitReplies(Effect[Sequence[tuple[AskReplica, F | None]]], Value, Generic[F]):
     """Effect: wait for replies or a newer state, at most ``timeout``.
 
     Outcome: the replies since the last wait, each with its request.
@@ -151,8 +145,7 @@ class AwaitReplies(Effect[Sequence[tuple[AskReplica, F | None]]], Generic[F]):
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class ReadNewest(Effect[bool]):
+class ReadNewest(Effect[bool], Value):
     """Effect: a read barrier. Outcome: False if it did not succeed within ``timeout``."""
 
     timeout: Micros
@@ -161,8 +154,7 @@ class ReadNewest(Effect[bool]):
 ReceivedReply = tuple[AskReplica, FoundAnswer | None]
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterResult:
+class RegisterResult(Value):
     """A successful request.
 
     ``cell``: the written or found cell. None: the register is empty. A cell with ``deleted`` is a tombstone. ``plan``:
@@ -180,8 +172,7 @@ class RegisterResult:
     repair: RequestPlan | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedAttempt(Generic[F]):
+class JudgedAttempt(Value, Generic[F]):
     """The outcome of an attempt, with its answers and the state that they were evaluated on."""
 
     made: RequestPlan
@@ -190,8 +181,7 @@ class JudgedAttempt(Generic[F]):
     state: ClusterState
 
 
-@dataclass(frozen=True, slots=True)
-class Success(Generic[F]):
+class Success(Value, Generic[F]):
     """A successful plan. ``good``: the answers that count as of ``state``; ``attempts``: number of plans."""
 
     made: RequestPlan

@@ -7,7 +7,6 @@ the stored names of columns (``kernel.schema.stored``), results use the current 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import reduce
 
 from ringlog.kernel.generations.statements import TableShape, stored_shape
@@ -15,12 +14,11 @@ from ringlog.kernel.rows.cells import RowState
 from ringlog.kernel.rows.partition import Key, PartitionState, TableColumns, join, only
 from ringlog.kernel.rows.reading import live_rows, values_of
 from ringlog.kernel.rows.writes import columns_of, effect_of
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog.wire.records import Mutation
 
 
-@dataclass(frozen=True, slots=True)
-class LiveCell:
+class LiveCell(Value):
     """The live value of a column in CQL serialisation, and the timestamp of its write in microseconds.
 
     A non-frozen collection is complete, as in the CDC log, with the timestamp of its newest element.
@@ -31,8 +29,7 @@ class LiveCell:
     timestamp: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRow:
+class LiveRow(Value):
     """A live row.
 
     ``inserted``: timestamp of the insert that keeps it alive without cells. None: only its cells keep it alive.
@@ -43,8 +40,7 @@ class LiveRow:
     cells: tuple[LiveCell, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LivePartition:
+class LivePartition(Value):
     """Live rows in the order of the clustering key, each with its cells in the order of column names."""
 
     static: tuple[LiveCell, ...]

@@ -25,7 +25,6 @@ it. The result is correct anyway, because every version on any replica was accep
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from ringlog.client.data import plans
 from ringlog.client.data.plans import Access, Answer, ClientRequest, Failed, Level, RequestPlan
@@ -44,7 +43,7 @@ from ringlog.kernel.generations.statements import shape_of_table
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.rows.partition import PartitionState
-from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.kernel.values import Epoch, Micros, NodeId, Value, field, replace
 from ringlog.protocol.effects import Effect, Newest, Now
 from ringlog.wire.data import ReadRequest, ReadRowsReply, ReadRowsRequest, WriteRequest, digest_of_writes
 from ringlog.wire.records import decode_mutation
@@ -53,8 +52,7 @@ Positions = Mapping[int, int]
 """For each partition of the mutations topic, the offset of the first record that is not processed."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRequest:
+class PartitionRequest(Value):
     """The request to each replica: the rows of a partition. Shared fields: see ``RegisterRequest``.
 
     ``at``: positions that the answer must have reached. ``is_position``: ask write replicas for these positions only,
@@ -88,7 +86,6 @@ class PartitionRequest:
         return f"read of {self.table} {self.partition_key[:40]!r} at {self.wanted.level}"
 
 
-@dataclass(frozen=True, slots=True)
 class FoundRows(FoundAnswer):
     """The partition on one replica: encoded writes in ascending order or their ``digest``, and its positions."""
 
@@ -97,15 +94,13 @@ class FoundRows(FoundAnswer):
     positions: Positions = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadEnds(Effect[Positions | None]):
+class ReadEnds(Effect[Positions | None], Value):
     """Effect: read the ends of the mutations topic. Outcome: Positions, or None if unknown within ``timeout``."""
 
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPartition:
+class FoundPartition(Value):
     """A successful read.
 
     ``writes``: encoded. They include every accepted write of the partition below ``positions``, except overwritten

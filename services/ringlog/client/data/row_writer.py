@@ -18,14 +18,12 @@ write and count it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from ringlog.client.errors import WriteUnanswered
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.generations.admission import AdmissionRules, WriteVerdict, rules_of, verdict
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.ring.murmur3 import compose
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value, replace
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.kafka.topics import topic_name
@@ -35,8 +33,7 @@ from ringlog.wire.records import Mutation, encode_mutation, mutation_key
 TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenRow:
+class WrittenRow(Value):
     """A write that the broker has stored, at ``offset`` of ``partition`` of the mutations topic.
 
     ``appended``: the broker's append time.

@@ -26,7 +26,6 @@ Source: CEP-21; ``ringlog.node.registers.registers`` has the same rules for regi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from ringlog.client.node_reports import RowsSum
@@ -38,7 +37,7 @@ from ringlog.kernel.model.tablet_map import TabletMap
 from ringlog.kernel.model.zones import ZonePartition
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.ring.ranges import Range
-from ringlog.kernel.values import TOKEN_MAX, Epoch, Micros, NodeId, StreamReport
+from ringlog.kernel.values import TOKEN_MAX, Epoch, Micros, NodeId, StreamReport, Value, replace
 from ringlog.protocol.nodes.ack_schedule import AckContent, AckSchedule
 from ringlog.protocol.nodes.groups import REPORTS_MAX, Member, Step
 from ringlog.protocol.nodes.ownership import Owned, OwnedTablets, lost_ranges, owned_by
@@ -105,8 +104,7 @@ class Fetch:
             self.failure = error
 
 
-@dataclass(frozen=True, slots=True)
-class AckDraft:
+class AckDraft(Value):
     """An acknowledgement to publish, and its content for the schedule."""
 
     ack: NodeAck

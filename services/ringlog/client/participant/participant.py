@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -42,7 +41,7 @@ from ringlog.kernel.commands.rules import SEED_BYTES
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command, Epoch, NodeId
+from ringlog.kernel.values import Command, Epoch, NodeId, asdict
 from ringlog.log.errors import LogError, ReplicaHalted, ReplicaStopped, TopicMissing, WaitTimedOut
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.producer import AckedProducer

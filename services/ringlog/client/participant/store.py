@@ -10,16 +10,14 @@ threads. Every call may be repeated after a crash.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from ringlog.kernel.model.state import ClusterState, Node
 from ringlog.kernel.ring.ranges import Range, in_range
-from ringlog.kernel.values import Epoch, Token
+from ringlog.kernel.values import Epoch, Token, Value
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
+class NodeInfo(Value):
     """The registration of a node; see ``ringlog.commands.register_node``.
 
     ``features``: the default says that the store moves tablets, which the participant does for it.
@@ -36,8 +34,7 @@ class NodeInfo:
     capacity: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Value):
     """Rows that this node must delete: those of ``places`` with a token in one of ``ranges``, each ``(start, end]``."""
 
     places: tuple[str, ...]
@@ -48,7 +45,6 @@ class Loss:
         return place in self.places and any(in_range(token, start, end) for start, end in self.ranges)
 
 
-@dataclass(frozen=True, slots=True)
 class Gain(Loss):
     """Rows that this node must copy from ``source``.
 

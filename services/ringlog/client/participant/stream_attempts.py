@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from heapq import nlargest
 
 from ringlog.kernel.model.settings import setting
@@ -20,7 +19,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import counts_from
 from ringlog.kernel.tablets.mutual_exclusion import transitions
 from ringlog.kernel.tablets.stages import STAGES, session
-from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
+from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId, replace
 from ringlog.wire.records import FailedTries
 
 AGAIN_S = 0.2

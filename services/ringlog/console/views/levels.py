@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from reprlib import Repr
 from typing import Any, Final
+
+from ringlog.kernel.values import Value
 
 Json = dict[str, Any]
 OK, WARN, BAD, IDLE = "ok", "warn", "bad", "idle"
@@ -60,6 +61,6 @@ vars(_brief).update(maxlevel=3, maxstring=80, maxother=80)
 
 def short(value: Any) -> str:
     """Return a value as bounded text."""
-    if is_dataclass(value):
-        return ", ".join(f"{one.name}={_brief.repr(getattr(value, one.name))}" for one in fields(value))
+    if isinstance(value, Value):
+        return ", ".join(f"{name}={_brief.repr(getattr(value, name))}" for name in value.__struct_fields__)
     return _brief.repr(value)

@@ -20,7 +20,6 @@ Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Load balancing", and ``se
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
@@ -53,7 +52,7 @@ from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.model.tablet_map import TabletMap
 from ringlog.kernel.tablets.mutual_exclusion import may_begin
 from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
-from ringlog.kernel.values import Command, NodeId
+from ringlog.kernel.values import Command, NodeId, Value, replace
 
 
 def make_plan(inputs: BalanceInput) -> BalancePlan:
@@ -105,8 +104,7 @@ NODE_REQUEST: Final = "node_request"
 """The reason why nothing starts while a node operation waits or runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedMigration:
+class RefusedMigration(Value):
     """A migration of the plan that the state would refuse."""
 
     migration: TabletMigration
@@ -114,8 +112,7 @@ class RefusedMigration:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Value):
     """The balancer's advice for one state.
 
     ``inputs`` and ``plan``: the planner's input and answer. ``moves``: the migrations of the plan that may start now.

@@ -13,7 +13,6 @@ Source: ScyllaDB, ``service/tablet_allocator.cc`` and ``docs/dev/topology-over-r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from ringlog.kernel.tablets import stages
 from ringlog.kernel.tablets.streaming import StreamUse
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value, field
 
 Place = tuple[NodeId, int]
 """Node and shard."""
@@ -36,8 +35,7 @@ INTRANODE: Final = stages.INTRANODE.name
 REBUILD: Final = stages.REBUILD.name
 
 
-@dataclass(frozen=True, slots=True)
-class BalancedHost:
+class BalancedHost(Value):
     """A node that has tablets or may get some.
 
     ``weight``: set by operators, relative to other nodes. ``capacity``: its shards times its weight; it counts while no
@@ -64,8 +62,7 @@ class BalancedHost:
         return self.alive and not self.draining
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TabletGroup:
+class TabletGroup(Value, eq=False):
     """The tablets of a table and of its co-located tables, which have the same places.
 
     ``tablet``, ``node``, ``shard``: one row for each settled replica, by tablet; ``node`` is an index into ``nodes``,
@@ -116,8 +113,7 @@ Reported = Mapping[str, Mapping[str, Mapping[int, int]]]
 """Kind of load, table, tablet: amount."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredLoads:
+class MeasuredLoads(Value):
     """The last report of a node.
 
     ``capacity``: in bytes, including all free space; None if it is not measured. ``loads``: the loads of its tablets.
@@ -129,8 +125,7 @@ class MeasuredLoads:
     earlier: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Value):
     """The settings in force. Streams are limited per shard, per node and in the cluster; 0 for a node: no limit."""
 
     reads_per_shard: int = 2
@@ -155,8 +150,7 @@ class Limits:
         return max(1, self.target_bytes // 100)
 
 
-@dataclass(frozen=True, slots=True)
-class BalanceInput:
+class BalanceInput(Value):
     """The complete input of a plan. ``seed`` breaks ties between hosts; ``busy``: the reason why nothing may start now.
 
     ``refused``: (table, tablet) of moves that the state refuses, with code and detail; these tablets stay. ``streams``:
@@ -227,8 +221,7 @@ STOPS: Final[Mapping[str, str]] = {
 """The reasons why a datacenter, node or tablet does not change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Value):
     """One tablet of one table moves from ``source`` to ``target``.
 
     ``loads``: of source and target before, of source and target after, in millionths of the capacity; None if loads did
@@ -249,8 +242,7 @@ class Migration:
         assert (self.loads is None) == (self.why != BALANCE), "only balance between hosts compares loads"
 
 
-@dataclass(frozen=True, slots=True)
-class BalanceStop:
+class BalanceStop(Value):
     """The reason why ``what`` (a datacenter, node or ``table/tablet``) does not change: a code of ``STOPS``, and
     details.
     """
@@ -263,8 +255,7 @@ class BalanceStop:
         assert self.code in STOPS, self.code
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(Value):
     """A drain that cannot succeed: the replica of ``table``'s ``tablet`` on ``node`` has no target."""
 
     node: NodeId
@@ -276,8 +267,7 @@ class Obstacle:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class BalancePlan:
+class BalancePlan(Value):
     """The next migrations, the reasons why other tablets stay, and the drains that cannot succeed."""
 
     migrations: tuple[Migration, ...] = ()

@@ -20,14 +20,13 @@ An ignored report is kept with its code until the node sends a good one, or for 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from immutables import Map
 
 from ringlog.kernel.balance.model import BYTES, LOADS, MeasuredLoads
 from ringlog.kernel.balance.sizing import COUNT_MAX
-from ringlog.kernel.values import Micros, NodeId
+from ringlog.kernel.values import Micros, NodeId, Value, field
 
 WINDOW_US: Final = 180_000_000
 """Three times the reporting period. A node that is silent for longer counts as not measured."""
@@ -58,8 +57,7 @@ STRANGERS_MAX: Final = 100
 """The most entries for nodes that are not registered."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadReport:
+class LoadReport(Value):
     """A report of ``node``, made at ``at`` by its own clock.
 
     ``loads``: amount by kind of load, table id and tablet. ``counts``: number of tablets by table id. Amounts are
@@ -73,8 +71,7 @@ class LoadReport:
     counts: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ReportBasis:
+class ReportBasis(Value):
     """The part of the state that reports are checked against.
 
     ``nodes``: those that have not left; ``left``: those that have. ``tables``: id to name and number of tablets;
@@ -87,24 +84,21 @@ class ReportBasis:
     left: Collection[NodeId] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedReport:
+class AcceptedReport(Value):
     """A node's newest report and its append time."""
 
     report: LoadReport
     appended: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoredReport:
+class IgnoredReport(Value):
     """The code and the append time of a node's last ignored report."""
 
     code: str
     appended: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class Reports:
+class Reports(Value):
     """The newest report of each node, and the last ignored report of each node that has sent no good one since."""
 
     newest: Map[NodeId, AcceptedReport] = field(default_factory=Map)

@@ -34,20 +34,19 @@ Source: ScyllaDB, ``service/tablet_allocator.cc`` (make_sizing_plan), ``docs/dev
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from typing import Final
 
 from ringlog.kernel.balance.model import BalancedHost, Limits
 from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
+from ringlog.kernel.values import Value
 
 COUNT_MAX: Final = 1 << 20
 """The most tablets of one table."""
 
 
-@dataclass(frozen=True, slots=True)
-class SizeOptions:
+class SizeOptions(Value):
     """The hints of the table's owner; 0: no hint."""
 
     initial: int = 0
@@ -56,8 +55,7 @@ class SizeOptions:
     expected_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Sized:
+class Sized(Value):
     """A table as the sizing rules see it. ``bytes``: of one replica of all tablets; None if no size is known.
 
     ``complete``: False if ``bytes`` is an estimate because the size of some tablet is missing. ``factors``: replicas of
@@ -77,8 +75,7 @@ class Sized:
     paused: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Resizing:
+class Resizing(Value):
     """``decision`` (``SPLIT``, ``MERGE``, ``NONE``) replaces the present one."""
 
     table: str

@@ -24,11 +24,10 @@ UUID to value.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from ringlog.kernel.values import is_identifier
+from ringlog.kernel.values import Value, is_identifier
 
 COLLECTIONS: Final = frozenset({"list", "set", "map"})
 TUPLE, USER_TYPE, FROZEN = "tuple", "udt", "frozen"
@@ -47,8 +46,7 @@ assert LENGTH_MAX < 1 << 8 * FIELD_KEY_BYTES, "a type has fewer fields than ther
 _TOKEN = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*|[<>,])\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class TypeShape:
+class TypeShape(Value):
     """A parsed type.
 
     ``parts``: the element type of a collection, its key and value types, or the types of the fields. ``fields``: the

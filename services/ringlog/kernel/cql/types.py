@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -52,9 +51,9 @@ from ringlog.kernel.cql.collections import (
     split_fields,
     tokens_of,
 )
-from ringlog.kernel.values import is_uuid
+from ringlog.kernel.values import Value, is_uuid
 
-Value = str | bytes | bool | int | float | tuple[Any, ...] | dict[str, Any]
+CqlValue = str | bytes | bool | int | float | tuple[Any, ...] | dict[str, Any]
 
 TIME_MAX_NS: Final = 86_400_000_000_000 - 1
 VARINT_BYTES_MAX: Final = 1_024
@@ -77,8 +76,7 @@ class _Broken(Exception):
     """A broken rule in words; the caller adds the type's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class CqlType:
+class CqlType(Value):
     """A type. ``write`` gets a value of class ``python`` (checked before), ``read`` any bytes; both raise only
     ``_Broken``.
     """
@@ -100,10 +98,10 @@ def serialize(type_name: str, value: object) -> bytes:
         raise TypeMismatch(type_name, str(broken)) from None
 
 
-def deserialize(type_name: str, data: bytes) -> Value:
+def deserialize(type_name: str, data: bytes) -> CqlValue:
     """Return the value of ``data``. Raise TypeMismatch: unknown type, or bytes that ``serialize`` never returns."""
     try:
-        value: Value = _find(type_name).read(data)
+        value: CqlValue = _find(type_name).read(data)
     except _Broken as broken:
         raise TypeMismatch(type_name, str(broken)) from None
     return value

@@ -19,7 +19,6 @@ import types
 import typing
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from operator import itemgetter
@@ -28,12 +27,11 @@ from typing import Any, Final
 from immutables import Map
 
 from ringlog.kernel.columns.blocks import in_blocks
-from ringlog.kernel.columns.fast_dataclass import is_plain, maker_of
 from ringlog.kernel.encoding.encoder import DIGESTED, is_empty, layout_of
 from ringlog.kernel.generations.packed import to_stored
 from ringlog.kernel.model.applied_history import Applied, History, history_of
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, RangeGroup, Replica
-from ringlog.kernel.values import GenerationRange
+from ringlog.kernel.values import NODEFAULT, GenerationRange, is_value_class
 
 Read = Callable[["_Reader", int], Any]
 """A function that reads the value that ends at an offset."""
@@ -229,7 +227,7 @@ def _reader_of(annotation: Any) -> dict[bytes, Read]:
         return SCALARS[annotation]
     if annotation is History:
         return {b"L": _history}
-    if is_dataclass(annotation):
+    if is_value_class(annotation):
         return {b"R": _record(annotation)}
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
@@ -314,8 +312,8 @@ def _record(kind: Any) -> Read:
     class_name, layout = layout_of(kind)
     field_types = typing.get_type_hints(kind)
     of_fields = [(name, encoded, default, _reader_of(field_types[name])) for name, encoded, default in layout]
-    make, names = maker_of(kind) if is_plain(kind) else kind, [name for name, *_ in of_fields]
-    in_place = _arranged([names.index(field.name) for field in fields(kind)])
+    names = [name for name, *_ in of_fields]
+    in_place = _arranged([names.index(name) for name in kind.__struct_fields__])
 
     def read(reader: _Reader, end: int) -> Any:
         if not reader.data.startswith(class_name, reader.at):
@@ -328,14 +326,14 @@ def _record(kind: Any) -> Read:
             if at < end and data.startswith(encoded, at):
                 reader.at = at + len(encoded)
                 item = reader.value(of_field)
-                if default is not MISSING and type(item) is type(default) and item == default:
+                if default is not NODEFAULT and type(item) is type(default) and item == default:
                     raise StateUndecodable(f"offset {reader.at}: {kind.__name__}.{name} is its default, but encoded")
                 found.append(item)
-            elif default is MISSING:
+            elif default is NODEFAULT:
                 raise StateUndecodable(f"offset {at}: {kind.__name__}.{name} is missing")
             else:
                 found.append(default)
-        return make(*in_place(found))
+        return kind(*in_place(found))
 
     return read
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -39,10 +38,11 @@ from ringlog.kernel.generations.packed import PackedRanges
 from ringlog.kernel.model.applied_history import Applied, History
 from ringlog.kernel.model.plan_columns import IN_COLUMNS
 from ringlog.kernel.model.state import EMPTY_STATE, PARTS, ClusterState, Replica
+from ringlog.kernel.values import NODEFAULT, Value, defaults_of
 
 DIGESTED: Final = ("cluster_id", "name", "epoch", "state_id", "time", "changed", *PARTS, "history", "chain")
 """The fields that the digest of a state covers: all of them."""
-assert {*DIGESTED} == {field.name for field in fields(ClusterState)}, "the digest covers each field of the state"
+assert {*DIGESTED} == {*ClusterState.__struct_fields__}, "the digest covers each field of the state"
 assert len({*DIGESTED}) == len(DIGESTED), "a section has one digest"
 
 REPLICAS_KEPT_MAX: Final = 65_536
@@ -54,7 +54,7 @@ def encode(value: object) -> bytes:
     write = _WRITERS.get(type(value))
     if write is not None:
         return write(value)
-    if is_dataclass(value):
+    if isinstance(value, Value):
         return _record(value)
     raise TypeError(f"{type(value).__name__} has no canonical encoding")
 
@@ -164,12 +164,9 @@ def entries_of(history: History) -> tuple[Applied, ...]:
 
 @cache
 def layout_of(record: type) -> tuple[bytes, tuple[tuple[str, bytes, object], ...]]:
-    """Return a record's encoded class name and, by name, each field's name, encoded name and default (or MISSING)."""
-    layout = []
-    for field in sorted(fields(record), key=lambda field: field.name):
-        default = field.default_factory() if field.default_factory is not MISSING else field.default
-        layout.append((field.name, encode(field.name), default))
-    return encode(record.__name__), tuple(layout)
+    """Return a record's encoded class name and, by name, each field's name, encoded name and default (or NODEFAULT)."""
+    defaults = sorted(defaults_of(record).items())
+    return encode(record.__name__), tuple((name, encode(name), default) for name, default in defaults)
 
 
 def _record(value: Any) -> bytes:
@@ -212,7 +209,7 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
 
 _NAMED, _FIELDS = layout_of(Applied)
 assert [name for name, *_ in _FIELDS] == ["digest", "epoch", "request_id", "state_id"], "``_applied`` has this order"
-assert all(default is MISSING for *_, default in _FIELDS), "``_applied`` encodes all fields"
+assert all(default is NODEFAULT for *_, default in _FIELDS), "``_applied`` encodes all fields"
 _APPLIED: Final = _NAMED + b"".join(
     encoded + (b"I%d:%b" if name == "epoch" else b"S%d:%b") for name, encoded, _ in _FIELDS
 )

@@ -27,7 +27,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.encoding.decoder import StateUndecodable, decode_part
 from ringlog.kernel.encoding.encoder import encode, layout_of
 from ringlog.kernel.generations.canonical import size_of_canonical
@@ -35,6 +34,7 @@ from ringlog.kernel.generations.packed import PackedRanges, as_ranges
 from ringlog.kernel.model.state import Generation
 from ringlog.kernel.model.stream_id import INDEX_BITS, RANDOM_BITS, VERSION
 from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
+from ringlog.kernel.values import replace
 
 I64 = NDArray[np.int64]
 
@@ -66,7 +66,7 @@ def stored_generations(generations: Sequence[Generation]) -> bytes:
     assert generations, "only parts with generations are stored"
     rings = [_ring_of(generation) for generation in generations]
     left = zip(generations, rings, strict=True)
-    records = encode(tuple(one if ring is None else replaced(one, ranges=()) for one, ring in left))
+    records = encode(tuple(one if ring is None else replace(one, ranges=()) for one, ring in left))
     parts = [len(records).to_bytes(8, "little"), records]
     before = _NONE
     for place, ring in enumerate(rings):
@@ -93,7 +93,7 @@ def read_generations(data: bytes) -> tuple[Generation, ...]:
             ring = _read(before, *columns, streams)
             ids = _ids(ring, random)
             ranges = as_ranges(PackedRanges(ring.ends, ring.ignored, ring.counts, ids))
-            found[place] = replaced(found[place], ranges=ranges)
+            found[place] = replace(found[place], ranges=ranges)
             before, last = ring, place
     except (ValueError, IndexError, OverflowError) as error:
         raise StateUndecodable(f"stored generations, offset {reader.at}: {error}") from error

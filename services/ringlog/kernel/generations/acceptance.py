@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ from numpy.typing import NDArray
 from ringlog.kernel.model.state import ClusterState, Generation
 from ringlog.kernel.model.tablet_streams import described_as, ranges_of
 from ringlog.kernel.ring.shards import shard_of
-from ringlog.kernel.values import GenerationRange, Micros, Token
+from ringlog.kernel.values import GenerationRange, Micros, Token, Value
 
 
 def generation_at(generations: Sequence[Generation], at: Micros) -> Generation | None:
@@ -85,15 +84,13 @@ def append_time_us(milliseconds: int) -> Micros:
     return milliseconds * 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedWrite:
+class AcceptedWrite(Value):
     """The write is accepted, into the generation of this index."""
 
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedWrite:
+class RefusedWrite(Value):
     """The write is rejected with a code of ``VERDICTS``."""
 
     code: str

@@ -33,7 +33,6 @@ depend on its own state: the maximum size of a row, and whether the generation w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from ringlog.kernel.generations import statements
@@ -53,7 +52,7 @@ from ringlog.kernel.generations.verdicts import (
 from ringlog.kernel.model.settings import leeway_at, setting
 from ringlog.kernel.model.state import PARTS, ClusterState, in_order
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value, field, replace
 
 
 class JudgedWrite(statements.WriteLike, NamedVersion, Protocol):
@@ -77,8 +76,7 @@ RULED_BY: Final = (*_UNSETTLED, "settled")
 assert {*RULED_BY} < {"cluster_id", *PARTS}, "each name is a section of the state"
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionRules:
+class AdmissionRules(Value):
     """The metadata that the rules depend on, computed once per epoch.
 
     ``tables``: the current ones. ``starts``: timestamps of the generations; ``reaches``: the leeway behind each.
@@ -93,8 +91,7 @@ class AdmissionRules:
     history: SchemaHistory | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WriteVerdict:
+class WriteVerdict(Value):
     """A verdict. ``code``: the rule that rejects the write; if it is empty, ``version`` reads the write.
 
     ``column``: the column that breaks the rule, in the version that decided; empty for rules without a column.

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from struct import Struct
 
 from ringlog.kernel.generations.packed import PackedRanges, concatenated, digest_of, ends_of, streams_in
@@ -35,7 +34,7 @@ from ringlog.kernel.operations.rings import target_owners, target_tokens
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, in_flight
 from ringlog.kernel.ring.ranges import ranges_between
 from ringlog.kernel.ring.shards import first_token_of_shard
-from ringlog.kernel.values import GenerationId, GenerationRange, NodeId, Token
+from ringlog.kernel.values import GenerationId, GenerationRange, NodeId, Token, replace
 
 _HEAD = Struct(">qII")
 

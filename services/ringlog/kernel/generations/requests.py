@@ -17,7 +17,6 @@ section's maximum.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from immutables import Map
@@ -25,7 +24,7 @@ from immutables import Map
 from ringlog.kernel.model.outcome import EntryContext
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, GlobalRequest, advance, in_order
-from ringlog.kernel.values import GenerationId
+from ringlog.kernel.values import GenerationId, replace
 
 CHECK_AND_REPAIR: Final = "check_and_repair"
 IN_PROGRESS: Final = "in_progress"

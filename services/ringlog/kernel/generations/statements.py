@@ -25,13 +25,13 @@ names of the version that reads it; rows use stored names (``schema.stored``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
 from ringlog.kernel.cql.collections import key_type, log_type, shape_of
 from ringlog.kernel.cql.types import TypeMismatch, deserialize
 from ringlog.kernel.model.tables import Table
+from ringlog.kernel.values import Value, replace
 
 UPSERTS = ("INSERT", "UPDATE")
 DELETES = ("ROW_DELETE", "RANGE_DELETE", "PARTITION_DELETE")
@@ -98,8 +98,7 @@ class WriteLike(Statement, Protocol):
     def more(self) -> Sequence[Statement]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TableShape:
+class TableShape(Value):
     """The facts about a table that rules and splitting need.
 
     ``partition_key``, ``clustering_key``: numbers of key components. ``cdc``: whether it keeps a CDC log.

@@ -23,14 +23,13 @@ judges.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from ringlog.kernel.generations.statements import TableShape, shape_of_table
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.model.tables import PastLeeway, Settled, Table, TableLifetime, TableVersion
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value, field, replace
 
 UNKNOWN_TABLE: Final = "unknown_table"
 UNKNOWN_VERSION: Final = "unknown_version"
@@ -53,8 +52,7 @@ class NamedVersion(Protocol):
     def epoch(self) -> Epoch | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class CountedVersion:
+class CountedVersion(Value):
     """A version of a table, and the times to apply and to name it (``end`` None: as long as its table)."""
 
     since: Micros
@@ -65,16 +63,14 @@ class CountedVersion:
     shape: TableShape
 
 
-@dataclass(frozen=True, slots=True)
-class CountedLifetime:
+class CountedLifetime(Value):
     """A table's versions, ascending. Writes appended from ``until`` on are not accepted."""
 
     versions: tuple[CountedVersion, ...]
     until: Micros | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaHistory:
+class SchemaHistory(Value):
     """Table versions and leeways by time. ``settled``, ``forgotten``: as in the state.
 
     ``lifetimes``: by name. ``leeways``: past ones as (leeway, until), ascending. ``since``: only the newest versions

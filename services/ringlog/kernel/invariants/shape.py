@@ -7,12 +7,12 @@ The empty state is always valid: with it a check covers everything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 from immutables import Map
 
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Value
 
 K = TypeVar("K", str, int)
 V = TypeVar("V")
@@ -21,8 +21,7 @@ Details = Iterator[str]
 """Descriptions of violations; empty if the invariant holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Invariant:
+class Invariant(Value):
     """An invariant. ``sentence`` is true of every state; only the named ``parts`` of the state can make it false."""
 
     name: str
@@ -31,8 +30,7 @@ class Invariant:
     check: Callable[[ClusterState, ClusterState], Details]
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenInvariant:
+class BrokenInvariant(Value):
     """An invariant that does not hold in a state, and the violation."""
 
     invariant: str

@@ -13,21 +13,18 @@ one that began with a stored state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.columns.fast_dataclass import maker_of
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value
 
 BLOCK: Final = 128
 _NONE: Final[Map[str, int]] = Map()
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Value):
     """One applied entry, as history remembers it. ``digest``: hex SHA-256 of kind, version and payload."""
 
     epoch: Epoch
@@ -36,8 +33,7 @@ class Applied:
     digest: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class History:
+class History(Value, eq=False):
     """The last applied entries, bounded by the setting ``history_entries``.
 
     ``oldest``: the oldest epoch still known. ``blocks``, ``tail``: entries by epoch; every block is whole except the
@@ -119,7 +115,7 @@ class History:
         # A block begins at an epoch of 1 modulo BLOCK, so ``at`` finds it by a division.
         if epoch % BLOCK != 1 or not tail:
             recent = self.recent.set(applied.request_id, epoch)
-            return _made(oldest, blocks, tail + (applied,), self.old, recent)  # noqa: RUF005 (half the time)
+            return History(oldest, blocks, tail + (applied,), self.old, recent)  # noqa: RUF005 (half the time)
         assert len(tail) == BLOCK or (not blocks and len(tail) < BLOCK), "only the first block may be incomplete"
         blocks, gone = (*blocks, tail), 0
         with self.old.mutate() as old:
@@ -134,7 +130,6 @@ class History:
         return History(oldest, blocks[gone:], (applied,), kept, Map({applied.request_id: epoch}))
 
 
-_made = maker_of(History)
 EMPTY_HISTORY: Final = History()
 
 

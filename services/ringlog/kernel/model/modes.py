@@ -6,15 +6,13 @@ invariants of every state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
-from ringlog.kernel.model.state_section import part
-from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.kernel.model.state_section import StateSection
+from ringlog.kernel.values import Epoch, Micros, NodeId, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
+class Feature(Value):
     """A feature that every new member must support. Once it is enabled, all members support it."""
 
     name: Annotated[str, "Name of the feature."]
@@ -22,8 +20,7 @@ class Feature:
     enabled: Annotated[Epoch | None, "Epoch since which all members support the feature. Null: not enabled."]
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Value):
     """A pause of changes of ``scope`` since epoch ``since``, by operators. ``of``: a keyspace or table; empty:
     everywhere.
     """
@@ -82,8 +79,7 @@ def pause_key(scope: str, of: str) -> str:
     return f"{scope}/{of}"
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Value):
     """The active instance of a role, and the epoch since which it is active."""
 
     role: str
@@ -92,8 +88,7 @@ class Term:
     since: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceMember:
+class ServiceMember(Value):
     """A node in a group of the metadata service."""
 
     node: Annotated[NodeId, "Id of the node."]
@@ -101,8 +96,7 @@ class ServiceMember:
     since: Annotated[Epoch, "Epoch that started the stage."]
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceGoal:
+class ServiceGoal(Value):
     """The wanted members of the metadata service, as set by operators.
 
     ``size``: the number of members, unless ``automatic``: then it follows from the number of nodes. ``by_hand``:
@@ -116,8 +110,7 @@ class ServiceGoal:
     excluded: tuple[NodeId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(Value):
     """A recovery: a period when operators could override the rules of the log. The record is permanent."""
 
     entered: Annotated[Epoch, "Epoch that started the recovery."]
@@ -129,13 +122,17 @@ class Recovery:
     left_by: Annotated[str, "Name of the operator who ended the recovery. Empty: active."]
 
 
-RECOVERIES: Final = part(
-    Recovery, "service", prefix="recovery/", key="epoch that began it", most=(1_000, "recoveries, ended too")
+RECOVERIES: Final = StateSection(
+    "recoveries",
+    Recovery,
+    "service",
+    prefix="recovery/",
+    key="epoch that began it",
+    most=(1_000, "recoveries, ended too"),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TakenSnapshot:
+class TakenSnapshot(Value):
     """A mark: readers may begin with the state of ``epoch`` if it was stored and confirmed. ``at``: state time.
 
     Once it is confirmed: ``position``, the offset after the entry that made the epoch; ``digest`` of the state;
@@ -149,8 +146,7 @@ class TakenSnapshot:
     witnesses: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LogBound:
+class LogBound(Value):
     """A bound of the archive or of truncation: up to ``epoch``, before the offset ``position``.
 
     ``digest``: the digest of the archive's last segment, if the bound is the archive's.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command, Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros, Value
 
 
-@dataclass(frozen=True, slots=True)
-class EntryContext:
+class EntryContext(Value):
     """The entry's data for a decision: the epoch and the state id that it would make, and the state time then.
 
     ``submitter``: the author of the entry. ``part``: the number of the command in the plan that the entry applies.
@@ -23,8 +21,7 @@ class EntryContext:
     part: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Value):
     """The command applies.
 
     ``state`` does not have the entry's epoch, state id, time and history yet. The fold adds them.
@@ -33,8 +30,7 @@ class Accepted:
     state: ClusterState
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Value):
     """The command does not apply.
 
     ``code``: a stable code of ``ringlog.kernel.registry``. ``detail``: a sentence that names field and rule.
@@ -47,23 +43,20 @@ class Rejected:
 Decision = Accepted | Rejected
 
 
-@dataclass(frozen=True, slots=True)
-class Undecodable:
+class Undecodable(Value):
     """The payload of a known (kind, version) could not be read."""
 
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownCommand:
+class UnknownCommand(Value):
     """A kind or version that this release does not know."""
 
     kind: str
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Value):
     """One envelope of the log. ``digest``: hex SHA-256 of kind, version and payload (see ``ringlog.wire``).
 
     ``data``: the bytes of its record, which the chain of the log covers.
@@ -80,11 +73,10 @@ class Entry:
     version: int
     digest: str
     command: Command | Undecodable | UnknownCommand
-    data: bytes = field(default=b"", repr=False)
+    data: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableEntry:
+class UnreadableEntry(Value):
     """Bytes in the log that are not an envelope."""
 
     detail: str
@@ -105,8 +97,7 @@ class OutcomeKind(Enum):
     APPLIED = "applied"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Value):
     """The verdict on one record.
 
     ``epoch``: the state's epoch afterwards. ``code`` and ``detail``: why the record was not applied.
@@ -118,8 +109,7 @@ class Outcome:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
+class Folded(Value):
     """State and verdict after one record."""
 
     state: ClusterState

@@ -15,7 +15,6 @@ from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
-from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.columns.lazy_tuple import IdentityCache, LazyTuple
 from ringlog.kernel.model.state import Change, LockedRange, Source
 from ringlog.kernel.ring.ranges import Range
@@ -87,14 +86,11 @@ class ChangeList(_InColumns[Change, NodeId]):
     """For each range the nodes that enter or leave."""
 
     __slots__ = ()
-    _one = staticmethod(maker_of(Change))
-
-
-_new_source: Final = maker_of(Source)
+    _one = Change
 
 
 def _source(key: str, start: Token, end: Token, pair: tuple[NodeId, NodeId]) -> Source:
-    return _new_source(key, start, end, *pair)
+    return Source(key, start, end, *pair)
 
 
 class SourceList(_InColumns[Source, tuple[NodeId, NodeId]]):
@@ -109,7 +105,7 @@ class LockList(_InColumns[LockedRange, Epoch]):
     """For each range the epoch that last changed it."""
 
     __slots__ = ()
-    _one = staticmethod(maker_of(LockedRange))
+    _one = LockedRange
 
 
 IN_COLUMNS: Final = (ChangeList, SourceList, LockList)

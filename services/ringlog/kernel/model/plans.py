@@ -11,11 +11,10 @@ Source: CEP-21, "stage complex sequences of events, present them, enable them to
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Final
 
-from ringlog.kernel.model.state_section import WHOLE, part
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.model.state_section import WHOLE, StateSection
+from ringlog.kernel.values import Epoch, Micros, Value
 
 PLANS_MAX: Final = 32
 COMMANDS_MAX: Final = 16
@@ -33,16 +32,14 @@ ALWAYS: Final = ("ForceState", "GrantRole", "RequireApprovals")
 assert {*ALWAYS} < {*DANGEROUS}, "each of them may need an approval"
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCommand:
+class PlannedCommand(Value):
     """A command of a plan."""
 
     kind: Annotated[str, "Name of the command."]
     data: Annotated[bytes, "Canonical bytes of the command, as in the digest of a state."]
 
 
-@dataclass(frozen=True, slots=True)
-class StagedPlan:
+class StagedPlan(Value):
     """A plan that waits for its approval. ``author``: the principal that staged it, with the epoch ``staged``.
 
     ``expires_at``: its approval needs an earlier state time. ``effect``: the digest of its effect at ``staged``.
@@ -61,13 +58,16 @@ def principal_in(submitter: str) -> str:
     return submitter.partition(" ")[0]
 
 
-PLANS: Final = part(
+PLANS: Final = StateSection(
+    "plans",
     StagedPlan,
     hidden={"commands": "are binary: `ringlog plan show` prints them"},
     unpublished={WHOLE: "only operators use them, and they fold the log"},
     most=(PLANS_MAX, "plans"),
 )
-APPROVALS: Final = part(int, unpublished={WHOLE: "only validators and operators use them, and they fold the log"})
+APPROVALS: Final = StateSection(
+    "approvals", int, unpublished={WHOLE: "only validators and operators use them, and they fold the log"}
+)
 """Kind of command to the epoch since which it needs an approval."""
 
 

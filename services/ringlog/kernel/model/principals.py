@@ -25,11 +25,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from ringlog.kernel.model.state_section import WHOLE, part
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.model.state_section import WHOLE, StateSection
+from ringlog.kernel.values import Epoch, Value
 
 APPLICATION, NODE, OPERATOR, ADMIN, AGENT = "application", "node", "operator", "admin", "agent"
 PRINCIPAL_ROLES: Final = (APPLICATION, NODE, OPERATOR, ADMIN, AGENT)
@@ -44,16 +43,14 @@ KEYSPACES_MAX: Final = 16
 """The most keyspaces of one grant. With 10,000 principals, the section has at most some 20 MB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Value):
     """A role of a principal. ``keyspaces``: the only keyspaces that it covers, by ascending name; empty: all."""
 
     role: str
     keyspaces: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(Value):
     """A sender of requests. ``roles`` are sorted by name. ``key``: the number of its only valid key.
 
     ``revoked``: the epoch that revoked it; None: it is active. A revoked principal has no roles.
@@ -76,7 +73,8 @@ FOUNDING_KEY: Final = 0
 """The number of the key that signs the creation of the first admin. No key file has it: only the master makes it."""
 AGENTS: Final = {name: Principal(name, (Grant(AGENT), Grant(OPERATOR)), FIRST_KEY, 0) for name in AGENT_NAMES}
 
-PRINCIPALS: Final = part(
+PRINCIPALS: Final = StateSection(
+    "principals",
     Principal,
     unpublished={WHOLE: "only validators and operators use them, and they fold the log"},
     most=(10_000, "principals, including revoked ones"),

@@ -7,15 +7,13 @@ the rule. ``broken_setting`` checks the bounds of each setting and the few rules
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.model.state import ClusterState, Generation
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 
 
-@dataclass(frozen=True, slots=True)
-class SettingRule:
+class SettingRule(Value):
     """Default and bounds (both included) of a setting, in ``unit``."""
 
     default: int

@@ -1,6 +1,6 @@
 """ClusterState: the content of the log as one immutable value.
 
-Every entity is a frozen dataclass; every collection is a tuple or a persistent map, so states share unchanged parts.
+Every entity is a ``Value``; every collection is a tuple or a persistent map, so states share unchanged parts.
 Maps iterate in hash-seed order: code that decides, encodes or digests sorts first (``in_order``).
 
 ``changed`` has the epoch of the last modification of each section. ``advance`` is the only way to the next state. It
@@ -12,12 +12,10 @@ stamps sections by identity: a section that was not replaced keeps its epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from immutables import Map
 
-from ringlog.kernel.columns.fast_dataclass import stamper_of
 from ringlog.kernel.model.applied_history import EMPTY_HISTORY, History
 from ringlog.kernel.model.modes import (
     RECOVERIES,
@@ -32,7 +30,7 @@ from ringlog.kernel.model.modes import (
 )
 from ringlog.kernel.model.plans import APPROVALS, PLANS, StagedPlan
 from ringlog.kernel.model.principals import PRINCIPALS, Principal
-from ringlog.kernel.model.state_section import WHOLE, part
+from ringlog.kernel.model.state_section import WHOLE, StateSection
 from ringlog.kernel.model.tables import (
     AGGREGATES,
     FUNCTIONS,
@@ -62,6 +60,9 @@ from ringlog.kernel.values import (
     Replication,
     StreamReport,
     Token,
+    Value,
+    field,
+    replace,
 )
 
 K = TypeVar("K", str, int)
@@ -82,8 +83,7 @@ OWNING = (*STAYS, "leaving")
 assert {*NO_MEMBER, *OWNING} < {*NODE_STATES}, "each name is a state of a node"
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Value):
     """A member of the directory; ids and names are never reused.
 
     ``state``: one of ``NODE_STATES``. ``down``, ``down_reason``: whether it was declared down, and why. ``replaced``:
@@ -111,16 +111,14 @@ class Node:
 # -------------------------------------------------------------------------------------------------- placement
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(Value):
     """A member of a group, and the epoch since which it has been a member, without a gap."""
 
     node: NodeId
     since: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class RangeGroup:
+class RangeGroup(Value):
     """The replicas of the range ``(start, end]``. ``changed``: the epoch that last changed its read or write group."""
 
     start: Token
@@ -130,8 +128,7 @@ class RangeGroup:
     changed: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Value):
     """The groups of all ranges under one replication setting, sorted by ``end``.
 
     ``ends`` repeats the ends for bisection.
@@ -145,8 +142,7 @@ class Placement:
 # ------------------------------------------------------------------------------------------------- operations
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Value):
     """One node enters or leaves one group of the range ``(start, end]`` under a replication setting."""
 
     replication: str
@@ -155,8 +151,7 @@ class Change:
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class Deltas:
+class Deltas(Value):
     """Additions to and removals from read and write groups in one step; the inverse swaps added and removed."""
 
     read_added: tuple[Change, ...] = ()
@@ -169,8 +164,7 @@ class Deltas:
         return Deltas(self.read_removed, self.read_added, self.write_removed, self.write_added)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Value):
     """A stream: ``target`` gets the rows of ``(start, end]`` from ``source``, the replica that it replaces.
 
     If that replica is dead or does not exist, there are several sources for one range and target: a quorum of the old
@@ -184,8 +178,7 @@ class Source:
     target: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value):
     """An operation as data, so that any instance can resume or cancel it.
 
     ``split_at``: tokens at which ranges are split when it is prepared (undone by a cancel). ``start`` is applied on
@@ -201,8 +194,7 @@ class Plan:
     merge_at: tuple[Token, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LockedRange:
+class LockedRange(Value):
     """A range that an operation keeps others from changing.
 
     ``changed``: the value of the range when it was locked, restored by a cancel.
@@ -214,8 +206,7 @@ class LockedRange:
     changed: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class StageMark:
+class StageMark(Value):
     """An operation entered ``stage`` with ``epoch``, at state time ``at``."""
 
     stage: str
@@ -223,8 +214,7 @@ class StageMark:
     at: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Value):
     """An error of an operation, reported with the entry of ``epoch``.
 
     ``node``: the node that failed; empty: unknown. ``tries``: the number of tries; 0: no retry can help.
@@ -236,16 +226,14 @@ class Failure:
     tries: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Value):
     """An operator's decision, with the entry of ``epoch``, to retry an operation."""
 
     epoch: Epoch
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Value):
     """A range movement: its plan, stage, locks and history. Ended ones are kept for a while, without plan and locks.
 
     ``kind`` and ``stage``: see ``operations.stages``. ``stage_epoch``: the epoch at which the present stage began.
@@ -284,8 +272,7 @@ class Operation:
 # -------------------------------------------------------------------------------------------------------- CDC
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(Value):
     """The remains of a generation's streams: their number, the number of their ranges, and their digest."""
 
     ranges: int
@@ -293,8 +280,7 @@ class Forgotten:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Value):
     """A committed CDC generation.
 
     It is active from ``timestamp`` to that of the next one. ``status``: committed, published, closed, expired.
@@ -326,16 +312,14 @@ class Generation:
         return tuple(stream for described in self.tables for stream in streams_of(self.timestamp, described))
 
 
-@dataclass(frozen=True, slots=True)
-class PastTtl:
+class PastTtl(Value):
     """Before the epoch ``until``, rows of some CDC log had a TTL of ``ttl`` seconds; 0: no expiry."""
 
     ttl: int
     until: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedGeneration:
+class PreparedGeneration(Value):
     """The one generation between its request, or the first part of its data, and its commit.
 
     ``operation``: the operation that it was started for; None: check and repair. ``parts`` is 0 until the first part
@@ -349,8 +333,7 @@ class PreparedGeneration:
     received: tuple[tuple[int, tuple[GenerationRange, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CdcWriter:
+class CdcWriter(Value):
     """A registered CDC writer.
 
     ``floor``: the horizon at registration; this incarnation never lowers its horizon below it. ``fenced``: the epoch
@@ -373,8 +356,7 @@ class CdcWriter:
     decided: tuple[Position, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalRequest:
+class GlobalRequest(Value):
     """A request to the cluster as a whole, made with the entry of ``epoch`` at state time ``at``.
 
     ``kind``: ``check_and_repair`` (of the CDC streams). ``generation``: the generation that it waits or waited for;
@@ -396,8 +378,7 @@ class GlobalRequest:
 # ------------------------------------------------------------------------------------------------------ state
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterState:
+class ClusterState(Value):
     """The state at ``epoch``. Only plans expire by ``time``, the greatest ``at``. No rule depends on ``chain``."""
 
     cluster_id: str = ""
@@ -406,67 +387,73 @@ class ClusterState:
     state_id: str = ""
     time: Micros = 0
     schema_version: str = ""
-    settings: Map[str, int] = field(default_factory=Map)
-    terms: Map[str, Term] = field(default_factory=Map)
-    nodes: Map[str, Node] = field(default_factory=Map)
-    node_names: Map[str, NodeId] = field(default_factory=Map)
-    token_owners: Map[int, NodeId] = field(default_factory=Map)
-    keyspaces: Map[str, Keyspace] = field(default_factory=Map)
-    tables: Map[str, Table] = field(default_factory=Map)
-    table_ids: Map[str, str] = field(default_factory=Map)
-    placements: Map[str, Placement] = field(default_factory=Map)
-    operations: Map[str, Operation] = field(default_factory=Map)
+    settings: Map[str, int] = Map()
+    terms: Map[str, Term] = Map()
+    nodes: Map[str, Node] = Map()
+    node_names: Map[str, NodeId] = Map()
+    token_owners: Map[int, NodeId] = Map()
+    keyspaces: Map[str, Keyspace] = Map()
+    tables: Map[str, Table] = Map()
+    table_ids: Map[str, str] = Map()
+    placements: Map[str, Placement] = Map()
+    operations: Map[str, Operation] = Map()
     generations: tuple[Generation, ...] = ()
     prepared: PreparedGeneration | None = None
-    writers: Map[str, CdcWriter] = field(default_factory=Map)
+    writers: Map[str, CdcWriter] = Map()
     past_ttls: tuple[PastTtl, ...] = ()
-    types: Map[str, UserType] = field(default_factory=Map)
-    features: Map[str, Feature] = field(
-        default_factory=Map, metadata=part(Feature, "features", key="name of the feature", most=(256, "features"))
-    )
-    tablets: Map[str, TabletMap] = field(default_factory=Map)
-    settled: Settled = field(default_factory=Settled)
-    table_lives: Map[str, tuple[TableLifetime, ...]] = field(default_factory=Map)
-    pauses: Map[str, Pause] = field(default_factory=Map)
-    requests: Map[str, GlobalRequest] = field(
-        default_factory=Map,
-        metadata=part(
-            GlobalRequest,
-            unpublished={WHOLE: "the generation that a request waits for is published, with its streams"},
-            most=(20_000, "requests to the cluster, including ended ones"),
-        ),
-    )
-    snapshots: Map[str, TakenSnapshot] = field(
-        default_factory=Map,
-        metadata=part(TakenSnapshot, unpublished={WHOLE: "the topic snapshots has the stored snapshots"}),
-    )
-    log_bounds: Map[str, LogBound] = field(
-        default_factory=Map,
-        metadata=part(LogBound, unpublished={WHOLE: "readers of the log find the bounds in the log"}),
-    )
-    views: Map[str, View] = field(default_factory=Map, metadata=VIEWS)
-    indexes: Map[str, TableIndex] = field(default_factory=Map, metadata=INDEXES)
-    functions: Map[str, Function] = field(default_factory=Map, metadata=FUNCTIONS)
-    aggregates: Map[str, Aggregate] = field(default_factory=Map, metadata=AGGREGATES)
-    zones: Map[str, Zone] = field(default_factory=Map, metadata=ZONES)
-    zone_partitions: Map[str, ZonePartition] = field(default_factory=Map, metadata=ZONE_PARTITIONS)
-    service: Map[str, ServiceMember] = field(
-        default_factory=Map, metadata=part(ServiceMember, "service", prefix="member/", key="node id")
-    )
-    service_goal: ServiceGoal = field(default_factory=ServiceGoal)
-    recoveries: Map[str, Recovery] = field(default_factory=Map, metadata=RECOVERIES)
-    principals: Map[str, Principal] = field(default_factory=Map, metadata=PRINCIPALS)
-    plans: Map[str, StagedPlan] = field(default_factory=Map, metadata=PLANS)
-    approvals: Map[str, int] = field(default_factory=Map, metadata=APPROVALS)
+    types: Map[str, UserType] = Map()
+    features: Map[str, Feature] = Map()
+    tablets: Map[str, TabletMap] = Map()
+    settled: Settled = Settled()
+    table_lives: Map[str, tuple[TableLifetime, ...]] = Map()
+    pauses: Map[str, Pause] = Map()
+    requests: Map[str, GlobalRequest] = Map()
+    snapshots: Map[str, TakenSnapshot] = Map()
+    log_bounds: Map[str, LogBound] = Map()
+    views: Map[str, View] = Map()
+    indexes: Map[str, TableIndex] = Map()
+    functions: Map[str, Function] = Map()
+    aggregates: Map[str, Aggregate] = Map()
+    zones: Map[str, Zone] = Map()
+    zone_partitions: Map[str, ZonePartition] = Map()
+    service: Map[str, ServiceMember] = Map()
+    service_goal: ServiceGoal = ServiceGoal()
+    recoveries: Map[str, Recovery] = Map()
+    principals: Map[str, Principal] = Map()
+    plans: Map[str, StagedPlan] = Map()
+    approvals: Map[str, int] = Map()
     history: History = EMPTY_HISTORY
-    changed: Map[str, int] = field(default_factory=Map)
+    changed: Map[str, int] = Map()
     chain: bytes = b""
 
 
-_NAMES = tuple(field.name for field in fields(ClusterState))
+RECORD_SECTIONS: Final = (
+    StateSection("features", Feature, "features", key="name of the feature", most=(256, "features")),
+    StateSection(
+        "requests",
+        GlobalRequest,
+        unpublished={WHOLE: "the generation that a request waits for is published, with its streams"},
+        most=(20_000, "requests to the cluster, including ended ones"),
+    ),
+    StateSection("snapshots", TakenSnapshot, unpublished={WHOLE: "the topic snapshots has the stored snapshots"}),
+    StateSection("log_bounds", LogBound, unpublished={WHOLE: "readers of the log find the bounds in the log"}),
+    VIEWS,
+    INDEXES,
+    FUNCTIONS,
+    AGGREGATES,
+    ZONES,
+    ZONE_PARTITIONS,
+    StateSection("service", ServiceMember, "service", prefix="member/", key="node id"),
+    RECOVERIES,
+    PRINCIPALS,
+    PLANS,
+    APPROVALS,
+)
+"""The sections that are maps of records, in the order of the fields."""
+
 _NOT_SECTIONS = ("cluster_id", "name", "epoch", "state_id", "time", "history", "changed", "chain")
 
-PARTS = tuple(name for name in _NAMES if name not in _NOT_SECTIONS)
+PARTS = tuple(name for name in ClusterState.__struct_fields__ if name not in _NOT_SECTIONS)
 """The sections with a last-modified epoch; each has its own digest. ``kernel.sections`` declares their readers."""
 
 _STAMPED = frozenset(PARTS)
@@ -496,5 +483,8 @@ def advance(state: ClusterState, epoch: Epoch, **parts: Any) -> ClusterState:
 
     Sections whose object changed get ``epoch`` as last modified.
     """
-    after: ClusterState = stamper_of(ClusterState, tuple(parts), _STAMPED, "changed")(state, epoch, *parts.values())
-    return after
+    changed = state.changed
+    for name, part in parts.items():
+        if name in _STAMPED and part is not getattr(state, name):
+            changed = changed.set(name, epoch)
+    return replace(state, changed=changed, **parts)

@@ -1,24 +1,24 @@
 """The declaration of a section of the state: its published and cached fields, and their key.
 
-A section that is a map of records is declared with its field of ``ClusterState``, with ``part``. Sections that need
-more (split fields, items from several sections) are declared in ``kernel.sections``. The class of a change record, its
-``.avsc``, the bound of ``kernel.cardinality_limits`` and the view in caches follow from the declaration.
+A section that is a map of records is declared beside its record; ``state.RECORD_SECTIONS`` lists them. Sections that
+need more (split fields, items from several sections) are declared in ``kernel.sections``. The class of a change record,
+its ``.avsc``, the bound of ``kernel.cardinality_limits`` and the view in caches follow from the declaration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Final
 
 from immutables import Map
+
+from ringlog.kernel.values import Value, field, is_value_class
 
 WHOLE: Final = ""
 """Used instead of a field name: the section as a whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitField:
+class SplitField(Value):
     """A field that grows with the number of ranges or tablets; caches store it element by element.
 
     ``name``: the section of a cache with the elements. ``field``: the field of an item; empty if the item is the field
@@ -36,8 +36,7 @@ class SplitField:
         return [element for _, element in sorted(found.items())] if isinstance(found, Map) else found
 
 
-@dataclass(frozen=True, slots=True)
-class StateSection:
+class StateSection(Value):
     """A section of the state, as change topics and caches show it.
 
     ``item``: the class of its items. ``topic``: the change topic that publishes it; empty: none. ``key``: a description
@@ -73,19 +72,5 @@ class StateSection:
     @property
     def fields(self) -> tuple[str, ...]:
         """Return the fields of an item that are not hidden; none if it is a plain value."""
-        names = (one.name for one in fields(self.item)) if is_dataclass(self.item) else ()
+        names = self.item.__struct_fields__ if is_value_class(self.item) else ()
         return tuple(name for name in names if name not in self.hidden)
-
-
-_METADATA_KEY: Final = "part"
-
-
-def part(item: type[Any], topic: str = "", **options: Any) -> dict[str, StateSection]:
-    """Return the metadata of a field that is a map of ``item`` by key; ``options``: fields of ``StateSection``."""
-    return {_METADATA_KEY: StateSection("", item, topic, **options)}
-
-
-def sections_of(state: type[Any]) -> tuple[StateSection, ...]:
-    """Return the sections that are declared with the fields of a state's class, in their order."""
-    found = ((one.name, one.metadata.get(_METADATA_KEY)) for one in fields(state))
-    return tuple(replace(section, name=name) for name, section in found if section is not None)

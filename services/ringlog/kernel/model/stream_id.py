@@ -15,9 +15,7 @@ has no meaning. Ids of a later version are rejected.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ringlog.kernel.values import Token
+from ringlog.kernel.values import Token, Value
 
 STREAM_ID_BYTES = 16
 VERSION = 1
@@ -29,8 +27,7 @@ assert 64 + RANDOM_BITS + INDEX_BITS + 4 == 8 * STREAM_ID_BYTES, "the fields fil
 assert VERSION < 1 << 4, "the version fits into its bits"
 
 
-@dataclass(frozen=True, slots=True)
-class StreamId:
+class StreamId(Value):
     """The fields of a stream id."""
 
     token: Token

@@ -6,16 +6,14 @@ invariants of every state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from ringlog.kernel.cql.types import signature
-from ringlog.kernel.model.state_section import part
-from ringlog.kernel.values import CdcOptions, Column, Epoch, Micros, Replication, TabletOptions, TypeField
+from ringlog.kernel.model.state_section import StateSection
+from ringlog.kernel.values import CdcOptions, Column, Epoch, Micros, Replication, TabletOptions, TypeField, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Keyspace:
+class Keyspace(Value):
     """A keyspace. ``version``: the state id of the entry that last changed it.
 
     ``placement``: the key of its ranges in ``ClusterState.placements`` while its replication changes; empty: that of
@@ -32,8 +30,7 @@ class Keyspace:
     joined: Epoch = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Value):
     """A table. ``version`` as in Keyspace. ``committed_by_log``: the version came from the log, not from a digest.
 
     ``declared``: columns whose types were given with names of user types, and these types; in ``columns`` the names are
@@ -64,8 +61,7 @@ class Table:
         return f"{self.keyspace}.{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class UserType:
+class UserType(Value):
     """A user type; the types of its fields may name other user types."""
 
     keyspace: str
@@ -79,8 +75,7 @@ _VERSION: Final = "State id of the last change."
 _CHANGED: Final = "Epoch of the last change."
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Value):
     """A materialized view: the rows of a table under another key."""
 
     keyspace: Annotated[str, "Name of the keyspace of the view and its table."]
@@ -93,8 +88,7 @@ class View:
     changed: Annotated[Epoch, _CHANGED]
 
 
-@dataclass(frozen=True, slots=True)
-class TableIndex:
+class TableIndex(Value):
     """An index: the rows of a table by the values of one column."""
 
     keyspace: Annotated[str, "Name of the keyspace of the index and its table."]
@@ -105,8 +99,7 @@ class TableIndex:
     changed: Annotated[Epoch, _CHANGED]
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Value):
     """A user function. Its types may name user types. Argument types that differ only in frozen are the same."""
 
     keyspace: Annotated[str, "Name of the keyspace."]
@@ -126,8 +119,7 @@ class Function:
         return signature(self.keyspace, self.name, self.arguments)
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregate:
+class Aggregate(Value):
     """A user aggregate: a state function that is called for each row, and a final function that returns the result."""
 
     keyspace: Annotated[str, "Name of the keyspace of the aggregate and its functions."]
@@ -155,21 +147,27 @@ class Aggregate:
 
 _TOPIC: Final = "schema"
 
-VIEWS: Final = part(View, _TOPIC, prefix="view/", key="keyspace.view", most=(10_000, "views"))
-INDEXES: Final = part(TableIndex, _TOPIC, prefix="index/", key="keyspace.index", most=(20_000, "indexes"))
-FUNCTIONS: Final = part(
-    Function, _TOPIC, prefix="function/", key="keyspace.function(types)", most=(2_000, "user functions")
+VIEWS: Final = StateSection("views", View, _TOPIC, prefix="view/", key="keyspace.view", most=(10_000, "views"))
+INDEXES: Final = StateSection(
+    "indexes", TableIndex, _TOPIC, prefix="index/", key="keyspace.index", most=(20_000, "indexes")
 )
-AGGREGATES: Final = part(
-    Aggregate, _TOPIC, prefix="aggregate/", key="keyspace.aggregate(types)", most=(2_000, "user aggregates")
+FUNCTIONS: Final = StateSection(
+    "functions", Function, _TOPIC, prefix="function/", key="keyspace.function(types)", most=(2_000, "user functions")
+)
+AGGREGATES: Final = StateSection(
+    "aggregates",
+    Aggregate,
+    _TOPIC,
+    prefix="aggregate/",
+    key="keyspace.aggregate(types)",
+    most=(2_000, "user aggregates"),
 )
 
 
 # ------------------------------------------------------------------------------------------- verdicts on writes
 
 
-@dataclass(frozen=True, slots=True)
-class TableVersion:
+class TableVersion(Value):
     """A version of a table for writes appended from ``since`` on. Writes may name it until ``end``.
 
     Both in microseconds; ``end`` None: no later version.
@@ -180,8 +178,7 @@ class TableVersion:
     end: Micros | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TableLifetime:
+class TableLifetime(Value):
     """The versions of a table, one or more. Writes appended from ``until`` on are not accepted; None: it is not
     dropped.
     """
@@ -190,16 +187,14 @@ class TableLifetime:
     until: Micros | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PastLeeway:
+class PastLeeway(Value):
     """The leeway for writes appended before ``until``, and not before the ``until`` of the preceding one."""
 
     leeway: Micros
     until: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Value):
     """Times that bind verdicts on writes (``generations.verdicts``), in microseconds.
 
     ``until``: the validation watermark. No later entry changes a verdict on a write appended before it. 0: no promise;

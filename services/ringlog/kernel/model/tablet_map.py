@@ -23,7 +23,6 @@ Source: ScyllaDB, ``locator/tablets.cc`` and ``docs/dev/topology-over-raft.md``,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from struct import Struct
 from typing import Any, Final
@@ -33,7 +32,7 @@ from immutables import Map
 from numpy.typing import NDArray
 
 from ringlog.kernel.ring.ranges import index_at
-from ringlog.kernel.values import TOKEN_MAX, Epoch, NodeId, Token
+from ringlog.kernel.values import TOKEN_MAX, Epoch, NodeId, Token, Value, field
 
 CHUNK: Final = 256
 """Number of tablets in a chunk, which is copied when one of them settles."""
@@ -44,8 +43,7 @@ _REPLICA: Final = Struct(">QII")
 assert _HEAD.size == _REPLICA.size == 16, "``columns`` reads a row as pairs of 64-bit words"
 
 
-@dataclass(frozen=True, slots=True)
-class TabletReplica:
+class TabletReplica(Value):
     """A shard with a replica of a tablet. ``since``: the epoch since which the node has been a replica, without a gap.
 
     ``since`` is 0 for a future replica.
@@ -56,8 +54,7 @@ class TabletReplica:
     since: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(Value):
     """Tablet number ``tablet`` between two sets of replicas, or under repair: see ``tablets.stages``.
 
     ``next``: the target replicas. ``started``, ``stage_epoch``: the epochs at which the transition and its stage began.
@@ -75,8 +72,7 @@ class Transition:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(Value):
     """A decision in progress to ``split`` or ``merge``, number ``sequence``, since ``epoch``."""
 
     decision: str
@@ -84,16 +80,14 @@ class Resize:
     epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Value):
     """The packed tablets before number ``end``, at most ``CHUNK`` of them."""
 
     end: int
     rows: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Tablet:
+class Tablet(Value):
     """One tablet: the range ``(start, end]``, the settled replicas and the transition.
 
     ``changed``: the epoch that last changed its settled replicas.
@@ -107,8 +101,7 @@ class Tablet:
     transition: Transition | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TabletMap:
+class TabletMap(Value):
     """The tablets of ``table`` (``keyspace.table``) and of the tables that are co-located with it.
 
     ``ends`` repeats their last tokens, for bisection. ``held``: the number of settled replicas of each of ``nodes``.
@@ -176,8 +169,7 @@ class TabletMap:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaColumns:
+class ReplicaColumns(Value):
     """One row for each settled replica, by tablet: the tablet's number, the node's index in ``nodes``, the shard."""
 
     tablet: NDArray[np.int64]

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from ringlog.kernel.model.stream_id import RANDOM_BITS, StreamId, encode
-from ringlog.kernel.values import GenerationRange, Micros, Token
+from ringlog.kernel.values import GenerationRange, Micros, Token, Value
 
 TABLES_CACHED_MAX: Final = 256
 """Number of tables whose streams are cached: they are needed whenever their generation changes."""
@@ -29,16 +28,14 @@ TABLES_CACHED_MAX: Final = 256
 assert RANDOM_BITS <= 64, "a digest of eight bytes has enough random bits"
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedTable:
+class DescribedTable(Value):
     """A table in tablets as a generation describes it: its id, and the last tokens of its tablets, ascending."""
 
     table: str
     ends: tuple[Token, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TabletStream:
+class TabletStream(Value):
     """The stream of the tablet of ``table`` (an id) that ends at the token ``end``."""
 
     table: str

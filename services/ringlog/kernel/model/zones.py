@@ -24,15 +24,13 @@ Source: Apache Ignite 3, IEP-104 and its rebalance; decision 68 lists the differ
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
-from ringlog.kernel.model.state_section import part
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.model.state_section import StateSection
+from ringlog.kernel.values import Epoch, Value
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneMode:
+class ZoneMode(Value):
     """How the partitions of a zone are kept.
 
     ``resets_itself``: a partition that has lost its majority is reset to the remaining nodes, with possible data loss;
@@ -64,8 +62,7 @@ EVERY_NODE: Final = "$..*"
 """The filter that every node passes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Zone:
+class Zone(Value):
     """A zone: the common settings of its partitions."""
 
     name: Annotated[str, "Name of the zone."]
@@ -89,8 +86,7 @@ def mode_of(zone: Zone) -> ZoneMode:
     return MODES[zone.mode]
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneStep:
+class ZoneStep(Value):
     """A configuration of the group of a partition."""
 
     peers: Annotated[tuple[str, ...], "Ids of the voting nodes, ascending."]
@@ -104,8 +100,7 @@ class ZoneStep:
         return tuple(sorted((*self.peers, *self.learners)))
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneCancel:
+class ZoneCancel(Value):
     """A request to undo a step."""
 
     old: Annotated[ZoneStep, "Configuration to return to."]
@@ -113,16 +108,14 @@ class ZoneCancel:
     revision: Annotated[Epoch, "Revision of pending that the cancel applies to."]
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneLink:
+class ZoneLink(Value):
     """A configuration of a group and its first epoch."""
 
     nodes: Annotated[tuple[str, ...], "Ids of the nodes."]
     epoch: Annotated[Epoch, "Epoch that made the configuration stable."]
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneRevisions:
+class ZoneRevisions(Value):
     """Revisions of a partition's keys: the epochs of their last changes. 0: never changed."""
 
     stable: Annotated[Epoch, "Revision of stable."] = 0
@@ -132,8 +125,7 @@ class ZoneRevisions:
     append: Annotated[Epoch, "Revision of append."] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ZonePartition:
+class ZonePartition(Value):
     """A partition of a zone: its present replicas and its pending steps."""
 
     zone: Annotated[str, "Name of the zone."]
@@ -158,8 +150,13 @@ def partition_key(zone: str, number: int) -> str:
     return f"{zone}/{number}"
 
 
-ZONES: Final = part(Zone, "zones", prefix="zone/", key="name", most=(10_000, "zones"))
-ZONE_PARTITIONS: Final = part(
-    ZonePartition, "zones", prefix="partition/", key="zone `/` number", most=(250_000, "partitions of zones")
+ZONES: Final = StateSection("zones", Zone, "zones", prefix="zone/", key="name", most=(10_000, "zones"))
+ZONE_PARTITIONS: Final = StateSection(
+    "zone_partitions",
+    ZonePartition,
+    "zones",
+    prefix="partition/",
+    key="zone `/` number",
+    most=(250_000, "partitions of zones"),
 )
-"""The metadata of the two fields of the state."""
+"""The two sections of the state."""

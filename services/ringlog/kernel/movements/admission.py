@@ -12,8 +12,6 @@ The operation's own command has checked the rules of its kind before. A rejectio
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, Operation, Plan, StageMark, advance
@@ -23,7 +21,7 @@ from ringlog.kernel.operations.kinds import OperationKind, kind_of
 from ringlog.kernel.operations.plan import locks_of, unsourced
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
 from ringlog.kernel.ring.ranges import Range, overlap
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, replace
 
 
 def requested(kind: OperationKind, node: NodeId, context: EntryContext, seed: bytes = b"") -> Operation:

@@ -13,7 +13,6 @@ for long, but not of this keyspace's range.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ringlog.kernel.model.outcome import EntryContext
@@ -22,6 +21,7 @@ from ringlog.kernel.operations.plan import alteration_ends, alteration_key
 from ringlog.kernel.ownership.deltas import Order
 from ringlog.kernel.ownership.placements import later_since, merge, split
 from ringlog.kernel.ownership.strategies import ends_of, replication_key
+from ringlog.kernel.values import replace
 
 
 def prepared_alteration(state: ClusterState, operation: Operation) -> dict[str, Any]:

@@ -16,7 +16,6 @@ if no token is left. From ``write_both_read_new`` on a cancel is not possible: c
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from immutables import Map
@@ -33,6 +32,7 @@ from ringlog.kernel.ownership.deltas import apply_deltas
 from ringlog.kernel.ownership.placements import merge
 from ringlog.kernel.ring.ranges import index_at
 from ringlog.kernel.tablets.mutual_exclusion import tables_on
+from ringlog.kernel.values import replace
 
 
 def cancel(state: ClusterState, operation: Operation, reason: str, context: EntryContext) -> ClusterState:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from immutables import Map
 
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.generations import requests
 from ringlog.kernel.generations.packed import no_ends
 from ringlog.kernel.model.outcome import EntryContext, Rejected
@@ -47,7 +46,7 @@ from ringlog.kernel.operations.stages import (
 from ringlog.kernel.ownership.deltas import apply_deltas, reordered
 from ringlog.kernel.ownership.placements import merge, split
 from ringlog.kernel.tablets.mutual_exclusion import is_draining, must_wait
-from ringlog.kernel.values import NodeId, StreamReport, Witness
+from ringlog.kernel.values import NodeId, StreamReport, Witness, replace
 
 Moment = Literal["during", "finished", "cancelled"]
 
@@ -162,8 +161,8 @@ def at_once(state: ClusterState, operation: Operation, context: EntryContext) ->
     """Return the state after all steps of ``operation`` (not recorded yet) in one entry, without gates and streams."""
     assert kind_of(operation).is_at_once, "only an immediate operation waits for no node"
     for deltas in (operation.plan.start, operation.plan.middle):
-        state = replaced(state, placements=_with(state, deltas, context))
-    ended = replaced(operation, plan=Plan(), locks=())
+        state = replace(state, placements=_with(state, deltas, context))
+    ended = replace(operation, plan=Plan(), locks=())
     parts = _finished(state, operation, context)
     return without_orphan(advance(state, context.epoch, operations=record(state, ended), **parts), context)
 
@@ -190,12 +189,12 @@ def _finished(state: ClusterState, operation: Operation, context: EntryContext) 
     plan = operation.plan
     placements = _with(state, plan.finish, context)
     if kind_of(operation).changes is Changes.SETTING:
-        return altered(replaced(state, placements=placements), operation, context)
+        return altered(replace(state, placements=placements), operation, context)
     for key, placement in sorted(placements.items()):
         placements = placements.set(key, merge(placement, plan.merge_at)) if plan.merge_at else placements
     nodes = nodes_during(state.nodes, operation, "finished")
     if kind_of(operation).reorders:
-        placements = reordered(placements, operation.node, walk_order(replaced(state, nodes=nodes)))
+        placements = reordered(placements, operation.node, walk_order(replace(state, nodes=nodes)))
     owners = resulting_owners(state.token_owners, operation)
     return {"placements": placements, "token_owners": owners, "nodes": nodes}
 
@@ -213,11 +212,11 @@ def nodes_during(nodes: Map[str, Node], operation: Operation, moment: Moment) ->
         if its is not None:
             before = its.cancelled if moment == "during" or kind.is_at_once else its.during
             assert nodes[name].state == before, "the node's state is the one set by its operation"
-            node = replaced(nodes[name], state=getattr(its, moment))
+            node = replace(nodes[name], state=getattr(its, moment))
             if moment == "finished":
-                node = replaced(node, tokens=tokens)
+                node = replace(node, tokens=tokens)
                 if name == operation.node and operation.replaced:
-                    node = replaced(node, replaced=operation.replaced)
+                    node = replace(node, replaced=operation.replaced)
             nodes = nodes.set(name, node)
     return nodes
 
@@ -227,8 +226,8 @@ def moved(operation: Operation, stage: str, context: EntryContext) -> Operation:
     assert not is_ended(operation), "an ended operation does not change"
     assert operation.stage_epoch < context.epoch, "epochs of stages ascend"
     mark = StageMark(stage, context.epoch, context.time)
-    after = replaced(operation, stage=stage, stage_epoch=context.epoch, marks=(*operation.marks, mark))
-    return replaced(after, plan=Plan(), locks=()) if is_ended(after) else after
+    after = replace(operation, stage=stage, stage_epoch=context.epoch, marks=(*operation.marks, mark))
+    return replace(after, plan=Plan(), locks=()) if is_ended(after) else after
 
 
 def record(state: ClusterState, operation: Operation) -> Map[str, Operation]:

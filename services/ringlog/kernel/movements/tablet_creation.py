@@ -9,7 +9,6 @@ In a keyspace that a zone places, a table has one tablet for each partition of t
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from immutables import Map
@@ -21,7 +20,7 @@ from ringlog.kernel.model.tables import Table
 from ringlog.kernel.model.tablet_map import TabletMap, new_map, uniform_ends
 from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.tablets.allocation import allocated, eligible, replica_counts, unplaceable
-from ringlog.kernel.values import Epoch, Replication, TabletOptions
+from ringlog.kernel.values import Epoch, Replication, TabletOptions, replace
 from ringlog.kernel.zones.data import first_replicas, placement_obstacle
 
 TARGET_BYTES: Final = 5 * 2**30

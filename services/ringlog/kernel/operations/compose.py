@@ -14,7 +14,6 @@ operations elsewhere. A setting bounds the number n of operations in flight, bec
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 
 from ringlog.kernel.model.outcome import Rejected
@@ -26,7 +25,7 @@ from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.ownership.placements import replications_in_use
 from ringlog.kernel.ownership.shifts import part_in, shifts
 from ringlog.kernel.ownership.strategies import Ring, census_of, impossible, natural, ring_of
-from ringlog.kernel.values import NodeId, OperationId, Replication, Token
+from ringlog.kernel.values import NodeId, OperationId, Replication, Token, Value, field
 
 Replicas = tuple[NodeId, ...]
 Together = tuple[Operation, ...]
@@ -80,8 +79,7 @@ def _members_after(members: Iterable[NodeId], operations: Together) -> set[NodeI
     return left
 
 
-@dataclass(frozen=True, slots=True)
-class _Composition:
+class _Composition(Value):
     """The layouts of several plans together, compared with those that the strategies want. Each result is cached.
 
     ``before``: the present ring. A scope is a datacenter, or "" for the whole ring.

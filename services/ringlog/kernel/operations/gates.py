@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from immutables import Map
@@ -47,7 +46,7 @@ from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import PREPARED, STREAMING, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.deltas import Touched, touched
 from ringlog.kernel.ownership.placements import group_at, nodes_of
-from ringlog.kernel.values import Epoch, NodeId, OperationId, StreamReport, Token, Witness
+from ringlog.kernel.values import Epoch, NodeId, OperationId, StreamReport, Token, Value, Witness, replace
 
 GATED_STAGES = (PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
 GAINING_MUST_STAGES = (PREPARED, STREAMING, WRITE_BOTH_READ_OLD)
@@ -73,8 +72,7 @@ class InDatacenter(Protocol):
         """The name of its datacenter."""
 
 
-@dataclass(frozen=True, slots=True)
-class GateNeed:
+class GateNeed(Value):
     """A number of acknowledgements in one group: ``need`` of ``members`` must have acknowledged the epoch.
 
     ``datacenter``: the datacenter of the members; empty: all datacenters.
@@ -89,8 +87,7 @@ class GateNeed:
     need: int
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Value):
     """The acknowledgements that ``operation`` needs to leave ``stage``: ``epoch`` by all of ``must``, and
     every need.
     """

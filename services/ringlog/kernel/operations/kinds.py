@@ -6,7 +6,6 @@ A kind is a row, not a string: ``operation.kind == JOIN`` does not pass the type
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -24,6 +23,7 @@ from ringlog.kernel.operations.stages import (
     WRITE_BOTH_READ_NEW,
     is_ended,
 )
+from ringlog.kernel.values import Value
 
 
 class Changes(Enum):
@@ -36,8 +36,7 @@ class Changes(Enum):
     ROWS = "rows"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStanding:
+class NodeStanding(Value):
     """The state of a node while an operation is in flight, after it finished, and after it was cancelled."""
 
     during: str
@@ -50,8 +49,7 @@ MOVING: Final = NodeStanding("moving", "normal", "normal")
 LEAVING: Final = NodeStanding("leaving", "left", "normal")
 
 
-@dataclass(frozen=True, slots=True)
-class OperationKind:
+class OperationKind(Value):
     """One kind of operation.
 
     ``node``: the states of its node; None: no node changes its state. ``replaced``: the states of the node whose tokens

@@ -18,17 +18,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ringlog.kernel.columns.blocks import items_at, with_items
 from ringlog.kernel.model.state import Change, ClusterState, Operation, RangeGroup, Replica, in_order
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, has_reached, in_flight
 from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
+from ringlog.kernel.values import Epoch, NodeId, OperationId, Token, Value
 
 
-@dataclass(frozen=True, slots=True)
-class RangeChange:
+class RangeChange(Value):
     """The change of one operation in flight to the write group of a range; ids ascend."""
 
     operation: OperationId
@@ -36,8 +34,7 @@ class RangeChange:
     leaving: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ServedRange:
+class ServedRange(Value):
     """A range with its groups and the changes in flight, in the order of admission."""
 
     start: Token

@@ -10,7 +10,6 @@ Invariant: a node without an operation in flight is ``none``, ``normal`` or ``le
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 from immutables import Map
@@ -18,7 +17,7 @@ from immutables import Map
 from ringlog.kernel.model.state import NODE_STATES, ClusterState, Node
 from ringlog.kernel.operations.kinds import KINDS, LEAVING, kind_of
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value, replace
 
 KEPT_AS: Final = {
     "none": "none",
@@ -44,8 +43,7 @@ assert all(
 ), "the shown state is a name of the stored state"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeStatus(Value):
     """The state of a node and of its operation.
 
     ``state``: one of ``KEPT_AS``. ``num_tokens``: the number of tokens that it asked for and, once it has joined, that

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -43,13 +42,12 @@ from ringlog.kernel.ownership.placements import nodes_of, replications_in_use
 from ringlog.kernel.ownership.shifts import Shift, part_in, shifts
 from ringlog.kernel.ownership.strategies import ENTIRE_END, natural, replication_key, ring_of
 from ringlog.kernel.ring.ranges import Range
-from ringlog.kernel.values import Epoch, NodeId, Replication, Token
+from ringlog.kernel.values import Epoch, NodeId, Replication, Token, Value
 
 _range_of, _changed_of = attrgetter("start", "end"), attrgetter("changed")
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
+class _Exchange(Value):
     """The nodes that enter and leave a group, in the order of the walk.
 
     ``swaps``: each entering node after the living node that it succeeds and streams from; None if an entering node
@@ -61,8 +59,7 @@ class _Exchange:
     swaps: tuple[tuple[NodeId, NodeId], ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Moving:
+class _Moving(Value):
     """The ranges of one setting that change hands, by end.
 
     ``groups``: range end to all replicas before and after. ``anywhere``: the setting knows no datacenters, so a node

@@ -13,21 +13,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
 from immutables import Map
 
 from ringlog.kernel.columns.blocks import items_at, with_items
-from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.model.plan_columns import RangeColumn, by_end, columns_of, nodes_in
 from ringlog.kernel.model.state import Deltas, Node, Placement, RangeGroup, Replica
 from ringlog.kernel.ring.ranges import Range
-from ringlog.kernel.values import Epoch, NodeId, Token
+from ringlog.kernel.values import Epoch, NodeId, Token, replace
 
-_new_group = maker_of(RangeGroup)
 _LAP = 2**64
 """A number above every distance on the ring."""
 _WALK_MAX: Final = 64
@@ -310,7 +308,7 @@ def _apply(
     if leave_write is not None:
         assert not any(map(_is_any_of, reads, leave_write)), "readers are writers"
     changed = [
-        _new_group(start, end, read, write, epoch)
+        RangeGroup(start, end, read, write, epoch)
         for (start, end), read, write in zip(ranges, reads, writes, strict=True)
     ]
     return Placement(placement.key, with_items(placement.ranges, places, changed), ends)

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from ringlog.kernel.values import Replication
+from ringlog.kernel.values import Replication, Value
 
 
 class PlacedBy(Enum):
@@ -23,8 +22,7 @@ class PlacedBy(Enum):
     """Tables have tablet maps here, too: a tablet for each partition of a zone, on the nodes of the partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
+class Strategy(Value):
     """One strategy.
 
     ``has_factor``: a setting may be a number of replicas, regardless of their location. ``has_datacenters``: it may

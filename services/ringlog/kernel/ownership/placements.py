@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ringlog.kernel.columns.blocks import Blocks, in_blocks, items_at, with_more
-from ringlog.kernel.columns.fast_dataclass import replacer_of
 from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.model.state import ClusterState, Node, Placement, RangeGroup, Replica
 from ringlog.kernel.model.tables import Keyspace
@@ -28,9 +27,7 @@ from ringlog.kernel.ownership.kinds import ENTIRE, strategy_of
 from ringlog.kernel.ownership.strategies import ends_of, natural, replication_key, ring_of
 from ringlog.kernel.ownership.token_maps import in_order_of, merged
 from ringlog.kernel.ring.ranges import Range, ranges_between
-from ringlog.kernel.values import Epoch, NodeId, Replication, Token
-
-_with_range = replacer_of(RangeGroup, ("start", "end"))
+from ringlog.kernel.values import Epoch, NodeId, Replication, Token, replace
 
 _Cuts = tuple[list[Token], tuple[Token, ...], Mapping[int, Sequence[Token]], list[int]]
 """The tokens that split ranges, all ends afterwards, the tokens by position of their range, and the changed positions.
@@ -147,9 +144,9 @@ def _parts(host: RangeGroup, tokens: Iterable[Token]) -> list[RangeGroup]:
     start = host.start
     for end in tokens:
         assert end != host.end, "a split token is not the end of its range"
-        parts.append(_with_range(host, start, end))
+        parts.append(replace(host, start=start, end=end))
         start = end
-    return [*parts, _with_range(host, start, host.end)]
+    return [*parts, replace(host, start=start)]
 
 
 def _cuts_of(old: tuple[Token, ...], tokens: tuple[Token, ...]) -> _Cuts:

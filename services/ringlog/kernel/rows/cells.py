@@ -14,11 +14,10 @@ Source: ScyllaDB's reconciliation of mutations (``compare_atomic_cell_for_merge`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from immutables import Map
 
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value, field
 
 NEVER: Micros = -(2**63)
 """Earlier than any write."""
@@ -27,8 +26,7 @@ Place = tuple[str, bytes | None]
 """Column, and the key of the element in a multi-cell column."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowCell:
+class RowCell(Value):
     """A cell. ``value`` None: dead. ``expires``: it counts as dead from that time on; None: never."""
 
     timestamp: Micros
@@ -46,8 +44,7 @@ class RowCell:
         return self.expires is None or self.expires > now
 
 
-@dataclass(frozen=True, slots=True)
-class RowState:
+class RowState(Value):
     """The state of a row. ``deleted``: everything up to and including that time is deleted.
 
     ``marker``: the row marker of inserts, which keeps a row of nulls. ``wiped``: multi-cell column to the time up to

@@ -8,7 +8,6 @@ were written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from immutables import Map
@@ -16,14 +15,13 @@ from immutables import Map
 from ringlog.kernel.cql.collections import key_type, shape_of
 from ringlog.kernel.cql.order import sort_key
 from ringlog.kernel.rows.cells import NEVER, NOTHING, RowState, join_rows, under
-from ringlog.kernel.values import Column, Micros
+from ringlog.kernel.values import Column, Micros, Value, field, replace
 
 Key = tuple[bytes | None, ...]
 """A clustering key, or a prefix of one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Value):
     """A range tombstone: rows between two prefixes of the clustering key are deleted up to ``deleted``, inclusive."""
 
     start: Key
@@ -33,8 +31,7 @@ class Range:
     deleted: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionState(Value):
     """The state of a partition. ``ranges``: in a fixed order."""
 
     deleted: Micros = NEVER

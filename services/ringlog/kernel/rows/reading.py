@@ -7,16 +7,14 @@ without rows appears as one row without a clustering key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ringlog.kernel.cql.collections import value_of
 from ringlog.kernel.rows.cells import RowState, alive
 from ringlog.kernel.rows.partition import Key, PartitionState, TableColumns
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 
 
-@dataclass(frozen=True, slots=True)
-class SeenRow:
+class SeenRow(Value):
     """A row as a reader sees it; null columns are absent. ``clustering_key`` None: static values only."""
 
     clustering_key: Key | None

@@ -18,7 +18,6 @@ the past versions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 from immutables import Map
@@ -27,7 +26,7 @@ from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import PARTS, ClusterState
 from ringlog.kernel.model.tables import Table, TableLifetime
-from ringlog.kernel.values import Column
+from ringlog.kernel.values import Column, Value
 
 RECORD_BYTES_MAX: Final = 1_500_000
 """The maximum weight of one record of a change topic: half a megabyte below the limit of the topics."""
@@ -68,7 +67,7 @@ def _column(column: Column) -> int:
 def weight_of_part(item: Any) -> int:
     """Return the weight of a view, an index, a type, a function or an aggregate: its texts and those of its key."""
     key = text(getattr(item, "signature", ""))
-    return RECORD + key + sum(_value(getattr(item, one.name)) for one in fields(item))
+    return RECORD + key + sum(_value(getattr(item, name)) for name in item.__struct_fields__)
 
 
 def _value(value: Any) -> int:
@@ -76,7 +75,7 @@ def _value(value: Any) -> int:
         return ITEM + text(value)
     if isinstance(value, tuple):
         return ITEM + sum(map(_value, value))
-    return sum(_value(getattr(value, one.name)) for one in fields(value)) if is_dataclass(value) else ITEM
+    return sum(_value(getattr(value, name)) for name in value.__struct_fields__) if isinstance(value, Value) else ITEM
 
 
 def weight_of_past(lifetimes: tuple[TableLifetime, ...]) -> int:

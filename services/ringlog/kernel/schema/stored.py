@@ -17,12 +17,11 @@ Invariant (``kernel.invariants.cluster``): the stored names of a table's columns
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from itertools import chain, count
 from typing import Any, Protocol, TypeVar
 
 from ringlog.kernel.model.tables import Table
-from ringlog.kernel.values import Column, Epoch
+from ringlog.kernel.values import Column, Epoch, replace
 
 Stored = tuple[tuple[str, str], ...]
 """(name, stored name) of the columns whose stored name differs from the name."""

@@ -15,7 +15,6 @@ Invariants (``kernel.invariants.verdicts``):
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from immutables import Map
@@ -23,7 +22,7 @@ from immutables import Map
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.model.tables import Table, TableLifetime, TableVersion
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, replace
 
 NAMED_US: Final[Micros] = 3_600_000_000
 """How long a write may name a version after its successor applies."""

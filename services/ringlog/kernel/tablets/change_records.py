@@ -5,18 +5,15 @@ See ``kernel.changes``. ``kernel.sections`` names the fields of the map that are
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from ringlog.kernel.model.state import Replica
 from ringlog.kernel.model.tablet_map import CHUNK, Resize, Tablet, TabletMap, TabletReplica
 from ringlog.kernel.operations.moving import RangeChange
 from ringlog.kernel.tablets.groups import group_of, moving_of
 from ringlog.kernel.tablets.stages import session
-from ringlog.kernel.values import Epoch, Token
+from ringlog.kernel.values import Epoch, Token, Value, replace
 
 
-@dataclass(frozen=True, slots=True)
-class TabletsChange:
+class TabletsChange(Value):
     """A table in tablets: ``table`` (``keyspace.table``) has ``count`` tablets, made with the epoch ``made``.
 
     ``resize``: the decision in progress; ``sequence``: the number of the last decision.
@@ -30,8 +27,7 @@ class TabletsChange:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class TabletChange:
+class TabletChange(Value):
     """A tablet: the tokens ``(start, end]`` of ``table``, its settled ``replicas``, and the groups that serve it now.
 
     ``read``, ``write``, ``changed``, ``moving``: as in PlacementChange. In a transition: its ``kind``, its ``stage``

@@ -23,7 +23,6 @@ admitted, a majority of prev must also know it, because a node that was declared
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from ringlog.kernel.model.state import ClusterState, Node
@@ -52,7 +51,7 @@ from ringlog.kernel.tablets.stages import (
     nodes_of,
     pending,
 )
-from ringlog.kernel.values import Epoch, NodeId, Token
+from ringlog.kernel.values import Epoch, NodeId, Token, replace
 
 _PENDING_MUST: Final = (ALLOW, WRITE_BOTH_READ_OLD, REBUILD_REPAIR, STREAMING)
 _GROUPS: Final = {Side.PREV: "old", Side.NEXT: "new"}

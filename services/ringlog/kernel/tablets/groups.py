@@ -10,9 +10,7 @@ since a later epoch. A read that was answered before ``changed`` does not count.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
-from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.model.state import ClusterState, Node, RangeGroup, Replica
 from ringlog.kernel.model.tables import Table
 from ringlog.kernel.model.tablet_map import Tablet, TabletMap, TabletReplica
@@ -31,9 +29,6 @@ from ringlog.kernel.tablets.stages import (
     writers,
 )
 from ringlog.kernel.values import NodeId, Token
-
-_new_replica: Final = maker_of(Replica)
-_new_group: Final = maker_of(RangeGroup)
 
 Serving = tuple[RangeGroup, tuple[RangeChange, ...]]
 """The group of a token, and the changes in flight of its write group."""
@@ -84,8 +79,8 @@ def _settled(tablets: TabletMap, index: int) -> RangeGroup:
     needs it.
     """
     changed, nodes, since = tablets.settled(index)
-    replicas = tuple(map(_new_replica, nodes, since))
-    return _new_group(tablets.ends[index - 1], tablets.ends[index], replicas, replicas, changed)
+    replicas = tuple(map(Replica, nodes, since))
+    return RangeGroup(tablets.ends[index - 1], tablets.ends[index], replicas, replicas, changed)
 
 
 def map_of(state: ClusterState, table: Table) -> TabletMap | None:

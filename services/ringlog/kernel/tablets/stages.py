@@ -49,13 +49,12 @@ Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Tablet migration".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from typing import Final
 
 from ringlog.kernel.model.tablet_map import Tablet, TabletReplica, Transition
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value
 
 
 class Giver(Enum):
@@ -86,8 +85,7 @@ class StageWork(Enum):
     CLEAN_PENDING = "clean pending"
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Value):
     """One stage of a transition.
 
     ``back``: the stage after a failure; empty: forward only. ``asks``: the group that must know the stage before it
@@ -151,8 +149,7 @@ SETTLED: Final = "settled"
 """The result of the last stage: the tablet has no transition."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransitionKind:
+class TransitionKind(Value):
     """A kind of transition: its stages, the source of its rows, and its weight in the limits on streaming.
 
     ``within_node``: only the shard changes. ``admits_loss``: it continues with the living replicas, however few.

@@ -7,15 +7,13 @@ entry, and a node that stops is not a member. Whenever the read or the write gro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ringlog.kernel.model.tablet_map import Tablet, TabletMap, TabletReplica, Transition, with_settled, with_transitions
 from ringlog.kernel.tablets.stages import KINDS, SETTLED, STAGES, Side
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value
 
 
-@dataclass(frozen=True, slots=True)
-class SettledTablet:
+class SettledTablet(Value):
     """A tablet whose transition has ended."""
 
     replicas: tuple[TabletReplica, ...]

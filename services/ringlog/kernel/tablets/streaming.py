@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.settings import setting
@@ -18,14 +17,13 @@ from ringlog.kernel.model.tablet_map import Tablet, TabletReplica
 from ringlog.kernel.tablets.groups import is_dead
 from ringlog.kernel.tablets.mutual_exclusion import transitions
 from ringlog.kernel.tablets.stages import STREAMING_STAGES, Giver, TransitionKind, kind_of, leaving, pending
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value
 
 Place = tuple[NodeId, int]
 """A shard of a node."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamUse:
+class StreamUse(Value):
     """The shards that one transition reads and writes, and its weight."""
 
     weight: int

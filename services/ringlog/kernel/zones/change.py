@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from immutables import Map
 
 from ringlog.kernel.model.outcome import Accepted, EntryContext, Rejected
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.zones import Zone, ZoneLink, ZonePartition, ZoneStep, mode_of, partition_key
-from ringlog.kernel.values import Epoch, NodeId
+from ringlog.kernel.values import Epoch, NodeId, replace
 
 
 def zone_named(state: ClusterState, name: str) -> Zone | Rejected:

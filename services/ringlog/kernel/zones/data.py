@@ -27,7 +27,6 @@ to.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import ClusterState, in_order
@@ -35,14 +34,13 @@ from ringlog.kernel.model.tablet_map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.model.zones import Zone, ZonePartition, partition_key
 from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.tablets.mutual_exclusion import drained_by, replication_of, targets
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value
 from ringlog.kernel.zones.distribution import is_alive
 
 Nodes = frozenset[NodeId]
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneGoal:
+class ZoneGoal(Value):
     """The nodes where the tablets of a partition belong. Nodes in ``must`` have to have them; only nodes in ``may`` are
     allowed to have them.
 

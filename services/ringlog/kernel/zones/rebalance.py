@@ -39,11 +39,10 @@ A planned target exists only while steps are pending: otherwise no switch would 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from typing import Any, Final
 
 from ringlog.kernel.model.zones import ZoneCancel, ZoneLink, ZonePartition, ZoneRevisions, ZoneStep
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, replace
 from ringlog.kernel.zones.queue import is_same, step_of, steps_between
 
 PENDING_UPDATED: Final = "pending_updated"
@@ -71,7 +70,7 @@ KEYS: Final = ("stable", "pending", "planned", "reduce", "append")
 _GIVEN_UP: Final[Mapping[str, Any]] = {"cancel": None, "reduce": (), "append": ()}
 """The fields that an answered cancel, and a reset, clear."""
 
-assert set(KEYS) == {one.name for one in fields(ZoneRevisions)}, "each key has a revision"
+assert set(KEYS) == {*ZoneRevisions.__struct_fields__}, "each key has a revision"
 
 
 def written(before: ZonePartition, epoch: Epoch, **keys: Any) -> ZonePartition:

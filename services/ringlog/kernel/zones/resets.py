@@ -30,13 +30,12 @@ Source: Apache Ignite 3, disaster recovery of partitions ("reset", two phases).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import REPLICAS_MAX, Zone, ZonePartition, ZoneStep
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, replace
 from ringlog.kernel.zones.data import keyspaces_in, takers
 from ringlog.kernel.zones.distribution import data_nodes, is_alive, ranked, split, targets
 from ringlog.kernel.zones.queue import is_same, step_of

@@ -33,7 +33,6 @@ loss was admitted, a majority was merged, and it has all that the returning node
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from immutables import Map
 
@@ -65,7 +64,7 @@ from ringlog.kernel.tablets.stages import (
     readers,
 )
 from ringlog.kernel.tablets.steps import begun
-from ringlog.kernel.values import Epoch, NodeId
+from ringlog.kernel.values import Epoch, NodeId, replace
 from ringlog.kernel.zones.data import maps_in
 from ringlog.kernel.zones.distribution import is_alive
 

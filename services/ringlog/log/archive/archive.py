@@ -25,15 +25,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
 from itertools import tee
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from ringlog.kernel.encoding.encoder import sha256_of
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value, asdict
 from ringlog.log.archive.locations import ArchiveLocation, FolderLocation
 from ringlog.log.errors import (
     ArchiveCut,
@@ -58,8 +57,7 @@ _RECORD: Final = Struct(">qqI")
 """The header of a record: offset, time in microseconds, number of bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentHead:
+class SegmentHead(Value):
     """The description of a segment: epochs ``first`` to ``last``, all records with ``begin`` <= offset < ``next``.
 
     ``state_id`` is that of the last epoch. ``before`` is the digest of the previous segment, empty for the first.
@@ -94,7 +92,7 @@ class SegmentHead:
         return sha256_of(self.line)
 
 
-_TYPES: Final = {field.name: int if field.type in ("int", "Epoch") else str for field in fields(SegmentHead)}
+_TYPES: Final = get_type_hints(SegmentHead)
 
 
 class Archive:

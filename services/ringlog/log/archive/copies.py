@@ -13,8 +13,8 @@ Source: CEP-21, "Failure Recovery".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+from ringlog.kernel.values import Value
 from ringlog.log.archive.archive import Archive
 from ringlog.log.errors import CopyMissing, LogGap, ReplicaHalted
 from ringlog.log.folding import BEGINNING, GapWatch, Start, follow
@@ -22,8 +22,7 @@ from ringlog.log.port import LogRecord
 from ringlog.log.replicas.identity import KnownEpoch, check_epochs
 
 
-@dataclass(frozen=True, slots=True)
-class LogCopy:
+class LogCopy(Value):
     """A copy of the log.
 
     ``records`` returns the records from offset ``begin`` on and can be called repeatedly. ``seen`` lists epochs that
@@ -45,8 +44,7 @@ class LogCopy:
         return (record for record in self.records() if record.offset >= self.start.position)
 
 
-@dataclass(frozen=True, slots=True)
-class CopyEnd:
+class CopyEnd(Value):
     """The start after a copy's last applied entry. ``lost`` lists epochs beyond it that were seen.
 
     ``has_gap`` is True if later entries were decided on epochs that the copy lacks.

@@ -14,10 +14,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
 
+from ringlog.kernel.values import asdict, replace
 from ringlog.log.delays.rules import HeldEntry, Rule, rule_from_json, rule_to_json
 from ringlog.log.errors import BadRule, UnknownRule, WaitTimedOut
 from ringlog.runtime.logs import get_logger

@@ -26,14 +26,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
 from ringlog.kernel.model.outcome import Entry, Undecodable, UnknownCommand, UnreadableEntry
 from ringlog.kernel.operations.stages import STAGES
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value, asdict, field
 from ringlog.log.errors import BadRule
 from ringlog.wire.senders import parsed_sender
 
@@ -46,8 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SECONDS_MAX = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Value):
     """A selection of entries: all that match every given field.
 
     ``epoch`` is the epoch that the entry makes, or would make after its predecessor. ``operation`` and ``stage`` are
@@ -93,8 +91,7 @@ class Match:
 _ANY = Match()
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Value):
     """The action on matching entries that a participant appends (``commit``) or reads (``propagation``).
 
     Raises BadRule.
@@ -141,8 +138,7 @@ class Rule:
         return not self.participants or any(fnmatchcase(participant, pattern) for pattern in self.participants)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldEntry:
+class HeldEntry(Value):
     """An entry that a rule holds at a participant.
 
     ``offset`` is that of the record for propagation, None for a commit. ``behind`` counts the records that wait behind
@@ -191,7 +187,7 @@ def _typed(made: type[Rule] | type[Match], found: Any, what: str) -> dict[str, A
     """Return the fields of a JSON object after a check of names and types. Untyped fields are strings."""
     if not isinstance(found, dict):
         raise BadRule(f"{what} must be a JSON object")
-    known = [each.name for each in fields(made)]
+    known = [*made.__struct_fields__]
     given: dict[str, Any] = {}
     for key, value in found.items():
         if key not in known:

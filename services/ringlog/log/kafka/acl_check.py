@@ -12,7 +12,6 @@ operations on other clusters. ACLs of ``User:*`` apply to each user. Super users
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from confluent_kafka.admin import (
@@ -25,6 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from ringlog.kernel.values import Value
 from ringlog.log.kafka.acls import (
     ALL_SUFFIXES,
     IMPLIES_DESCRIBE,
@@ -51,8 +51,7 @@ Permission = tuple[str, str, str]
 """Kind of resource, name, operation."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundAcl:
+class FoundAcl(Value):
     """An ACL at the broker: the rule, the user without ``User:``, and whether it denies."""
 
     user: str
@@ -60,8 +59,7 @@ class FoundAcl:
     denies: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AclDifference:
+class AclDifference(Value):
     """The result of a comparison."""
 
     missing: tuple[BrokerRule, ...]

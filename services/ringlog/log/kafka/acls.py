@@ -24,7 +24,6 @@ Source: Apache Kafka 4, ``StandardAuthorizer``. There, READ, WRITE and DELETE im
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -38,6 +37,7 @@ from confluent_kafka.admin import (
 )
 
 from ringlog.kernel.sections import CHANGE_TOPICS, EPOCHS
+from ringlog.kernel.values import Value
 from ringlog.log.kafka.permissions import TIMEOUT_S, answered
 from ringlog.log.kafka.topics import (
     ACKS,
@@ -77,8 +77,7 @@ class BrokerUser(StrEnum):
     admin = "admin"
 
 
-@dataclass(frozen=True, slots=True)
-class GivenNames:
+class GivenNames(Value):
     """The names that a user chooses: topics that are not the cluster's, a consumer group, an export or instance."""
 
     topics: tuple[str, ...] = ()
@@ -86,8 +85,7 @@ class GivenNames:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerNeeds:
+class BrokerNeeds(Value):
     """The permissions of a kind of process.
 
     Attributes:
@@ -240,8 +238,7 @@ class NameMissing(ValueError):
     """The kind needs a name that the user chooses. The message has the option."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRule:
+class BrokerRule(Value):
     """An operation that is allowed on a resource. ``begins``: on all resources whose names begin so."""
 
     resource: str

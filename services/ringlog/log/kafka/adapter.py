@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.log.errors import LogTruncated, LogUnavailable, TopicMissing
 from ringlog.log.kafka.producer import AckedProducer, Delivered
 from ringlog.log.kafka.topics import (
@@ -40,7 +39,6 @@ from ringlog.log.kafka.topics import (
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
 from ringlog.runtime.kafka.config import READER_GROUP, connection
 
-_new_record = maker_of(LogRecord)
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 OFFSET_LOST_ERRORS = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
@@ -302,7 +300,7 @@ class KafkaTail:
             assert message.partition() == 0
             assert offset >= self._position, f"{self._topic}: offset {offset} came after {self._position}"
             self._position = offset + 1
-            records.append(_new_record(offset, message.value() or b"", max(message.timestamp()[1], 0) * 1_000))
+            records.append(LogRecord(offset, message.value() or b"", max(message.timestamp()[1], 0) * 1_000))
         elif error.code() == KafkaError._PARTITION_EOF:
             self._position = max(self._position, message.offset() or 0)
         elif error.code() in OFFSET_LOST_ERRORS:

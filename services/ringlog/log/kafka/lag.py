@@ -12,13 +12,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.model.state import ClusterState, in_order
-from ringlog.kernel.values import SECOND_US, Micros
+from ringlog.kernel.values import SECOND_US, Micros, Value
 from ringlog.log.errors import LogError, LogUnavailable, TopicMissing
 from ringlog.log.kafka.adapter import reader_config
 from ringlog.runtime.clock import SystemClock
@@ -36,8 +35,7 @@ LOOK_S = 2.0
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
+class Lag(Value):
     """A measured lag.
 
     ``records``: the offsets that are not handled. ``seconds``: the age of the oldest record among them, 0 without any,
@@ -147,8 +145,7 @@ def writer_lags(bootstrap_servers: str, state: ClusterState) -> dict[str, Lag | 
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class LagView:
+class LagView(Value):
     """The result of a watch.
 
     ``lag``: the last measured lag, None before the first. ``away_since``: the time since which the broker has not

@@ -31,7 +31,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -48,6 +47,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from ringlog.kernel.values import Value
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.kafka.topics import CDC, DEAD_LETTERS, RECORD_BYTES_MAX, topic_name
 from ringlog.runtime.kafka.config import connection, current
@@ -90,8 +90,7 @@ class RightsNotGone(LogError):
     code = "rights_not_gone"
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
+class Rights(Value):
     """Credentials of a writer. ``principal`` is the user's name without ``User:``."""
 
     principal: str

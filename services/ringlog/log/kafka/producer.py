@@ -15,11 +15,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from ringlog.kernel.values import Value
 from ringlog.log.errors import LogError, LogUnavailable, RecordTooLarge
 from ringlog.log.kafka.topics import RECORD_BYTES_MAX, TOPICS
 from ringlog.runtime.kafka.config import connection
@@ -41,8 +41,7 @@ log = get_logger(__name__)
 Delivery = Callable[[KafkaError | None, Message], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(Value):
     """The location of an acknowledged record.
 
     ``time_ms`` is the broker's time if the topic has append times, else the author's.

@@ -11,20 +11,19 @@ Invariant: this module only raises a retention. To use less disk space, first lo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from ringlog.kernel.values import Value
 from ringlog.log.errors import LogUnavailable
 
 ANSWER_S = 5.0
 UNLIMITED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(Value):
     """The retention settings of a topic. -1: no limit."""
 
     ms: int

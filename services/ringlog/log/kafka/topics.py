@@ -24,7 +24,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -39,6 +38,7 @@ from confluent_kafka.admin import (
 )
 
 from ringlog.kernel.sections import CHANGE_TOPICS
+from ringlog.kernel.values import Value, field
 from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicDenied, TopicMisconfigured, TopicMissing
 from ringlog.runtime.kafka.config import connection
 from ringlog.runtime.logs import get_logger
@@ -72,8 +72,7 @@ deletions.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSpec:
+class TopicSpec(Value):
     """One topic of a cluster. ``suffix`` follows the cluster's name and a dot."""
 
     suffix: str
@@ -93,8 +92,7 @@ class TopicSpec:
         return {} if self.required.get("message.timestamp.type") == "LogAppendTime" else ANY_CLOCK
 
 
-@dataclass(frozen=True, slots=True)
-class TopicProfile:
+class TopicProfile(Value):
     """The number of copies of each record, and how many must exist before it is acknowledged."""
 
     replication: int
@@ -356,8 +354,7 @@ def delete_topic(admin: AdminClient, name: str) -> None:
         _result(futures[name], name)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTopic:
+class FoundTopic(Value):
     """A topic at the broker.
 
     ``topic_id`` has 32 hex digits. ``replication`` is the smallest number of copies of any partition. ``has_leaders``

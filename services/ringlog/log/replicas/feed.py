@@ -20,7 +20,6 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
@@ -33,9 +32,6 @@ WEIGHT_MAX, LARGE_WEIGHT = 2_000, 20
 BATCH_RECORDS = 32
 """Records that the reader takes at once, so that the two threads do not compete for the lock at every record."""
 POLL_S = 0.2
-
-_new_record = maker_of(FoldedRecord)
-_new_start = maker_of(Start)
 
 
 class Feed:
@@ -99,7 +95,7 @@ class Feed:
     ) -> None:
         with self._lock:
             if self._at is not None:
-                made = _new_record(offset, item, outcome, before, after)
+                made = FoldedRecord(offset, item, outcome, before, after)
                 weight = weight_of(made)
                 self._stored.append((weight, made))
                 self._weight += weight
@@ -174,7 +170,7 @@ class Feed:
         assert self._at is not None, "a reading subscription has a position"
         if made.before.state_id != self._at.state.state_id:
             raise LogForked(f"offset {made.offset} does not follow state {self._at.state.state_id}")
-        self._at = _new_start(made.after, made.offset + 1)
+        self._at = Start(made.after, made.offset + 1)
         self._returned_count += 1
         return made
 

@@ -21,14 +21,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
 from ringlog.files import replace_durably
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, is_uuid
+from ringlog.kernel.values import Epoch, Value, asdict, is_uuid
 from ringlog.log.errors import LogDamaged, LogForked, LogReplaced, LogTruncated
 from ringlog.log.port import LogRecord, MetadataLog
 from ringlog.log.reading import record_at
@@ -46,8 +45,7 @@ REPLACED_HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(Value):
     """The topic that a reader found: its name and id, the id of its Kafka cluster, and its end offset if known."""
 
     name: str
@@ -56,8 +54,7 @@ class Topic:
     end: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityRecord:
+class IdentityRecord(Value):
     """A position in a topic, and the epoch, state id and chain (hex) there.
 
     ``cluster`` and ``cluster_id`` are those of the state, empty if no entry was read. ``kafka`` is the id of the Kafka
@@ -74,8 +71,7 @@ class IdentityRecord:
     chain: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownEpoch:
+class KnownEpoch(Value):
     """An epoch and its state id, according to ``by``.
 
     ``position`` is a minimum length of the log, 0 if unknown. ``chain`` is in hex, empty if unknown.
@@ -337,7 +333,7 @@ def record_from_json(data: str | bytes, by: str | Path) -> IdentityRecord:
     return recorded
 
 
-_NAMES = tuple(field.name for field in fields(IdentityRecord))
+_NAMES = IdentityRecord.__struct_fields__
 
 
 def save_record(path: Path, recorded: IdentityRecord) -> None:

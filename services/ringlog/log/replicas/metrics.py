@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import ringlog
 from ringlog.kernel.model.outcome import OutcomeKind
-from ringlog.kernel.values import SECOND_US, Epoch, Micros
+from ringlog.kernel.values import SECOND_US, Epoch, Micros, Value
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.subscribers import Halt
 from ringlog.runtime.monitoring.metrics import Sample
@@ -19,8 +18,7 @@ SILENT_S = 20.0
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LogView:
+class LogView(Value):
     """The reading progress of a process.
 
     ``behind`` (records) and ``silent_s`` are None until the replica has started.

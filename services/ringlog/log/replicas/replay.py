@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.log.reading import SILENCE_S
 from ringlog.log.replicas.replica import LogReplica
@@ -29,8 +28,7 @@ WHOLE = "from its beginning"
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Value):
     """The progress of a replay: at ``epoch``, before record ``position`` of ``end``.
 
     ``took_s`` counts from the start of the wait, ``left_s`` is the estimated remaining time. ``what`` completes the

@@ -17,7 +17,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Protocol
 
@@ -25,7 +24,7 @@ from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot
 from ringlog.kernel.history import allowed_begin
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value, replace
 from ringlog.log.errors import (
     LogDamaged,
     LogError,
@@ -97,8 +96,7 @@ class KeyedRecords(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ListedSnapshot:
+class ListedSnapshot(Value):
     """A snapshot head, the roles that confirmed it, and the reason why no reader may begin with it.
 
     ``code`` and ``why`` are empty for an acceptable snapshot. ``disputed_by`` lists outvoted roles with another state

@@ -9,6 +9,7 @@ from typing import Any
 
 from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Value
 from ringlog.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -17,8 +18,7 @@ Follower = Callable[[ClusterState, ClusterState, Entry | UnreadableEntry, Outcom
 """A callback with (state before, state after, record, outcome, offset)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Halt:
+class Halt(Value):
     """The reason why a replica halted, and its offset at that time."""
 
     code: str
@@ -39,8 +39,7 @@ class Registration:
     failure: Exception | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Value):
     """The subscription of a follower, which receives every record from ``offset`` on.
 
     ``state`` is the state before that record. ``close`` ends the subscription. Long-lived followers should keep only

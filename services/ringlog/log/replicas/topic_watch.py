@@ -13,10 +13,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
+from ringlog.kernel.values import Value
 from ringlog.log.errors import LogReplaced, LogUnavailable, TopicMissing
 from ringlog.log.kafka.topics import admin_client, topic_ids
 from ringlog.log.replicas.replica import MISSING_S, SUSPECT_S
@@ -26,8 +26,7 @@ AWAY_S = 1.0
 LOOKUP_TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class LostTopic:
+class LostTopic(Value):
     """A topic that is missing or has another id than before (``was``).
 
     ``found`` is its present id, or None if it is missing.

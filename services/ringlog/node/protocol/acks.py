@@ -17,13 +17,12 @@ Invariant: an epoch is on disk before any acknowledgement of it is published.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ringlog.client.participant.stream_attempts import StreamAttempts, reportable_counts
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.settings import setting
-from ringlog.kernel.values import Epoch, Micros, OperationId, StreamReport
+from ringlog.kernel.values import Epoch, Micros, OperationId, StreamReport, Value, replace
 from ringlog.node.protocol.followers import RowGroupReplicas
 from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.effects import Effect, FaultPoint, Now, WallClock
@@ -43,13 +42,11 @@ class RegisterSide(Protocol):
         """Return True if the node has received all registers that the operation streams to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class News(Effect[None]):
+class News(Effect[None], Value):
     """Wait until there may be something to acknowledge."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keep(Effect[None]):
+class Keep(Effect[None], Value):
     """Write the acknowledged epoch to disk. A lower epoch than the stored one changes nothing."""
 
     cluster_id: str
@@ -57,20 +54,17 @@ class Keep(Effect[None]):
     state_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class DiskFailed(Effect[None]):
+class DiskFailed(Effect[None], Value):
     """Report that the disk rejects rows. The driver ends the node."""
 
     why: RowsDamaged
 
 
-@dataclass(frozen=True, slots=True)
-class TopicEnds(Effect[Mapping[int, int] | None]):
+class TopicEnds(Effect[Mapping[int, int] | None], Value):
     """Read the end offsets of the mutations topic. Outcome: offsets by partition, or None without an answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishAcknowledgement(Effect[bool]):
+class PublishAcknowledgement(Effect[bool], Value):
     """Publish the acknowledgement. Outcome: True if the broker has confirmed it.
 
     Before an outcome of False that would repeat immediately, the driver waits.
@@ -79,8 +73,7 @@ class PublishAcknowledgement(Effect[bool]):
     ack: NodeAck
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgementDraft:
+class AcknowledgementDraft(Value):
     """An acknowledgement before it is written to disk.
 
     Attributes:

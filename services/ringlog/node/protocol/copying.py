@@ -15,12 +15,11 @@ Source: CEP-21, members of the metadata service; decision 81.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.client.participant.folder import EPOCH_MAX
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.kernel.values import Epoch, Micros, NodeId, Value
 from ringlog.node.protocol.mutation_loop import MayAcknowledge, Sleep
 from ringlog.protocol.effects import Effect
 
@@ -53,13 +52,11 @@ class CopyProgress:
         return is_news
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitMember(Effect[None]):
+class AwaitMember(Effect[None], Value):
     """Wait until the node is a member."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCopy(Effect[bool]):
+class OpenCopy(Effect[bool], Value):
     """Open the copy that continues this log, and replace the open one.
 
     Outcome: False if the log cannot be read now; the previous copy then stays open. The driver raises if the copy
@@ -67,8 +64,7 @@ class OpenCopy(Effect[bool]):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRecords(Effect[Epoch | None]):
+class AppendRecords(Effect[Epoch | None], Value):
     """Write new log records to the copy on disk, and wait at most ``timeout`` for them.
 
     Outcome: the newest epoch of the copy, or None if the log does not continue it now.
@@ -77,8 +73,7 @@ class AppendRecords(Effect[Epoch | None]):
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class CloseCopy(Effect[None]):
+class CloseCopy(Effect[None], Value):
     """Close the copy. It is no longer extended and no longer serves peers."""
 
 

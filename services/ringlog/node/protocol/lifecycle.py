@@ -18,12 +18,11 @@ when to send a report. Only the newest report counts, so a lost one is replaced 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Value
 from ringlog.node.protocol.mutation_loop import MutationLoop, Spawn
 from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.balancer.load_reports import Amounts, LoadReportSchedule, Own, load_of
@@ -32,21 +31,18 @@ from ringlog.protocol.nodes.joining import join, register
 from ringlog.wire.records import NodeLoad
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitLoads(Effect[None]):
+class AwaitLoads(Effect[None], Value):
     """Wait until a report may be due. The driver may end the wait earlier."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureTablets(Effect[Amounts]):
+class MeasureTablets(Effect[Amounts], Value):
     """Measure the tablets of this node under ``state``. Outcome: bytes of each tablet in ``own``."""
 
     state: ClusterState
     own: Own
 
 
-@dataclass(frozen=True, slots=True)
-class PublishLoad(Effect[None]):
+class PublishLoad(Effect[None], Value):
     """Publish a report, without retries. No outcome."""
 
     load: NodeLoad
@@ -72,13 +68,11 @@ PEERS = "peers"
 """The name of the steps that ask peers."""
 
 
-@dataclass(frozen=True, slots=True)
-class FollowLog(Effect[ClusterState]):
+class FollowLog(Effect[ClusterState], Value):
     """Start to fold the log. Outcome: a state that contains all entries that the log had."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompareDisk(Effect[None]):
+class CompareDisk(Effect[None], Value):
     """Compare the disk with ``state``, which is everything that the log has.
 
     The driver raises if the disk has entries that the log lacks, or if the folder is an older copy.
@@ -87,21 +81,18 @@ class CompareDisk(Effect[None]):
     state: ClusterState
 
 
-@dataclass(frozen=True, slots=True)
-class ServeRegisters(Effect[None]):
+class ServeRegisters(Effect[None], Value):
     """Serve registers and let them follow the log, concurrently with these steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedMutations:
+class OpenedMutations(Value):
     """Begin and end offsets of the mutations topic by partition, at the time when it was opened."""
 
     begin: Mapping[int, int]
     ends: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenMutations(Effect[OpenedMutations]):
+class OpenMutations(Effect[OpenedMutations], Value):
     """Read the mutations topic from the end of the node's rows. Outcome: OpenedMutations."""
 
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.generations.acceptance import append_time_us
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value
 from ringlog.node.rows.replica import HELD, RowFetch, RowReplica
 from ringlog.node.rows.store import reads_from
 from ringlog.node.rows.watermark_requests import WAITING_MAX, WaitingRecords, next_watermark_request
@@ -36,8 +35,7 @@ REFUSED: Micros = 1_000_000
 """The pause, in microseconds, after a rejected request for a later watermark."""
 
 
-@dataclass(frozen=True, slots=True)
-class TailItem:
+class TailItem(Value):
     """A record of the mutations topic, or the present end of a partition.
 
     Attributes:
@@ -53,30 +51,26 @@ class TailItem:
     key: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadMutations(Effect[Sequence[TailItem]]):
+class ReadMutations(Effect[Sequence[TailItem]], Value):
     """Read the mutations topic. Outcome: the new items (TailItem), in order within each partition.
 
     The driver waits a moment if there is nothing new. It raises if the node is to end.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep(Effect[None]):
+class Sleep(Effect[None], Value):
     """Wait for this time."""
 
     time: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class BeginStream(Effect[None]):
+class BeginStream(Effect[None], Value):
     """Start to fetch the stream, concurrently with these steps: ``ringlog.node.protocol.stream``."""
 
     fetch: RowFetch
 
 
-@dataclass(frozen=True, slots=True)
-class Spawn(Effect[None]):
+class Spawn(Effect[None], Value):
     """Run the steps that ``start`` returns, concurrently with these steps.
 
     Attributes:
@@ -87,15 +81,13 @@ class Spawn(Effect[None]):
     start: Callable[[], Steps[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class CountVerdicts(Effect[None]):
+class CountVerdicts(Effect[None], Value):
     """Count the records of this iteration by their decision."""
 
     verdicts: Counter[str]
 
 
-@dataclass(frozen=True, slots=True)
-class WatermarkRequestFailed(Effect[None]):
+class WatermarkRequestFailed(Effect[None], Value):
     """Report that the request for a later watermark failed, so that writes have to wait.
 
     Attributes:
@@ -105,18 +97,15 @@ class WatermarkRequestFailed(Effect[None]):
     answer: RejectedResult | None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAcknowledgedEpoch(Effect[Epoch]):
+class ReadAcknowledgedEpoch(Effect[Epoch], Value):
     """Outcome: the newest epoch that this node has acknowledged, according to its disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaughtUp(Effect[None]):
+class CaughtUp(Effect[None], Value):
     """Report that the node has its earlier state again. From now on it answers reads and acknowledges epochs."""
 
 
-@dataclass(frozen=True, slots=True)
-class MayAcknowledge(Effect[None]):
+class MayAcknowledge(Effect[None], Value):
     """Wake ``ringlog.node.protocol.acks``, because there may be something to acknowledge."""
 
 

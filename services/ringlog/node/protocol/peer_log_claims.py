@@ -18,13 +18,12 @@ Source: CEP-21, "Catching up"; decision 31.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import sha256
 
 from ringlog.kernel.history import contradicts
 from ringlog.kernel.model.outcome import Folded, OutcomeKind
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, NodeId
+from ringlog.kernel.values import Epoch, NodeId, Value
 from ringlog.log.errors import SnapshotRefused
 from ringlog.log.snapshots import decode_snapshot
 from ringlog.wire.data import (
@@ -50,8 +49,7 @@ EntryAt = Callable[[Epoch], bytes | None]
 """Returns the entry of the node's own log that created an epoch, or None if it is no longer available."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownEpoch:
+class ShownEpoch(Value):
     """A claimed epoch: the peer, the state id, and the digest of its entry. A snapshot has an empty digest."""
 
     peer: NodeId
@@ -59,8 +57,7 @@ class ShownEpoch:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PartialSnapshot:
+class PartialSnapshot(Value):
     """The chunks of a peer's snapshot received so far."""
 
     peer: NodeId

@@ -20,12 +20,11 @@ Source: CEP-21, "Catching up"; decision 31.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.service import read_group
-from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.kernel.values import Epoch, Micros, NodeId, Value
 from ringlog.node.protocol.mutation_loop import Sleep
 from ringlog.node.protocol.peer_log_claims import EntryAt, PeerLogClaims
 from ringlog.protocol.effects import Draw, Effect
@@ -44,29 +43,25 @@ PAGES_MAX: Final = 64
 UNANSWERED: Final = "unanswered"
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitBehind(Effect[Epoch]):
+class AwaitBehind(Effect[Epoch], Value):
     """Wait until a message names an epoch that the node does not have. Outcome: the greatest one, or 0 if none came."""
 
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class AskLog(Effect[ClusterState | None]):
+class AskLog(Effect[ClusterState | None], Value):
     """Read the log up to its present end. Outcome: the resulting state, or None after ``timeout``."""
 
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class AskPeer(Effect[EntriesReply | None]):
+class AskPeer(Effect[EntriesReply | None], Value):
     """Send a request to a peer. Outcome: its reply, or None."""
 
     request: EntriesRequest
 
 
-@dataclass(frozen=True, slots=True)
-class PeerAnswered(Effect[None]):
+class PeerAnswered(Effect[None], Value):
     """Report the result of a request to a peer.
 
     Attributes:
@@ -80,8 +75,7 @@ class PeerAnswered(Effect[None]):
     newest_epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class PeerRefuted(Effect[None]):
+class PeerRefuted(Effect[None], Value):
     """Report a peer whose claim contradicts the log."""
 
     peer: NodeId

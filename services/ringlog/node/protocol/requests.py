@@ -11,12 +11,11 @@ protects the steps; in the simulator, no other event runs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value
 from ringlog.node.protocol.registers import DurableRegisters
 from ringlog.node.registers.registers import Admission, Reply
 from ringlog.node.rows import row_reads
@@ -35,8 +34,7 @@ def is_within_reach(own: Epoch, named: Epoch) -> bool:
     return own < named <= own + AHEAD_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil(Effect[None]):
+class WaitUntil(Effect[None], Value):
     """Wait until ``over`` returns True, at most ``timeout``. No outcome."""
 
     over: Callable[[], bool]

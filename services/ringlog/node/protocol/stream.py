@@ -8,11 +8,11 @@ attempts is reached (``ringlog.client.participant.stream_attempts``). After that
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Value, replace
 from ringlog.node.registers import registers
 from ringlog.node.rows import replica as row_replica
 from ringlog.node.rows.store import VersionsSum
@@ -20,8 +20,7 @@ from ringlog.protocol.effects import Effect, FaultPoint, WallClock
 from ringlog.wire.data import Rows, RowVersion
 
 
-@dataclass(frozen=True, slots=True)
-class StreamInterrupted:
+class StreamInterrupted(Value):
     """The reason why a stream must be requested again.
 
     Attributes:
@@ -32,8 +31,7 @@ class StreamInterrupted:
     is_late: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NextPage(Effect[Any]):
+class NextPage(Effect[Any], Value):
     """Fetch the next page. If ``is_first``, begin a new call after the last kept page.
 
     Outcome: the page, an empty page at the end of the stream, or StreamInterrupted.
@@ -42,20 +40,17 @@ class NextPage(Effect[Any]):
     is_first: bool
 
 
-@dataclass(frozen=True, slots=True)
-class KeepPage(Effect[bool]):
+class KeepPage(Effect[bool], Value):
     """Store a page together with the position that it reaches. Outcome: False if the page is not wanted."""
 
     page: Any
 
 
-@dataclass(frozen=True, slots=True)
-class EndPages(Effect[None]):
+class EndPages(Effect[None], Value):
     """Complete the stream. No outcome: the completion of a late stream is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitRetry(Effect[None]):
+class AwaitRetry(Effect[None], Value):
     """Wait before the next attempt.
 
     Attributes:

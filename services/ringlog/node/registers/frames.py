@@ -28,11 +28,11 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 from ringlog.files import sync_folder
+from ringlog.kernel.values import Value
 
 MAGIC = b"RLCELLS1"
 FRAME_BYTES_MAX = 64 * 1024 * 1024
@@ -49,16 +49,14 @@ class JournalDamaged(Exception):
     """The disk lacks data that was acknowledged. The message names the file and the position."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
+class Scanned(Value):
     """The payloads of a file in order, and the end of the last valid frame."""
 
     payloads: tuple[bytes, ...]
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sealer:
+class Sealer(Value):
     """Encodes and verifies the frames of one file by its key."""
 
     key: bytes

@@ -8,11 +8,10 @@ Invariant: folding the records of an image into an empty one gives the same imag
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
-from ringlog.kernel.values import Epoch, NodeId, OperationId
+from ringlog.kernel.values import Epoch, NodeId, OperationId, Value, field, replace
 from ringlog.node.registers import btree as tree
 from ringlog.node.registers.cells import CellMap, newest_of
 from ringlog.node.registers.packed import NOTHING, Unpacked, decode_record, encode_record
@@ -26,8 +25,7 @@ StreamName = tuple[OperationId, NodeId, str]
 """Operation, source, replication."""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Value):
     """The content of the register folder.
 
     Attributes:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
 
+from ringlog.kernel.values import replace
 from ringlog.node.registers.cells import are_wellformed, bytes_of, bytes_of_cell
 from ringlog.wire.data import JournalRecord, pack, unpack
 from ringlog.wire.errors import WireError

@@ -31,13 +31,11 @@ coordinator's side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 from ringlog.kernel.history import contradicts, state_id_at
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Placement, RangeGroup, Replica
 from ringlog.kernel.model.tablet_map import TabletMap
 from ringlog.kernel.ring.ranges import Range
-from ringlog.kernel.values import Epoch, NodeId
+from ringlog.kernel.values import Epoch, NodeId, Value, field, replace
 from ringlog.node.registers.cells import CellMap, CellSnapshot
 from ringlog.node.registers.spans import NO_SPANS, WHOLE, Spans
 from ringlog.protocol.nodes.stream_work import (
@@ -67,8 +65,7 @@ from ringlog.wire.data import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Durable:
+class Durable(Value):
     """The content of the disk: the newest adopted epoch and the cells that belong to it, written together.
 
     Attributes:
@@ -80,8 +77,7 @@ class Durable:
     state_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingWrite:
+class PendingWrite(Value):
     """A write that was admitted at ``epoch`` and is not on disk yet.
 
     Attributes:
@@ -94,16 +90,14 @@ class PendingWrite:
     epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRead:
+class PendingRead(Value):
     """A read that was admitted and is not answered yet."""
 
     number: int
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Value):
     """The answer to request ``number``.
 
     Attributes:
@@ -118,15 +112,13 @@ class Reply:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
+class Behind(Value):
     """The request is undecided: this replica must adopt ``epoch`` first."""
 
     epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterFetch:
+class RegisterFetch(Value):
     """A stream that a gaining node needs: cells of ``ranges`` under ``replication`` from ``source``.
 
     Attributes:
@@ -141,8 +133,7 @@ class RegisterFetch:
     ranges: tuple[Range, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterReplica:
+class RegisterReplica(Value):
     """The registers of one node.
 
     Attributes:

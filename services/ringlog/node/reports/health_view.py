@@ -19,12 +19,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import SECOND_US, Epoch, Micros, NodeId
+from ringlog.kernel.values import SECOND_US, Epoch, Micros, NodeId, Value, field
 from ringlog.log.replicas.metrics import LogView, log_samples, process_samples
 from ringlog.node.protocol.mutation_loop import TailItem
 from ringlog.runtime.monitoring.health import Health
@@ -35,8 +34,7 @@ from ringlog.wire.records import FailedTries
 SAMPLES_KEPT: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(Value):
     """A sample of a node.
 
     Attributes:

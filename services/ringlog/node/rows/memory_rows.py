@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ringlog.kernel.ring.ranges import Range
-from ringlog.kernel.values import Token
+from ringlog.kernel.values import Token, Value
 from ringlog.node.rows.pages import grouped
 from ringlog.node.rows.store import RowsMark, RowStore, bounded, inside, order
 from ringlog.wire.data import RowVersion
@@ -26,8 +26,7 @@ class _Partition:
     rows: dict[tuple[bytes | None, ...], list[tuple[int, bytes]]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Commit:
+class _Commit(Value):
     """An unsynced commit: the mark and the ids before it, and its changes (True: the version was added)."""
 
     before: RowsMark

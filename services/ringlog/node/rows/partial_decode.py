@@ -17,7 +17,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import cast
 
-from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX
 from ringlog.wire.avro.codec import HEADER_BYTES, header
 from ringlog.wire.avro.mapping import uuid_text
@@ -43,7 +42,6 @@ _OPERATIONS = {2 * index: symbol for index, symbol in enumerate(_symbols()) if s
 
 Head = tuple[str, str, tuple[bytes | None, ...], int, int, int]
 """Keyspace, table and partition key; the offsets of the cluster id, of the timestamp, and of the end of the key."""
-_mutation, _cell = maker_of(Mutation), maker_of(Cell)
 
 
 def head_of(value: bytes) -> Head | None:
@@ -100,7 +98,7 @@ def plain(value: bytes, head: Head | None = None) -> Mutation | None:
         if value[at:] != _NOTHING_MORE:
             return None
         fields = None, cluster_id, keyspace, table, timestamp, None, operation, partition_key, clustering_key, cells
-        return _mutation(*fields, (), (), None, (), None, None, None)
+        return Mutation(*fields, (), (), None, (), None, None, None)
     except (IndexError, KeyError, ValueError):
         return None
 
@@ -141,7 +139,7 @@ def _cells(value: bytes, at: int) -> tuple[tuple[Cell, ...], int]:
     for _ in range(count):
         name, at = _part(value, at)
         content, at = _part(value, at + 1) if _branch(value, at) else (None, at + 1)
-        cells.append(_cell(_text(name), content))
+        cells.append(Cell(_text(name), content))
     return tuple(cells), _past_items(value, at, count)
 
 

@@ -26,11 +26,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from ringlog.kernel.balance.model import READS, WRITES
-from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.generations.admission import RULED_BY, AdmissionRules, needed_watermark, rules_of, verdict
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.generations.verdicts import SchemaHistory
@@ -39,7 +37,7 @@ from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.ring.murmur3 import compose
 from ringlog.kernel.schema.stored import as_stored
 from ringlog.kernel.tablets.groups import map_of
-from ringlog.kernel.values import Epoch, StreamReport, Token
+from ringlog.kernel.values import Epoch, StreamReport, Token, Value
 from ringlog.node.checks import token_of_partition
 from ringlog.node.registers.registers import PLACED_BY
 from ringlog.node.registers.served import ServedRequests
@@ -65,11 +63,9 @@ HELD = "held"
 """The verdict on a write that needs a later validation watermark."""
 UNREADABLE = "unreadable"
 """The verdict on bytes that are not a mutation."""
-_version_of = maker_of(RowVersion)
 
 
-@dataclass(frozen=True, slots=True)
-class RowFetch:
+class RowFetch(Value):
     """A stream that a gaining node needs: rows of ``ranges`` under ``replication`` from ``source``.
 
     Attributes:
@@ -300,7 +296,7 @@ class RowReplica:
                 return NOT_OWNED
             if stored := found.version.shape.stored:
                 value = encode_mutation(as_stored(decode_mutation(value), stored))
-            self._put(_version_of(name, token, key, mutation.clustering_key, mutation.timestamp, value), table.id)
+            self._put(RowVersion(name, token, key, mutation.clustering_key, mutation.timestamp, value), table.id)
             if isinstance(owned, OwnedTablets):
                 self.served.count_request(WRITES, self.state, name, token)
             return KEPT

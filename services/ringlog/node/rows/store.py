@@ -23,15 +23,13 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ringlog.kernel.ring.ranges import Range, in_range
-from ringlog.kernel.values import Epoch, Token
+from ringlog.kernel.values import Epoch, Token, Value, field
 from ringlog.wire.data import RowVersion
 
 
-@dataclass(frozen=True, slots=True)
-class RowsMark:
+class RowsMark(Value):
     """The point in time that the rows of a commit reflect.
 
     Attributes:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ringlog.kernel.commands.schema.batch import STATEMENTS_MAX
+from ringlog.kernel.values import Value
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents.intents import Intent
 from ringlog.operator.intents.json_commands import intent_of_json
@@ -77,8 +77,7 @@ class DdlError(Refused):
         self.column = column
 
 
-@dataclass(frozen=True, slots=True)
-class DdlStatement:
+class DdlStatement(Value):
     """The JSON of a statement's command, and its position. ``if_needed``: it has IF EXISTS or IF NOT EXISTS."""
 
     json: Json

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
 from ringlog.kernel.cql.collections import tokens_of
@@ -19,7 +18,7 @@ from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.model.tables import Aggregate, Function, Keyspace, Table, TableIndex, UserType, View
 from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.schema.dependents import indexes_of, views_of
-from ringlog.kernel.values import CdcOptions, Replication, TabletOptions
+from ringlog.kernel.values import CdcOptions, Replication, TabletOptions, asdict
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents.replication import replication_json
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,7 +13,7 @@ from ringlog.kernel.authorization import commands_of
 from ringlog.kernel.model.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand
 from ringlog.kernel.model.principals import AGENT_NAMES
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import Command, Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros, Value, asdict
 from ringlog.log.folding import FoldedRecord, follow
 from ringlog.log.port import LogRecord
 from ringlog.operator.errors import Refused
@@ -25,8 +24,7 @@ from ringlog.wire.senders import EntrySender, parsed_sender
 BAD_DUMP, BAD_EXPORT = "bad_dump", "bad_export"
 
 
-@dataclass(frozen=True, slots=True)
-class LogFilter:
+class LogFilter(Value):
     """Selects records of the log.
 
     Attributes:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import astuple, dataclass
+
+from msgspec import structs
 
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.history import ARCHIVED
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value
 from ringlog.log.archive.archive import Archive, SegmentHead, all_records
 from ringlog.log.folding import BEGINNING, FoldedRecord, Start, follow
 from ringlog.log.kafka.adapter import KafkaLog
@@ -27,8 +28,7 @@ from ringlog.runtime.context import ClusterContext
 from ringlog.wire.records import StoredSnapshot
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedSnapshot:
+class CheckedSnapshot(Value):
     """A stored snapshot and the replayed digest at its epoch. ``why``: the differences, empty if there are none."""
 
     head: StoredSnapshot
@@ -36,8 +36,7 @@ class CheckedSnapshot:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Value):
     """Records, and the state and position before the first of them."""
 
     records: Iterable[LogRecord]
@@ -131,7 +130,7 @@ def checked(
 def archive_fault(state: ClusterState, heads: Sequence[SegmentHead]) -> str:
     """Return why the archive is not the one that the log has recorded; empty if it matches, or if none is recorded."""
     problem = state.log_bounds.get(ARCHIVED)
-    if problem is None or any((head.last, head.next, head.digest) == astuple(problem) for head in heads):
+    if problem is None or any((head.last, head.next, head.digest) == structs.astuple(problem) for head in heads):
         return ""
     return (
         f"the log records an archive up to epoch {problem.epoch} with digest {problem.digest}, this is another archive"

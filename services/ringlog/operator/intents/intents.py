@@ -7,7 +7,6 @@ missing values are chosen. Invariant: the command contains every choice, so that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, cast
 
 from ringlog.client.tokens import allocate
@@ -16,7 +15,7 @@ from ringlog.kernel.commands.topology.movements import Join, Move
 from ringlog.kernel.commands.topology.operations import CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.values import Command, NodeId, Token
+from ringlog.kernel.values import Command, NodeId, Token, Value, replace
 from ringlog.protocol.effects import Draw
 
 NUM_TOKENS = 8
@@ -28,8 +27,7 @@ NODE_FIELDS = ("node", "replaced", "ignore_nodes", "nodes", "applied", "learners
 """The fields of commands that contain node ids. An intent may contain names there."""
 
 
-@dataclass(frozen=True, slots=True)
-class InvalidCommand:
+class InvalidCommand(Value):
     """The reason why an intent cannot become a command.
 
     ``code``: bad_json, unknown_command, unknown_field, missing_field, bad_field or ambiguous_operation.
@@ -54,8 +52,8 @@ def resolved(intent: Intent, state: ClusterState, draw: Draw) -> Command | Inval
 
 def _unfit(path: str, value: Any) -> str | None:
     """Return the path and the violated rule of the first value that does not fit into a record."""
-    if is_dataclass(value):
-        inner = ((f"{path}.{one.name}" if path else one.name, getattr(value, one.name)) for one in fields(value))
+    if isinstance(value, Value):
+        inner = ((f"{path}.{name}" if path else name, getattr(value, name)) for name in value.__struct_fields__)
     elif isinstance(value, tuple):
         inner = ((f"{path}[{index}]", one) for index, one in enumerate(value))
     elif isinstance(value, int):
@@ -91,12 +89,12 @@ def named(command: Command) -> Intent:
 
     def intent(state: ClusterState, _draw: Draw) -> Command:
         found: dict[str, Any] = {}
-        for field in fields(command):
-            if field.name in NODE_FIELDS:
-                given = getattr(command, field.name)
+        for name in command.__struct_fields__:
+            if name in NODE_FIELDS:
+                given = getattr(command, name)
                 if given is not None:
                     one = isinstance(given, str)
-                    found[field.name] = node_id(state, given) if one else tuple(node_id(state, node) for node in given)
+                    found[name] = node_id(state, given) if one else tuple(node_id(state, node) for node in given)
         return replace(command, **cast(Any, found))
 
     return intent

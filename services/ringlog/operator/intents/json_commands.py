@@ -9,7 +9,6 @@ applies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, cast
 
 from ringlog import __version__
@@ -23,7 +22,7 @@ from ringlog.kernel.model.plans import PlannedCommand
 from ringlog.kernel.model.state import CdcWriter, ClusterState
 from ringlog.kernel.plans import commands_of_plan, planned
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.values import IDENTIFIER_MAX, CdcOptions, Command, Replication, public_name
+from ringlog.kernel.values import IDENTIFIER_MAX, CdcOptions, Command, Replication, Value, public_name
 from ringlog.kernel.zones.resets import MANUAL
 from ringlog.operator.intents import zone_nodes
 from ringlog.operator.intents.intents import NODE_FIELDS, NUM_TOKENS, NUM_TOKENS_MAX, Intent, InvalidCommand, seed_of
@@ -36,8 +35,7 @@ Values = dict[str, Any]
 """The values of a command's fields so far, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuthorSource:
+class AuthorSource(Value):
     """The state and random bits that determine defaults and choices."""
 
     state: ClusterState
@@ -83,7 +81,7 @@ def _read(source: AuthorSource, value: Any) -> Command:
     defaults = {**DRAWN, **DEFAULTS.get(kind, {})}
     values = read_fields(COMMANDS[kind], given, source.state, defaults.keys())
     for name, default in defaults.items():
-        if name not in values and name in COMMANDS[kind].__dataclass_fields__:
+        if name not in values and name in COMMANDS[kind].__struct_fields__:
             values[name] = default(source, values)
     return COMMANDS[kind](**values)
 
@@ -312,7 +310,7 @@ DEFAULTS: Mapping[str, Mapping[str, Default]] = {
 
 
 def _object(state: ClusterState, value: Any) -> dict[str, Any]:
-    items = ((public_name(field.name), getattr(value, field.name)) for field in fields(value))
+    items = ((public_name(name), getattr(value, name)) for name in value.__struct_fields__)
     return {name: _written(state, name, item) for name, item in items if item is not None}
 
 
@@ -331,6 +329,6 @@ def _written(state: ClusterState, name: str, item: Any) -> Any:
         return to_json(state, found[0])
     if isinstance(item, SchemaStatement) and len(item.commands) == 1:
         return to_json(state, item.commands[0]) | ({"if_needed": True} if item.if_needed else {})
-    if is_dataclass(item):
+    if isinstance(item, Value):
         return _object(state, item)
     return state.nodes[item].name if name in NODE_FIELDS and item in state.nodes else item

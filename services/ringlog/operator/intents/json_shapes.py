@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache, reduce
 from operator import or_
@@ -28,7 +27,19 @@ from ringlog.kernel.commands.placement.tablets import Shard
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.stream_id import STREAM_ID_BYTES
 from ringlog.kernel.ownership.kinds import STRATEGIES
-from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Position, Replication, TypeField, public_name
+from ringlog.kernel.values import (
+    NODEFAULT,
+    CdcOptions,
+    Column,
+    ColumnRename,
+    Position,
+    Replication,
+    TypeField,
+    Value,
+    defaults_of,
+    is_value_class,
+    public_name,
+)
 from ringlog.operator.intents.intents import NODE_FIELDS, WHOLE_NUMBER, WHOLE_TEXT, is_whole, node_id
 from ringlog.operator.intents.replication import ENTIRE, in_zone, network
 
@@ -334,7 +345,7 @@ def _read_as(name: str, hint: Any) -> Any:
     if hint is str:
         return Node if name in NODE_FIELDS else Text
     read: Any
-    if is_dataclass(hint):
+    if is_value_class(hint):
         read = _value(hint)
     else:
         inner = [_read_as(name, one) for one in get_args(hint) if one is not type(None) and one is not Ellipsis]
@@ -344,19 +355,19 @@ def _read_as(name: str, hint: Any) -> Any:
     return Annotated[read, BeforeValidator(SHORT[hint])] if hint in SHORT else read
 
 
-def _members(model: type, optional: Collection[str] = ()) -> dict[str, Any]:
+def _members(model: type[Value], optional: Collection[str] = ()) -> dict[str, Any]:
     type_hints = get_type_hints(model)
     return {
-        public_name(field.name): (NotRequired if field.name in optional or field.default is not MISSING else Required)[
-            _read_as(field.name, type_hints[field.name])
+        public_name(name): (NotRequired if name in optional or default is not NODEFAULT else Required)[
+            _read_as(name, type_hints[name])
         ]
-        for field in fields(model)
+        for name, default in defaults_of(model).items()
     }
 
 
 def _in_class(model: Any, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values by the class's field names, which differ from the JSON names for Python keywords."""
-    return {field.name: found[public_name(field.name)] for field in fields(model) if public_name(field.name) in found}
+    return {name: found[public_name(name)] for name in model.__struct_fields__ if public_name(name) in found}
 
 
 def _value(model: Any) -> Any:

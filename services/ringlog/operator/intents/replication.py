@@ -11,11 +11,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ringlog.kernel.ownership.kinds import STRATEGIES
-from ringlog.kernel.values import DatacenterReplication, Replication
+from ringlog.kernel.values import DatacenterReplication, Replication, replace
 
 ENTIRE = Replication("entire", 0)
 TABLETS = "tablets:"

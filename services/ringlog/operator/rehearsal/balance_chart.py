@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from colorsys import hls_to_rgb
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 from xml.sax.saxutils import escape
 
+from ringlog.kernel.values import Value
 from ringlog.operator.rehearsal.balance_history import BalanceHistory, BalanceMoment
 
 EPOCHS: Final = "epoch"
@@ -42,8 +42,7 @@ Steps = list[tuple[int, float | None]]
 """(time, value from that time on) pairs. None draws a gap."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(Value):
     """Horizontal positions of times."""
 
     begin: int
@@ -59,8 +58,7 @@ class _Axis:
         return f"{EPOCHS} {at}" if self.unit == EPOCHS else f"{(at - self.begin) / 1e6:.3g} s"
 
 
-@dataclass(frozen=True, slots=True)
-class _Panel:
+class _Panel(Value):
     title: str
     high: int
     drawn: Sequence[str]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -24,7 +23,7 @@ from ringlog.kernel.balance.model import BYTES
 from ringlog.kernel.balance.reports import Reports, measured_of
 from ringlog.kernel.model.state import EMPTY_STATE, OWNING, ClusterState, in_order
 from ringlog.kernel.model.tablet_map import TabletMap
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value, replace
 from ringlog.protocol.balancer.load_book import ReceivedLoad, take
 
 Ints = NDArray[np.int64]
@@ -32,16 +31,14 @@ Ints = NDArray[np.int64]
 MOMENTS_MAX: Final = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryNode:
+class HistoryNode(Value):
     """A node of a history. Moments refer to it by its position in ``BalanceHistory.nodes``."""
 
     name: str
     shards: int
 
 
-@dataclass(frozen=True, slots=True)
-class BalanceMoment:
+class BalanceMoment(Value):
     """The balance from the time ``at`` until the next moment.
 
     ``there``: the numbers of the nodes in the cluster. ``tablets``, ``sizes``: replicas and bytes, of shape (nodes
@@ -55,8 +52,7 @@ class BalanceMoment:
     moving: int
 
 
-@dataclass(frozen=True, slots=True)
-class _CountedTable:
+class _CountedTable(Value):
     """The tablets of a table, and arrays of equal length with each replica's node number, shard and bytes."""
 
     tablets: TabletMap

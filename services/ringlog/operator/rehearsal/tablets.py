@@ -7,7 +7,6 @@ the running balancer. The size of a moved tablet moves with it, as if the nodes 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ringlog.kernel.balance.advice import Advice, advise, report_basis, table_groups
@@ -19,12 +18,11 @@ from ringlog.kernel.balance.reports import (
     fold_report,
     ignored_within_window,
 )
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.placement.tablets import MigrateTablets, TabletMigration
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tablet_map import TabletReplica, new_map, uniform_ends
-from ringlog.kernel.values import Command, Micros, NodeId
+from ringlog.kernel.values import Command, Micros, NodeId, replace
 from ringlog.operator.views.tablets import map_named, plan_view, tablets_view
 from ringlog.protocol.balancer.load_book import measured
 
@@ -66,7 +64,7 @@ def placed(state: ClusterState, table: str, replicas: Any) -> ClusterState | Rej
             made.append(one)
         groups.append(made)
     tablets = new_map(table, uniform_ends(len(groups)), groups, state.epoch)
-    return replaced(state, tablets=state.tablets.set(table, replace(tablets, sequence=state.tablets[table].sequence)))
+    return replace(state, tablets=state.tablets.set(table, replace(tablets, sequence=state.tablets[table].sequence)))
 
 
 def _replica(state: ClusterState, number: int, place: Any) -> TabletReplica | Rejected:

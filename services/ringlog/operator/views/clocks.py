@@ -8,14 +8,13 @@ commands (``ringlog.kernel.commands.cdc.clock``).
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 from ringlog.kernel.commands.cdc.clock import LowerCdcWriter, LowerSettledTime, WithdrawCdcGeneration
 from ringlog.kernel.generations.describe import current
 from ringlog.kernel.generations.verdicts import widest_leeway
 from ringlog.kernel.model.settings import leeway_at, setting
 from ringlog.kernel.model.state import CdcWriter, ClusterState, in_order
-from ringlog.kernel.values import SECOND_US, Micros
+from ringlog.kernel.values import SECOND_US, Micros, Value
 from ringlog.log.errors import LogError
 from ringlog.log.kafka.topic_state import newest_append
 from ringlog.log.kafka.topics import MUTATIONS, admin_client, topic_name
@@ -32,8 +31,7 @@ SKEW_US: Micros = 10_000_000
 _CHANGE = "ringlog cluster set cdc_timestamp_ahead_max_us=…"
 
 
-@dataclass(frozen=True, slots=True)
-class LeftTime:
+class LeftTime(Value):
     """A timestamp in the far future, and the commands that lower it.
 
     ``at``: the timestamp. ``text``: its owner. ``effect``: the blocked operations until then.

@@ -6,7 +6,6 @@ Nodes have their names, not their ids.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict
 from typing import Any, Final
 
 from ringlog.agents.status import AgentView
@@ -20,7 +19,7 @@ from ringlog.kernel.operations.node_states import NodeStatus, node_statuses
 from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.service import in_recovery, read_group, wanted_size
-from ringlog.kernel.values import SECOND_US, Micros, NodeId
+from ringlog.kernel.values import SECOND_US, Micros, NodeId, asdict
 from ringlog.log.kafka.retention import UNLIMITED, Retention
 from ringlog.operator.intents.replication import replication_json
 from ringlog.operator.views.waiting import tries, waiting

@@ -7,7 +7,6 @@ make no decision. Each remedy is a command that the rules of the log accept in t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, Failure, Node, Operation
@@ -34,7 +33,7 @@ from ringlog.kernel.tablets.stages import (
     readers,
     session,
 )
-from ringlog.kernel.values import Micros, NodeId
+from ringlog.kernel.values import Micros, NodeId, Value, replace
 from ringlog.kernel.zones.data import zone_of
 from ringlog.operator.views import ways_out as advice
 from ringlog.operator.views.clocks import left_ahead, ways_of
@@ -63,8 +62,7 @@ NAMES_MAX = 5
 """The most names in a line of advice."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingFor:
+class WaitingFor(Value):
     """A wait in words. ``nodes``: the nodes without an answer; a quorum may not need all of them.
 
     ``advise`` computes the remedies. It plans each one on the state, which is expensive.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ringlog.kernel.commands.topology.movements import Assassinate, Remove, Replace
@@ -18,7 +17,7 @@ from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import Accepted, EntryContext
 from ringlog.kernel.model.state import ClusterState, Node, Operation
 from ringlog.kernel.tablets.mutual_exclusion import tables_on
-from ringlog.kernel.values import Command, NodeId
+from ringlog.kernel.values import Command, NodeId, Value, replace
 from ringlog.operator.intents.intents import Intent, InvalidCommand, named, resolved
 from ringlog.protocol.effects import Draw
 from ringlog.runtime.draw import SeededDraw
@@ -30,8 +29,7 @@ NEW: Final = "NEW"
 NEW_ID: Final = "00000000-0000-4000-8000-00000000000d"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Value):
     """A command to type: the words after ``ringlog``, and the intent that it submits.
 
     ``starts``: a node that the operator has started before this step, under the name ``NEW``.

@@ -15,7 +15,6 @@ Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Load balancing".
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 from ringlog.kernel.balance.advice import Advice, advise
@@ -26,7 +25,7 @@ from ringlog.kernel.balance.source import limits_of
 from ringlog.kernel.commands.placement.resizes import DecideResize
 from ringlog.kernel.commands.placement.tablets import BALANCER, MigrateTablets
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command, NodeId
+from ringlog.kernel.values import Command, NodeId, Value, replace
 from ringlog.protocol.balancer.load_book import ReceivedLoad, ignored, measured, take
 from ringlog.protocol.controller import TABLETS, Controller, Proposal, Rejection, RoundPlan, Wait, control, proposal_of
 from ringlog.protocol.effects import Effect, Newest, Steps
@@ -40,13 +39,11 @@ REPORTED_MAX: Final = 100
 """The most impossible drains, and the most refused moves, that are reported one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLoads(Effect[Sequence[ReceivedLoad]]):
+class ReadLoads(Effect[Sequence[ReceivedLoad]], Value):
     """Outcome: each record of the topic ``load``, from its beginning, as ``load_book.ReceivedLoad``."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewLoads(Effect[Sequence[ReceivedLoad]]):
+class NewLoads(Effect[Sequence[ReceivedLoad]], Value):
     """Wait. Outcome: the new records of the topic. A report or an epoch is news."""
 
     wait: Wait

@@ -26,7 +26,7 @@ from ringlog.kernel.balance.reports import (
     within_window,
 )
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros, NodeId
+from ringlog.kernel.values import Micros, NodeId, Value
 from ringlog.protocol.balancer.load_reports import SELDOM_US
 from ringlog.wire.records import NodeLoad, TableLoad
 
@@ -36,8 +36,7 @@ REJECTED: Final = "load_not_believed"
 """The code of a report without a valid MAC of its node, if the reader checks them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedLoad:
+class ReceivedLoad(Value):
     """A load report, and when the broker appended it. ``load`` None: the record was rejected with ``code``."""
 
     load: NodeLoad | None

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value
 from ringlog.protocol.controller import Wait
 from ringlog.protocol.effects import Effect
 from ringlog.wire.acks import ReceivedAck, ack_order, incarnation_order
@@ -39,13 +38,11 @@ without this bound the memory would grow.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAcks(Effect[Iterable[ReceivedAck]]):
+class ReadAcks(Effect[Iterable[ReceivedAck]], Value):
     """Outcome: (offset, acknowledgement) of each record of the topic, from its beginning."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewAcks(Effect[Iterable[ReceivedAck] | None]):
+class NewAcks(Effect[Iterable[ReceivedAck] | None], Value):
     """Wait. Outcome: (offset, acknowledgement) of each new record; None if the keys changed, so that all records must
     be read and checked again.
     """

@@ -6,30 +6,25 @@ record, in any order; ``ack_book`` decides which one counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, GenerationId, Micros, NodeId
+from ringlog.kernel.values import Epoch, GenerationId, Micros, NodeId, Value
 from ringlog.protocol.controller import Controller, RoundPlan, Wait, control
 from ringlog.protocol.coordinator.ack_book import AckBook, read_acks, update_acks
 from ringlog.protocol.coordinator.core import CoordinatorView, awaits_publication, prepared_in_full, propose, rejections
 from ringlog.protocol.effects import Effect, Newest, Steps, WallClock
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteAcks(Effect[None]):
+class DeleteAcks(Effect[None], Value):
     """Delete the acknowledgements of nodes that have left. Node ids are never used again."""
 
     nodes: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedEpoch(Effect[Epoch]):
+class PublishedEpoch(Effect[Epoch], Value):
     """Outcome: the last published epoch that is known here, 0 if none. Does not wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnstoredBytes(Effect[int]):
+class UnstoredBytes(Effect[int], Value):
     """Outcome: bytes of the entries applied since the newest mark of a snapshot. Does not wait."""
 
 

@@ -12,7 +12,6 @@ that. Then it places the start above all remaining horizons, so a dead writer do
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 
 from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration, ForgetCdcGeneration
@@ -38,7 +37,7 @@ from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.service import GATED, next_step
 from ringlog.kernel.tablets.groups import is_dead
-from ringlog.kernel.values import Command, Epoch, GenerationId, Micros
+from ringlog.kernel.values import Command, Epoch, GenerationId, Micros, Value
 from ringlog.protocol.controller import TABLETS, Proposal, Rejection, decided_now, is_accepted, proposal_of
 from ringlog.protocol.coordinator.ack_book import matches_log
 from ringlog.protocol.coordinator.tablet_steps import resize_steps, tablet_steps
@@ -56,8 +55,7 @@ UNWATCHED_MARGIN_US: Micros = 60_000_000
 """How long beyond the allowed lateness a generation without a log stays open. For brokers with slow clocks."""
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorView:
+class CoordinatorView(Value):
     """The input of one round.
 
     ``acks``: the acknowledgements that count, by node id. ``published``: the last epoch in the change topics.

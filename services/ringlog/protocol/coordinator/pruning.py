@@ -17,13 +17,12 @@ Source: decisions 54, rule 7, and 152.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.model.state import NO_MEMBER, ClusterState
 from ringlog.kernel.schema.table_versions import pruned
-from ringlog.kernel.values import Micros, NodeId
+from ringlog.kernel.values import Micros, NodeId, Value
 from ringlog.wire.records import NodeLoad
 
 SLACK_US: Final[Micros] = 3_600_000_000
@@ -33,8 +32,7 @@ Positions = Mapping[int, int]
 """Partition of the mutations topic to an offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicBeginning:
+class TopicBeginning(Value):
     """The first offset of each partition. ``since``: no later read returns a record with an earlier append time; None:
     unknown.
     """

@@ -8,7 +8,6 @@ in sentences, with the ways to end each wait.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.model.state import ClusterState, Operation
@@ -21,7 +20,7 @@ from ringlog.kernel.tablets.gates import must_report, unmet_gate, waited_for
 from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, must_wait
 from ringlog.kernel.tablets.stages import session
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value
 from ringlog.protocol.coordinator.witnesses import reports_of, valid_reports, witnesses_of
 from ringlog.wire.records import NodeAck
 
@@ -51,8 +50,7 @@ WAITS: Final = {
 """The kinds of waits, with their texts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
+class Awaited(Value):
     """A wait of a kind of ``WAITS``. ``nodes``: the nodes without an answer; a quorum may not need all of them."""
 
     kind: str

@@ -13,12 +13,10 @@ The time of a confirmation is read before the barrier. So the state is at least 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ringlog.cache.port import WriteOutcome
 from ringlog.cache.projection import CacheDelta, FullProjection, Stamp, delta, full_projection
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog.protocol.effects import Barrier, Effect, FaultPoint, Newest, WallClock
 from ringlog.protocol.role import CheckSuperseded, StartServing
 from ringlog.protocol.submission.direct import Direct
@@ -26,8 +24,7 @@ from ringlog.protocol.submission.direct import Direct
 ROLE = "keeper"
 
 
-@dataclass(frozen=True, slots=True)
-class CacheWriter:
+class CacheWriter(Value):
     """The known content of the cache.
 
     ``stored``: the state whose projection it has; None: unknown. ``later``: its stamp, if that was later than the log
@@ -38,13 +35,11 @@ class CacheWriter:
     later: Stamp | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NextOffset(Effect[int]):
+class NextOffset(Effect[int], Value):
     """Outcome: the next offset that the replica will fold. A state that is read later contains everything before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreView(Effect[WriteOutcome | None]):
+class StoreView(Effect[WriteOutcome | None], Value):
     """Write to the cache, so that it contains ``state``. Outcome: the result, or None if the cache does not answer.
 
     ``state``: the log's state at ``confirmed_at``, before offset ``position``.
@@ -56,13 +51,11 @@ class StoreView(Effect[WriteOutcome | None]):
     confirmed_at: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class StoredStamp(Effect[Stamp | None]):
+class StoredStamp(Effect[Stamp | None], Value):
     """Outcome: the stamp of the state in the cache; None if there is none, or the cache does not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitNewer(Effect[None]):
+class AwaitNewer(Effect[None], Value):
     """Wait for a state newer than ``stored``, or for the next confirmation. Without an answer from the cache, pause.
 
     The driver raises as for ``CheckSuperseded``.

@@ -16,13 +16,12 @@ After its take-over an instance does this, in order:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ringlog.kernel.changes import PUBLICATIONS, ChangeRecord, EpochChange, diff
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.sections import EPOCHS
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value
 from ringlog.protocol.effects import Barrier, Effect, FaultPoint
 from ringlog.protocol.role import CheckSuperseded, StartServing, take_id
 from ringlog.protocol.submission.direct import Direct
@@ -35,39 +34,33 @@ COMPARED_MAX = 200_000
 """The most values whose content is compared at a take-over, which takes a few seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastPublished(Effect[EpochChange | None]):
+class LastPublished(Effect[EpochChange | None], Value):
     """Outcome: the newest committed record of ``epochs``, or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class HaltDiverged(Effect[NoReturn]):
+class HaltDiverged(Effect[NoReturn], Value):
     """End permanently: the published changes cannot come from this log. The driver raises."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartFollowing(Effect[ClusterState]):
+class StartFollowing(Effect[ClusterState], Value):
     """Start to follow the log, from the state that was published ``last`` or earlier. Outcome: that start state."""
 
     last: EpochChange | None
 
 
-@dataclass(frozen=True, slots=True)
-class NextStates(Effect[Iterable[tuple[ClusterState, ClusterState]]]):
+class NextStates(Effect[Iterable[tuple[ClusterState, ClusterState]]], Value):
     """Outcome: (state before, state after) of each record since the last call, possibly none. Waits a while for one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restore(Effect[None]):
+class Restore(Effect[None], Value):
     """Repair the change topics so that they match ``state``, which was published last (``restoration_of``)."""
 
     state: ClusterState
 
 
-@dataclass(frozen=True, slots=True)
-class Announce(Effect[None]):
+class Announce(Effect[None], Value):
     """Write the differences of one or more epochs in one transaction, under the role's transactional id.
 
     ``changes``: results of ``difference``. ``epoch``: the last of the epochs.
@@ -133,8 +126,7 @@ async def _resume(last: EpochChange | None, state: ClusterState) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Restoration:
+class Restoration(Value):
     """The writes that make the change topics match a state.
 
     ``other``: how many of them replace a different value. ``unseen``: the number of values beyond ``COMPARED_MAX``,

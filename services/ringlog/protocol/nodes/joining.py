@@ -9,13 +9,12 @@ they have changed. The validator rejects a release that lacks a required or enab
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ringlog.kernel.commands.cluster.features import missing_feature
 from ringlog.kernel.commands.topology.movements import Leave
 from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.model.state import ClusterState, Node
-from ringlog.kernel.values import Command, Epoch, NodeId
+from ringlog.kernel.values import Command, Epoch, NodeId, Value
 from ringlog.protocol.effects import CatchUp, Draw, Effect, Newest, Steps
 from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted, describe
@@ -34,16 +33,14 @@ JOIN_RETRIED = (
 """Rejections after which the request is retried, a join with new tokens: another node is moving or has moved."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportAnswer(Effect[None]):
+class ReportAnswer(Effect[None], Value):
     """Report the answer to a request of the node."""
 
     command: Command
     answer: Submitted
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitEpochAfter(Effect[None]):
+class AwaitEpochAfter(Effect[None], Value):
     """Wait for an epoch after this one. The driver may end the wait earlier."""
 
     epoch: Epoch

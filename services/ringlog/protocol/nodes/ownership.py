@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 
 from ringlog.kernel.columns.blocks import taken_over
 from ringlog.kernel.model.state import Placement, Replica
@@ -12,11 +11,10 @@ from ringlog.kernel.ring.ranges import Range, index_at, ranges_between
 from ringlog.kernel.tablets.change_records import changed_tablets
 from ringlog.kernel.tablets.mutual_exclusion import is_on
 from ringlog.kernel.tablets.stages import nodes_of, readers, writers
-from ringlog.kernel.values import TOKEN_MAX, NodeId, Token
+from ringlog.kernel.values import TOKEN_MAX, NodeId, Token, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(Value):
     """For each range of the ring: whether the node takes its writes, and whether it answers its reads.
 
     Attributes:
@@ -43,8 +41,7 @@ class Owned:
 NOTHING = Owned()
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedTablets:
+class OwnedTablets(Value):
     """The tablets that a node serves. Computed on demand, because a table may have a million tablets."""
 
     tablets: TabletMap

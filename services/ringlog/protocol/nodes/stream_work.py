@@ -20,7 +20,6 @@ Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Topology guards", and ``s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import permutations
 
 from ringlog.kernel.commands.placement.resizes import members, resize_session
@@ -37,11 +36,10 @@ from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, transitions
 from ringlog.kernel.tablets.resize import MERGE
 from ringlog.kernel.tablets.stages import STAGES, nodes_of, session
 from ringlog.kernel.tablets.stages import StageWork as Kind
-from ringlog.kernel.values import Epoch, NodeId, Token
+from ringlog.kernel.values import Epoch, NodeId, Token, Value
 
 
-@dataclass(frozen=True, slots=True)
-class StreamingWork:
+class StreamingWork(Value):
     """A piece of streaming work.
 
     Attributes:

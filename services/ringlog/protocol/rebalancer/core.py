@@ -30,7 +30,6 @@ Source: Apache Ignite 3, design of the rebalance (placement driver), with the co
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -48,7 +47,7 @@ from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import Zone, ZonePartition, mode_of, partition_key
-from ringlog.kernel.values import Command, NodeId
+from ringlog.kernel.values import Command, NodeId, Value
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.data import awaits_step, maps_in
 from ringlog.kernel.zones.distribution import is_alive, kept, targets
@@ -81,8 +80,7 @@ ROUND_MAX: Final = 256
 """The most requests from one state. The next round uses a newer one."""
 
 
-@dataclass(frozen=True, slots=True)
-class RebalancerView:
+class RebalancerView(Value):
     """The input of one round. ``data_nodes``: commands of expired timers. ``idle``: idle zones of the last round."""
 
     state: ClusterState

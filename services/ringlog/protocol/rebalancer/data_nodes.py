@@ -33,7 +33,6 @@ Source: Apache Ignite 3, scale-up and scale-down timers of distribution zones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from immutables import Map
@@ -43,7 +42,7 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import STAYS, ClusterState, Node, in_order
 from ringlog.kernel.model.zones import EVERY_NODE, NEVER, Zone
 from ringlog.kernel.tablets.mutual_exclusion import drained_by
-from ringlog.kernel.values import SECOND_US, Epoch, Micros, NodeId
+from ringlog.kernel.values import SECOND_US, Epoch, Micros, NodeId, Value, field
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.filter import broken_filter
 from ringlog.wire.ids import time_of
@@ -95,8 +94,7 @@ def _attributes(node: Node) -> dict[str, Any]:
     return values | {"features": list(node.features)}
 
 
-@dataclass(frozen=True, slots=True)
-class Timers:
+class Timers(Value):
     """The nodes that differ in a state, with the start of their timers.
 
     ``since``: the start, by zone and node. ``matched``: the nodes that match the filter of each zone. ``of``: the
@@ -146,8 +144,7 @@ def new_data_nodes(timers: Timers, state: ClusterState, now: Micros) -> tuple[Se
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningTimer:
+class RunningTimer(Value):
     """A timer of a zone. ``name``: ``scale_up`` for nodes that came, ``scale_down`` for nodes that went.
 
     ``since``: when the last of the nodes came or went. ``fires``: when all of them take effect; None: never. ``wait``:

@@ -13,14 +13,13 @@ Invariant: an idle zone needs no request, and none of its partitions is stuck.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from immutables import Map
 
 from ringlog.kernel.model.state import ClusterState, Node
 from ringlog.kernel.model.zones import Zone
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value, field
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.resets import members
@@ -30,8 +29,7 @@ ZoneInputs = tuple[object, ...]
 """The objects that the result for a zone depends on: the zone, and the maps of its tables."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdleZones:
+class IdleZones(Value):
     """The idle zones with their inputs. ``on``: the nodes of each zone. ``under``: the state's nodes and recoveries."""
 
     zones: Mapping[str, ZoneInputs] = field(default_factory=dict)

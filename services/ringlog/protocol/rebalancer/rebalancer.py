@@ -11,8 +11,7 @@ Source: Ignite 3, the rebalance design and its placement driver.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from ringlog.kernel.values import replace
 from ringlog.protocol.controller import Controller, RoundPlan, Wait, control
 from ringlog.protocol.coordinator.ack_book import AckBook, read_acks, update_acks
 from ringlog.protocol.effects import Newest, Steps, WallClock

@@ -28,7 +28,6 @@ alive.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 from ringlog.kernel.model.state import ClusterState, Operation
@@ -43,7 +42,7 @@ from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, is_draining
 from ringlog.kernel.tablets.stages import MIGRATION, REBUILD
 from ringlog.kernel.tablets.steps import begun
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, Value, replace
 from ringlog.kernel.zones.data import goal_of, holders, maps_in, misplaced, takers
 from ringlog.kernel.zones.distribution import data_nodes, is_alive, kept, targets
 from ringlog.kernel.zones.queue import is_same
@@ -75,8 +74,7 @@ GONE: Final = "gone"
 MISPLACED: Final = "misplaced"
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneWait:
+class ZoneWait(Value):
     """One wait of a partition. ``nodes``: the nodes that it waits for, by id. ``what``: tablets, or operations."""
 
     code: str

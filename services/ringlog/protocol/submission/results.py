@@ -20,11 +20,10 @@ order of arrival. An epoch that has left the history gives ``FORGOTTEN``: final,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value
 from ringlog.wire.entries import EncodedEntry
 
 
@@ -37,8 +36,7 @@ class CommitOutcome(Enum):
     FORGOTTEN = "forgotten"
 
 
-@dataclass(frozen=True, slots=True)
-class EntryChain:
+class EntryChain(Value):
     """Entries that are sent together. ``base``: the epoch of the state that the first one follows; 0: initial entry."""
 
     base: Epoch
@@ -92,16 +90,14 @@ def open_entries(chain: EntryChain, judged: Sequence[CommitOutcome], behind: int
     return tuple(encoded for encoded, outcome in both if outcome is CommitOutcome.OPEN)
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedResult:
+class AppliedResult(Value):
     """The command is in the log, and made ``epoch``."""
 
     request_id: str
     epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedResult:
+class RejectedResult(Value):
     """The command was decided on the state of ``epoch`` and rejected. It never has an effect."""
 
     request_id: str
@@ -110,8 +106,7 @@ class RejectedResult:
     epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredResult:
+class ExpiredResult(Value):
     """The result is unknown, and is final.
 
     The request has no effect from now on, but may have had one. Look in the log since ``since_epoch``.
@@ -121,8 +116,7 @@ class ExpiredResult:
     since_epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class WithdrawnResult:
+class WithdrawnResult(Value):
     """A Noop used the request's id at ``epoch``. Every other entry with the id is a duplicate."""
 
     request_id: str

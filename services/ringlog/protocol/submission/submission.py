@@ -16,12 +16,10 @@ later requests would never be answered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
-from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.history import find_request, is_expired
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command, Epoch, Micros
+from ringlog.kernel.values import Command, Epoch, Micros, Value
 from ringlog.protocol.effects import Draw, Effect, Newest, Now, WallClock
 from ringlog.protocol.submission.commit import PAUSES_MAX
 from ringlog.protocol.submission.direct import Direct
@@ -39,8 +37,7 @@ BARRIER_RETRY: Micros = 100_000
 """How long results wait for the next try after the end of the log could not be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestKey:
+class RequestKey(Value):
     """The identity of a request, equal in all retries. ``digest``: of its command."""
 
     request_id: str
@@ -48,8 +45,7 @@ class RequestKey:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRequest:
+class EncodedRequest(Value):
     """A request as bytes, with its identity and the kind of its command."""
 
     key: RequestKey
@@ -57,8 +53,7 @@ class EncodedRequest:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Send(Effect[None]):
+class Send(Effect[None], Value):
     """Append the request to the topic, once, when the producer is free (``request_records``).
 
     No outcome: the answer shows its arrival. ``alone``: in a separate record. Repeated requests are sent this way. An
@@ -69,16 +64,14 @@ class Send(Effect[None]):
     alone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRecord:
+class RequestRecord(Value):
     """One record of the requests topic, and the requests in it, in order."""
 
     sent: tuple[Send, ...]
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitAnswer(Effect[Iterable[Result]]):
+class AwaitAnswer(Effect[Iterable[Result]], Value):
     """Wait for possible answers, at most until ``until``. Outcome: the results since the last call that ``may_answer``.
 
     The wait ends at once for such a result, or for an applied entry of this request, since the last call.
@@ -88,16 +81,14 @@ class AwaitAnswer(Effect[Iterable[Result]]):
     until: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class TryBarrier(Effect[ClusterState | None]):
+class TryBarrier(Effect[ClusterState | None], Value):
     """As ``Barrier``. Outcome None: the log's end could not be read in time, or another result arrived."""
 
     key: RequestKey
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitCommand(Effect[Submitted | None]):
+class SubmitCommand(Effect[Submitted | None], Value):
     """Request a command under this request id. Outcome: the final answer, or None after the driver's timeout.
 
     The driver raises if the process must stop.
@@ -106,10 +97,6 @@ class SubmitCommand(Effect[Submitted | None]):
     command: Command
     request_id: str
     since_epoch: Epoch
-
-
-_new_key, _new_encoded, _new_request = maker_of(RequestKey), maker_of(EncodedRequest), maker_of(CommandRequest)
-_new_send, _new_await = maker_of(Send), maker_of(AwaitAnswer)
 
 
 class NoAnswer(Exception):
@@ -133,10 +120,10 @@ def encoded_request(
     ``sign``: returns the record of a request with the code of its sender; by default without one.
     """
     kind, version, payload = encode_command(command)
-    made = _new_request(request_id, since_epoch, submitter, kind, version, payload, answer_applied)
+    made = CommandRequest(request_id, since_epoch, submitter, kind, version, payload, answer_applied)
     data = sign(encode_request(made))
     digest = digest_of(kind, version, payload)
-    return _new_encoded(_new_key(request_id, since_epoch, digest), kind, data)
+    return EncodedRequest(RequestKey(request_id, since_epoch, digest), kind, data)
 
 
 async def submit_request(request: EncodedRequest, timeout: Micros, resend: Micros = RESEND) -> Submitted:
@@ -161,10 +148,10 @@ async def submit_request(request: EncodedRequest, timeout: Micros, resend: Micro
             raise NoAnswer(key)
         if now >= again:
             again = now + pause
-            await _new_send(request, is_sent)
+            await Send(request, is_sent)
             is_sent, pause = True, min(2 * pause, PAUSES_MAX * resend)
         until = min(again, deadline)
-        results += tuple(await _new_await(key, min(until, now + BARRIER_RETRY) if results else until))
+        results += tuple(await AwaitAnswer(key, min(until, now + BARRIER_RETRY) if results else until))
 
 
 async def request_for(command: Command, draw: Draw) -> SubmitCommand:

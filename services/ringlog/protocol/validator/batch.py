@@ -14,11 +14,10 @@ The first source with an answer decides:
 from __future__ import annotations
 
 from ringlog.kernel.authorization import authorize
-from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import command_digest
 from ringlog.kernel.history import find_request
-from ringlog.kernel.model.outcome import OutcomeKind, Rejected, Undecodable, UnknownCommand
+from ringlog.kernel.model.outcome import Entry, OutcomeKind, Rejected, Undecodable, UnknownCommand
 from ringlog.kernel.model.principals import SENDER_CODES
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Micros
@@ -36,7 +35,7 @@ from ringlog.protocol.validator.values import (
     WaitingRequest,
 )
 from ringlog.wire.commands import cached_command, encode_command
-from ringlog.wire.entries import EncodedEntry, encoded, new_entry
+from ringlog.wire.entries import EncodedEntry, encoded
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, CommandRequest, Result
@@ -177,7 +176,7 @@ class BatchPlan:
         self, item: WaitingRequest, after: int, outcome: str, epoch: int | None = None, code: str = "", detail: str = ""
     ) -> None:
         request = item.request
-        result = _new_result(
+        result = Result(
             request.request_id,
             item.digest,
             outcome,
@@ -188,18 +187,15 @@ class BatchPlan:
             self.validator.instance,
             request.since_epoch,
         )
-        pending = _new_pending(item, result, after)
+        pending = PendingAnswer(item, result, after)
         self.answers.append(pending)
         self.decided.setdefault(request.request_id, pending)
-
-
-_new_result, _new_pending = maker_of(Result), maker_of(PendingAnswer)
 
 
 def _entry(state: ClusterState, state_id: str, item: WaitingRequest, command: Command, at: Micros) -> EncodedEntry:
     """Return the entry of a request. It has the payload as received, because the digest covers the author's bytes."""
     request = item.request
-    entry = new_entry(
+    entry = Entry(
         state.cluster_id,
         state_id,
         state.state_id,

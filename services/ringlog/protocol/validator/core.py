@@ -33,10 +33,9 @@ from collections.abc import Iterable, Sequence
 
 from immutables import Map
 
-from ringlog.kernel.columns.fast_dataclass import maker_of, replaced
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, replace
 from ringlog.protocol.effects import Draw
 from ringlog.protocol.submission.results import CommitOutcome, EntryChain
 from ringlog.protocol.validator.batch import BatchPlan
@@ -68,8 +67,6 @@ from ringlog.protocol.validator.values import (
 from ringlog.wire.commands import digest_of
 from ringlog.wire.records import APPLIED, REJECTED, Result
 
-_new_waiting = maker_of(WaitingRequest)
-
 
 def add_rejections(validator: Validator, results: Iterable[Result]) -> Validator:
     """Return the validator with these published rejections, in their order. The first one of a request id counts."""
@@ -79,7 +76,7 @@ def add_rejections(validator: Validator, results: Iterable[Result]) -> Validator
             answers, floor = Map[str, Result]().mutate(), max(floor, result.since_epoch)
         elif result.outcome == REJECTED and result.request_id not in answers:
             answers[result.request_id] = result
-    return replaced(validator, answers=answers.finish(), floor=floor)
+    return replace(validator, answers=answers.finish(), floor=floor)
 
 
 def is_floor_mark(result: Result) -> bool:
@@ -102,8 +99,8 @@ def add_requests(validator: Validator, records: Sequence[Arrived]) -> NextStep:
         open_offsets.add(offset)
         arrived = max(arrived, offset)
         acked = min(acked, offset - 1)
-        waiting += [_new_waiting(offset, one, digest_of(one.kind, one.version, one.payload)) for one in requests]
-    return _acknowledge(replaced(validator, waiting=tuple(waiting), arrived=arrived, acked=acked))
+        waiting += [WaitingRequest(offset, one, digest_of(one.kind, one.version, one.payload)) for one in requests]
+    return _acknowledge(replace(validator, waiting=tuple(waiting), arrived=arrived, acked=acked))
 
 
 def begin_batch(
@@ -162,8 +159,8 @@ def join_batch(
     step = add_requests(validator, records)
     batch = step.validator.batch
     assert batch is not None, "a batch is under way"
-    batch = replaced(batch, is_fresh=False, before=len(batch.chain.entries))
-    extended = extend_batch(replaced(step.validator, batch=batch), now, draw, folding, part)
+    batch = replace(batch, is_fresh=False, before=len(batch.chain.entries))
+    extended = extend_batch(replace(step.validator, batch=batch), now, draw, folding, part)
     return NextStep(extended.validator, step.effects + extended.effects)
 
 
@@ -194,7 +191,7 @@ def _decide(
     refuses = batch.refuses or any(one.result.outcome != APPLIED for one in plan.answers[len(batch.answers) :])
     chain = EntryChain(batch.chain.base, tuple(plan.sent))
     batch = Batch(chain, tuple(plan.answers), plan.state, batch.is_fresh, forgets, refuses, batch.before)
-    validator = replaced(validator, waiting=waiting, batch=batch)
+    validator = replace(validator, waiting=waiting, batch=batch)
     if is_part:
         return NextStep(validator, (SendEntries(batch.chain.entries[already_sent:]),))
     if batch.chain.entries:
@@ -239,7 +236,7 @@ def _release_answers(validator: Validator, batch: Batch, applied: int) -> NextSt
         mark = _floor_mark(validator, batch.chain.base + applied)
         validator = add_rejections(validator, (mark,))
         results += (mark,)
-    step = _acknowledge(replaced(validator, batch=None, waiting=again + validator.waiting))
+    step = _acknowledge(replace(validator, batch=None, waiting=again + validator.waiting))
     effects: tuple[ValidatorEffect, ...] = ()
     if results:
         effects += (Publish(results),)
@@ -272,7 +269,7 @@ def _acknowledge(validator: Validator) -> NextStep:
     upto = min(open_offsets) - 1 if open_offsets else validator.arrived
     if upto <= validator.acked:
         return NextStep(validator)
-    return NextStep(replaced(validator, acked=upto), (Ack(upto),))
+    return NextStep(replace(validator, acked=upto), (Ack(upto),))
 
 
 def _prune(validator: Validator, state: ClusterState) -> Validator:
@@ -281,4 +278,4 @@ def _prune(validator: Validator, state: ClusterState) -> Validator:
     if oldest < validator.pruned + PRUNE_EVERY_EPOCHS:
         return validator
     answers = Map({key: result for key, result in validator.answers.items() if result.since_epoch >= oldest})
-    return replaced(validator, answers=answers, pruned=oldest)
+    return replace(validator, answers=answers, pruned=oldest)

@@ -5,7 +5,6 @@ They are answers of this agent and not rules of the fold. So they never cause a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.authorization import commands_of
@@ -19,7 +18,7 @@ from ringlog.kernel.generations.verdicts import widest_leeway
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import MICROS_MAX, Command, Micros
+from ringlog.kernel.values import MICROS_MAX, Command, Micros, Value
 from ringlog.protocol.coordinator.pruning import SLACK_US
 
 ENDS_AHEAD_MAX_US: Micros = 86_400_000_000
@@ -40,8 +39,7 @@ Writes that are appended before the lowering is in the log must be below it.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimit:
+class TimeLimit(Value):
     """A limit on the time ``field`` of a command: at most ``setting``, and at most ``most``, ahead of the clock.
 
     ``code``: of the rejection.

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value
 from ringlog.protocol import role
 from ringlog.protocol.effects import (
     FOREVER,
@@ -72,13 +71,11 @@ WAITING_BYTES_MAX = 64 << 20
 """The most bytes of their payloads, names and codes. Each of these may have almost two megabytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResults(Effect[Iterable[Result]]):
+class ReadResults(Effect[Iterable[Result]], Value):
     """Outcome: all published results, in the order of the topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class Requests(Effect[Sequence[Arrived]]):
+class Requests(Effect[Sequence[Arrived]], Value):
     """Outcome: the records that arrived since the last call.
 
     ``wait``: wait for a while if there are none. The driver raises as for ``CheckSuperseded``.
@@ -87,8 +84,7 @@ class Requests(Effect[Sequence[Arrived]]):
     wait: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RequestsDuringCommit(Effect[Sequence[Arrived]]):
+class RequestsDuringCommit(Effect[Sequence[Arrived]], Value):
     """Outcome: the first records that arrive while a batch is in progress; none once ``is_over``, or after ``timeout``.
 
     The driver raises as for ``CheckSuperseded``.
@@ -98,8 +94,7 @@ class RequestsDuringCommit(Effect[Sequence[Arrived]]):
     timeout: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class Trim(Effect[None]):
+class Trim(Effect[None], Value):
     """Delete the results before the first one that is needed while the history begins at ``oldest``."""
 
     oldest: Epoch
@@ -167,8 +162,7 @@ def memory_of(request: CommandRequest) -> int:
     return size
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
+class _Decision(Value):
     """The parameters of an instance's decisions: see ``answer_requests``."""
 
     direct: Direct

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NoReturn
 
 from immutables import Map
@@ -11,7 +10,7 @@ from immutables import Map
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Folded
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value, field
 from ringlog.protocol.effects import Effect
 from ringlog.protocol.submission.results import EntryChain
 from ringlog.wire.entries import EncodedEntry
@@ -36,8 +35,7 @@ FLOOR_MARK = "00000000-0000-0000-0000-000000000000"
 """The request id of the mark that answers are forgotten. Its code is ``FORGOTTEN``, its ``since_epoch`` the floor."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingRequest:
+class WaitingRequest(Value):
     """A request without an answer. ``offset``: of its record in the requests topic. ``digest``: of its command."""
 
     offset: int
@@ -45,8 +43,7 @@ class WaitingRequest:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class PendingAnswer:
+class PendingAnswer(Value):
     """An answer that may be sent when the first ``after`` entries of the batch are applied."""
 
     item: WaitingRequest
@@ -54,8 +51,7 @@ class PendingAnswer:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Value):
     """A batch in progress: its chained entries, and all of its answers.
 
     ``state``: the state after its entries. ``is_fresh``: see ``begin_batch``. ``forgets``: its last entry raises the
@@ -72,20 +68,17 @@ class Batch:
     before: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DecideAfterBarrier:
+class DecideAfterBarrier(Value):
     """Decide again on a state from a read barrier that begins now. Nothing was decided yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendEntries:
+class SendEntries(Value):
     """Send these entries, the newest of the batch, once. Then ``extend_batch`` it, because more requests wait."""
 
     entries: tuple[EncodedEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitChain:
+class CommitChain(Value):
     """Send the chain until the outcome of each entry is final. Then ``settle_batch``.
 
     ``already_sent``: the number of its first entries that were sent already. ``accepts_more``: requests that arrive
@@ -97,15 +90,13 @@ class CommitChain:
     accepts_more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Publish(Effect[None]):
+class Publish(Effect[None], Value):
     """Write these results in one transaction, under the role's transactional id."""
 
     results: tuple[Result, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NoteApplied(Effect[None]):
+class NoteApplied(Effect[None], Value):
     """Note that these requests are applied. Nothing is written: their clients learn it from the log.
 
     A request with ``answer_applied`` is in ``Publish`` instead.
@@ -114,15 +105,13 @@ class NoteApplied(Effect[None]):
     results: tuple[Result, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ack(Effect[None]):
+class Ack(Effect[None], Value):
     """Acknowledge all requests up to this offset, inclusive."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopInstance(Effect[NoReturn]):
+class StopInstance(Effect[NoReturn], Value):
     """End this instance: another one has taken over."""
 
     detail: str
@@ -131,8 +120,7 @@ class StopInstance(Effect[NoReturn]):
 ValidatorEffect = DecideAfterBarrier | SendEntries | CommitChain | Publish | NoteApplied | Ack | StopInstance
 
 
-@dataclass(frozen=True, slots=True)
-class Validator:
+class Validator(Value):
     """The memory of an instance.
 
     ``answers``: rejections by request id. ``arrived``: the greatest offset seen. ``acked``: the greatest acknowledged
@@ -152,8 +140,7 @@ class Validator:
     answers_max: int = ANSWERS_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class NextStep:
+class NextStep(Value):
     """The next memory, and the effects to perform in this order."""
 
     validator: Validator

@@ -23,8 +23,9 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from ringlog.kernel.values import HidingValue
 
 MECHANISM: Final = "OAUTHBEARER"
 MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -47,23 +48,25 @@ class NoToken(Exception):
     """No token is available now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(HidingValue):
     """A token. ``ends`` is its expiry in seconds since 1970."""
 
-    value: str = field(repr=False)
+    HIDDEN = ("value",)
+
+    value: str
     ends: float
 
 
-@dataclass(frozen=True, slots=True)
-class OAuth:
+class OAuth(HidingValue):
     """The source of tokens: a ``hook`` (MODULE:FUNCTION) with ``java_handler`` for Java, or the other
     fields for OIDC.
     """
 
+    HIDDEN = ("client_secret",)
+
     endpoint: str = ""
     client_id: str = ""
-    client_secret: str = field(default="", repr=False)
+    client_secret: str = ""
     scope: str = ""
     hook: str = ""
     java_handler: str = ""

@@ -14,11 +14,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 from ringlog.files import PROPERTIES_BYTES_MAX, exposure, read_text
+from ringlog.kernel.values import Value, replace
 from ringlog.runtime.kafka import oauth
 from ringlog.runtime.kafka.oauth import OAuth
 from ringlog.runtime.kafka.properties import BadPropertyLine, Property, read_properties
@@ -27,8 +27,7 @@ from ringlog.runtime.kafka.security import MODULES, PLAIN, PROTOCOLS, BadKafkaCo
 PREFIX = "RINGLOG_KAFKA_"
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaConfig:
+class KafkaConfig(Value):
     """The connection settings from file and variables. ``bootstrap``: brokers named by the file, may be empty."""
 
     security: Security = PLAIN

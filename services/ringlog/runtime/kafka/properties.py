@@ -12,9 +12,9 @@ Source: ``java.util.Properties.load``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 from ringlog.errors import RinglogError
+from ringlog.kernel.values import HidingValue
 
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -28,13 +28,14 @@ class BadPropertyLine(RinglogError):
         self.rule = rule
 
 
-@dataclass(frozen=True, slots=True)
-class Property:
+class Property(HidingValue):
     """An option, and the number of its first line."""
+
+    HIDDEN = ("value",)
 
     number: int
     name: str
-    value: str = field(repr=False)
+    value: str
 
 
 def read_properties(text: str) -> tuple[Property, ...]:

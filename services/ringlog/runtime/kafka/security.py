@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from ringlog.errors import RinglogError
+from ringlog.kernel.values import HidingValue, replace
 from ringlog.runtime.kafka.oauth import OAuth
 
 T = TypeVar("T")
@@ -31,8 +31,7 @@ class BadKafkaConfig(RinglogError):
     code = "bad_kafka_config"
 
 
-@dataclass(frozen=True, slots=True)
-class Security:
+class Security(HidingValue):
     """Security settings of a connection. ``ca``, ``certificate`` and ``key`` are paths of PEM files; the last two may
     be equal.
 
@@ -40,14 +39,16 @@ class Security:
     under OAUTHBEARER.
     """
 
+    HIDDEN = ("password", "key_password")
+
     protocol: str = "PLAINTEXT"
     mechanism: str = ""
     username: str = ""
-    password: str = field(default="", repr=False)
+    password: str = ""
     ca: str = ""
     certificate: str = ""
     key: str = ""
-    key_password: str = field(default="", repr=False)
+    key_password: str = ""
     host_checked: bool = True
     oauth: OAuth | None = None
 

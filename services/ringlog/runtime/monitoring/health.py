@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value
 from ringlog.runtime.monitoring.metrics import Sample
 
 WHY_CHARS_MAX = 1_000
 """A reason may quote an error of any length, so it is cut."""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Value):
     """The state of a process in one word, its readiness, and its progress.
 
     ``epoch`` and ``behind`` (records) are None if the process has not read the log.

@@ -15,8 +15,9 @@ Source: prometheus.io/docs/practices/naming.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from ringlog.kernel.values import Value
 
 Kind = Literal["gauge", "counter", "histogram"]
 
@@ -34,8 +35,7 @@ CONSUMER: Final = "`ringlog cdc tail` and `ringlog cdc apply`"
 IMPORT: Final = "`ringlog cdc import-debezium`"
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Value):
     """A metric. ``by`` names the processes that report it.
 
     ``labels`` are its own labels. Metrics of an agent also have ``role``, and those of a node ``node``.
@@ -78,8 +78,7 @@ class Durations:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Value):
     """A value of the metric ``name``. ``labels`` contains the label values in the table's order."""
 
     name: str

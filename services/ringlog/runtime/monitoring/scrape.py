@@ -17,9 +17,9 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ringlog.kernel.values import Value
 from ringlog.runtime.monitoring.health import WatchedProcess, as_json, short_body
 from ringlog.runtime.monitoring.metrics import ALL_METRICS, Durations, Sample
 
@@ -73,8 +73,7 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 JSON = "application/json"
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(Value):
     """An HTTP response."""
 
     status: int

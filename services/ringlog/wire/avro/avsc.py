@@ -15,19 +15,18 @@ import json
 import sys
 import types
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from inspect import getdoc
 from pathlib import Path
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from ringlog.kernel.changes import CHANGES_OF
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.values import Before, Command, Fixed, public_name
+from ringlog.kernel.values import Before, Command, Fixed, Value, is_value_class, public_name
 from ringlog_schemas.catalogue import SUFFIX, VERSION
 
 _VALUES: Final = "ringlog.commands"
 """The namespace of commands and of the values in them."""
-RECORD_CLASSES: Final[dict[str, type]] = {f"{_VALUES}.{kind}": model for kind, model in COMMANDS.items()} | {
+RECORD_CLASSES: Final[dict[str, type[Value]]] = {f"{_VALUES}.{kind}": model for kind, model in COMMANDS.items()} | {
     f"ringlog.changes.{model.__name__}": model for model in CHANGES_OF.values()
 }
 """Full name to class of the records with generated schemas."""
@@ -35,14 +34,14 @@ RECORD_CLASSES: Final[dict[str, type]] = {f"{_VALUES}.{kind}": model for kind, m
 _SCALARS: Final = {str: "string", int: "long", bool: "boolean", bytes: "bytes"}
 
 
-def documented(model: type) -> Iterator[tuple[str, Any, str, tuple[Any, ...]]]:
+def documented(model: type[Value]) -> Iterator[tuple[str, Any, str, tuple[Any, ...]]]:
     """Yield (name, type, doc, other annotations) of each field of a command or value."""
     field_types = get_type_hints(model, include_extras=True)
-    for field in fields(model):
-        field_type = field_types[field.name]
-        assert get_origin(field_type) is Annotated, f"{model.__name__}.{field.name} has no doc"
+    for name in model.__struct_fields__:
+        field_type = field_types[name]
+        assert get_origin(field_type) is Annotated, f"{model.__name__}.{name} has no doc"
         kind, doc, *more = get_args(field_type)
-        yield public_name(field.name), kind, doc, tuple(more)
+        yield public_name(name), kind, doc, tuple(more)
 
 
 def schema_of(full_name: str) -> dict[str, Any]:
@@ -88,9 +87,9 @@ def _type(kind: Any, more: tuple[Any, ...], known: set[str]) -> Any:
         return ["null", _type(inner, more, known)]
     if get_origin(kind) is tuple:
         inner, *_ = get_args(kind)
-        pairs = [one for one in more if is_dataclass(one) and isinstance(one, type)]
+        pairs = [one for one in more if is_value_class(one)]
         return {"type": "array", "items": _type(pairs[0] if pairs else inner, more, known)}
-    if is_dataclass(kind):
+    if is_value_class(kind):
         assert isinstance(kind, type)
         return f"{_VALUES}.{kind.__name__}" if kind.__name__ in known else _record(kind, known, {})
     fixed = [one for one in more if isinstance(one, Fixed)]

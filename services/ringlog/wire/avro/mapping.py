@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from ringlog.kernel.columns.fast_dataclass import is_plain, maker_of
-from ringlog.kernel.values import GenerationRange, Witness, is_uuid, public_name
+from ringlog.kernel.values import GenerationRange, Value, Witness, is_uuid, is_value_class, public_name
 from ringlog.wire.avro import codec, reading, writing
 from ringlog.wire.avro.ack_columns import witnesses_reader
 from ringlog.wire.avro.binary import RecordCodec
@@ -28,7 +26,7 @@ from ringlog.wire.avro.reading import Read
 from ringlog.wire.avro.writing import Write
 from ringlog.wire.errors import WireError
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Value)
 Convert = Callable[[Any], Any]
 
 
@@ -95,7 +93,7 @@ def id_bytes(text: str) -> bytes:
 
 
 class Mapper(Generic[T]):
-    """A converter between a dataclass and a record schema."""
+    """A converter between a class of values and a record schema."""
 
     __slots__ = ("_full_name", "_made", "_read", "_write")
 
@@ -107,7 +105,7 @@ class Mapper(Generic[T]):
         self._full_name = schema["name"]
         field_types = get_type_hints(cls)
         on_wire = {field["name"]: field["type"] for field in schema["fields"]}
-        in_class = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        in_class = [*cls.__struct_fields__]
         names = tuple(map(public_name, in_class))
         if set(on_wire) != set(names):
             raise TypeError(f"{cls.__name__} and {self._full_name} differ in {sorted(set(on_wire) ^ set(names))}")
@@ -122,8 +120,7 @@ class Mapper(Generic[T]):
         picked = _picked(attrgetter, tuple(attributes[name] for name in on_wire))
         self._made = _maker(cls, names, back)
         given = tuple(on_wire)
-        made = maker_of(cls) if is_plain(cls) else cls
-        self._read = reading.record([ways[name].read for name in given], made, [given.index(name) for name in names])
+        self._read = reading.record([ways[name].read for name in given], cls, [given.index(name) for name in names])
         self._write = writing.record([ways[name].write for name in on_wire], picked)
 
     def write(self, value: T) -> bytes:
@@ -201,9 +198,9 @@ def _converter(field_type: Any, schema: Any, known: Mapping[str, Any], where: st
         return FieldConverter(writing.fixed(schema["size"]), reading.fixed(schema["size"], bytes))
     if kind == "array" and get_origin(field_type) is tuple:
         return _array(field_type, schema["items"], known, where)
-    if kind == "record" and is_dataclass(field_type):
+    if kind == "record" and is_value_class(field_type):
         nested: Mapper[Any] = Mapper.__new__(Mapper)
-        nested._build(field_type, schema, known)  # type: ignore[arg-type]
+        nested._build(field_type, schema, known)
         return FieldConverter(nested._write, nested._read, nested._made)
     if isinstance(kind, str) and _SCALARS.get(kind) is field_type:
         return FieldConverter(writing.SCALARS[kind], reading.SCALARS[kind])

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value, replace
 from ringlog.protocol.effects import FaultPoint
 from ringlog.protocol.role import CheckSuperseded
 from ringlog_cdc.definition.routing_table import RoutingTable
@@ -64,8 +63,7 @@ ATTEMPTS = 8
 SENT_TOGETHER = 2
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
+class MicroBatch(Value):
     """The current batch: its number, its ends, and its records that are mutations or claim to be."""
 
     number: int

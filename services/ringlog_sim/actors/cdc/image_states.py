@@ -75,7 +75,6 @@ class Kept(Protocol):
     images: ImageDisk | None
 
 
-@dataclass(frozen=True, slots=True)
 class SimFiles(ImageFiles):
     """The files of images in the checkpoint ``kept`` on the disk of ``owner``, accessed from ``host``."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from ringlog.kernel.generations.acceptance import append_time_us
+from ringlog.kernel.values import Value, replace
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, decode_cdc_row, decode_dead_letter
 from ringlog_cdc.definition.decision import Input, PartContext, decide
@@ -21,8 +21,7 @@ from ringlog_sim.devices.memo import cached_mutation
 ROW_BYTES_MAX = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(Value):
     """A record of the mutations topic and its decoded form."""
 
     record: SimRecord

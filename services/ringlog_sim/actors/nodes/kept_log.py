@@ -7,10 +7,9 @@ run or with a snapshot. Its key on the host's disk is ``log``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ringlog.kernel.values import Micros, NodeId
+from ringlog.kernel.values import Micros, NodeId, Value, replace
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.folding import Start
 from ringlog.log.port import LogRecord
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 DISK: Final = "log"
 
 
-@dataclass(frozen=True, slots=True)
-class KeptLog:
+class KeptLog(Value):
     """The content of the disk: the first state, and the records from the entry that made it."""
 
     base: Start

@@ -7,7 +7,6 @@ that authors on a lost history cannot append.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command, Micros, NodeId
+from ringlog.kernel.values import Command, Micros, NodeId, Value
 from ringlog.wire.data import BEHIND, Key, ReadReply, ReadRequest, RegisterCell, WriteReply, WriteRequest
 from ringlog.wire.entries import author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
@@ -33,8 +32,7 @@ NEVER_WRITTEN = 10**9
 """The timestamp of its writes. It would win over every other write."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutsiderRequest:
+class OutsiderRequest(Value):
     """A request to a node; a read if ``cell`` is None. It is not repeated after ``until``."""
 
     node: NodeId

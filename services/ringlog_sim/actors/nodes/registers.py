@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringlog.client.participant.stream_attempts import StreamAttempts
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
+from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId, Value
 from ringlog.node.protocol.registers import Done, DurableRegisters
 from ringlog.node.protocol.requests import WaitUntil, admit_register_request
 from ringlog.node.protocol.stream import AwaitRetry, EndPages, KeepPage, NextPage, StreamInterrupted, stream
@@ -51,8 +51,7 @@ class NotYet(Exception):
     """A source cannot serve its cells, or not yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Value):
     """A request in transit. ``planned``: the state on which it was planned.
 
     ``answer`` is called with the reply on the requesting host ``source``.

@@ -7,13 +7,12 @@ progress.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ringlog.client.data import row_reads
 from ringlog.client.data.plans import Level
 from ringlog.client.data.row_reads import FoundPartition
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog.node.protocol import requests
 from ringlog.protocol.effects import Steps
 from ringlog.wire.data import ReadRowsReply, ReadRowsRequest
@@ -34,8 +33,7 @@ POLLS, POLL_US = 40, 20 * MS
 OFTEN, GAP_US = 8, 8 * MS
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgedWrite:
+class AcknowledgedWrite(Value):
     """A write that the broker has: its table, its partition key, and the position after it."""
 
     table: str
@@ -44,8 +42,7 @@ class AcknowledgedWrite:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowsMessage:
+class RowsMessage(Value):
     """A request to ``node`` in transit. ``answer`` is called with the reply on the requesting host ``source``."""
 
     node: SimNode

@@ -8,12 +8,12 @@ states. The image check has the same limit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.changes import ChangeRecord, project
 from ringlog.kernel.sections import CDC_GENERATIONS, CDC_STREAMS, EPOCHS
+from ringlog.kernel.values import Value
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.records import CdcRow, encode_cdc_row, encode_dead_letter
 from ringlog_audit.sources.topics import AuditError, Decoder
@@ -31,8 +31,7 @@ SHARE = 4
 PUBLISHED = (CDC_GENERATIONS, CDC_STREAMS, EPOCHS)
 
 
-@dataclass(frozen=True, slots=True)
-class AuditedRecord:
+class AuditedRecord(Value):
     """A record as the audit reads it. ``time``: microseconds."""
 
     place: tuple[int, int]

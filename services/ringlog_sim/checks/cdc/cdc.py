@@ -9,7 +9,6 @@ from ScyllaDB's definitions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -21,7 +20,7 @@ from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, Unreadable
 from ringlog.kernel.model.state import ClusterState, Generation, in_order
 from ringlog.kernel.model.tables import Table
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value, replace
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, DeadLetter, Mutation
 from ringlog_sim.checks.base import Check
@@ -35,16 +34,14 @@ if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation
 
 
-@dataclass(frozen=True, slots=True)
-class DecidedMutation:
+class DecidedMutation(Value):
     """A mutation whose outcome a stored plan part has decided, with the log up to ``epoch``."""
 
     epoch: int
     use: Micros
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
+class Closing(Value):
     """The ends of the mutations when a closing was stored, which claims durability below ``low_watermark``.
 
     ``skewed``: the clock that the writer used was ahead.

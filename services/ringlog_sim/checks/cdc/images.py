@@ -8,13 +8,13 @@ append time. If no table has images, they end everywhere at once.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.model.tables import Table
 from ringlog.kernel.ring.murmur3 import compose
+from ringlog.kernel.values import asdict
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, Mutation
 from ringlog_audit.rules.compound import AuditColumns, AuditLogRow, is_compound, log_rows, plain_row

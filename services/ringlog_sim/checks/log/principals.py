@@ -6,7 +6,6 @@ tells who signed a request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ringlog.kernel.commands.control.principals import (
@@ -19,7 +18,7 @@ from ringlog.kernel.commands.control.principals import (
 from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Value, replace
 from ringlog.wire.commands import decode_command
 from ringlog.wire.records import CommandRequest
 from ringlog_sim.checks.base import Check
@@ -36,8 +35,7 @@ Roles = dict[str, tuple[str, ...]]
 REFUSALS = ("not_authenticated", "not_authorized")
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
+class Person(Value):
     """A principal of the model."""
 
     key: int

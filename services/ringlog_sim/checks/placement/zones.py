@@ -51,7 +51,7 @@ from ringlog.kernel.commands.placement.tablets import MigrateTablets, TabletMigr
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState, Node, in_order
 from ringlog.kernel.model.zones import HIGH_AVAILABILITY, NEVER, ZonePartition
-from ringlog.kernel.values import Epoch
+from ringlog.kernel.values import Epoch, Value
 from ringlog.kernel.zones.resets import MANUAL
 from ringlog.wire.data import Key
 from ringlog.wire.records import NodeAck
@@ -64,8 +64,7 @@ if TYPE_CHECKING:
 Group = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Knowledge:
+class Knowledge(Value):
     """A node's view of a group. ``begun``: the epoch of the last reset, or of the partition's creation."""
 
     begun: int

@@ -7,11 +7,10 @@ also use it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Replication
+from ringlog.kernel.values import Replication, Value
 
 Owners = Mapping[int, str]
 """Token to node id."""
@@ -41,8 +40,7 @@ class AppliedLog(Protocol):
         """Return the state after each epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeenRange:
+class SeenRange(Value):
     """One range: the members of its read and its write group, each with its first epoch."""
 
     read: Mapping[str, int]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Value
 from ringlog_sim.checks.base import Check
 from ringlog_sim.checks.ring.gates import Acknowledgements
 from ringlog_sim.checks.ring.layout import covering
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 Group = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Value):
     """A range in a view: the readers, and the groups that each need a write quorum."""
 
     read: Group

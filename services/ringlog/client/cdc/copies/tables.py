@@ -22,13 +22,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from ringlog.client.cdc.copies.names import unique_names
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.schema.stored import stored_names
-from ringlog.kernel.values import CdcOptions, Column
+from ringlog.kernel.values import CdcOptions, Column, Value, replace
 
 UNDECODED = "cdc$undecoded"
 TABLES = "ringlog_tables"
@@ -36,8 +35,7 @@ RESERVED = "sqlite_"
 """The prefix of SQLite's internal tables. SQLite rejects it for user tables, but a keyspace name may begin with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Value):
     """The copy of a table.
 
     ``table_key``: id of the table. ``name``: ``keyspace.table``. ``table``: name of the copy. ``columns``: stored

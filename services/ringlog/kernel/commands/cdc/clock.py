@@ -33,7 +33,6 @@ them, however far ahead (setting ``cdc_timestamp_ahead_max_us``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.cdc.generations import RequestCdcGeneration, decide_request_cdc_generation
@@ -47,7 +46,7 @@ from ringlog.kernel.model.principals import OPERATOR
 from ringlog.kernel.model.state import ClusterState, Generation, advance, in_order
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.schema.table_versions import lowered
-from ringlog.kernel.values import MICROS_MAX, Command
+from ringlog.kernel.values import MICROS_MAX, Command, replace
 
 CODES: Final = {
     "generation_in_use": "A writer may have routed rows to the generation, or an operation in flight needs it.",
@@ -61,7 +60,6 @@ CODES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class LowerCdcWriter(Command):
     """Lower the write lease of a fenced CDC writer that has used no time at or above the new one.
 
@@ -112,7 +110,6 @@ def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, contex
     return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, sunk)))
 
 
-@dataclass(frozen=True, slots=True)
 class LowerSettledTime(Command):
     """Lower the validation watermark. No reader has validated a write that uses the new time or a later one.
 
@@ -161,7 +158,6 @@ def decide_lower_settled_time(state: ClusterState, command: LowerSettledTime, co
     )
 
 
-@dataclass(frozen=True, slots=True)
 class WithdrawCdcGeneration(Command):
     """Withdraw the last CDC generation, which begins far in the future and is not in use yet.
 

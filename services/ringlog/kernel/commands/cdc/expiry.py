@@ -17,7 +17,6 @@ delays no later one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import broken_field
@@ -27,7 +26,7 @@ from ringlog.kernel.model.modes import UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.principals import AGENT
 from ringlog.kernel.model.state import ClusterState, Generation, PastTtl, advance
-from ringlog.kernel.values import MICROS_MAX, Command, GenerationId
+from ringlog.kernel.values import MICROS_MAX, Command, GenerationId, replace
 
 CODES: Final = {
     "generation_expired": "The generation has expired.",
@@ -40,7 +39,6 @@ CODES: Final = {
 EXPIRED = "expired"
 
 
-@dataclass(frozen=True, slots=True)
 class ExpireCdcGeneration(Command):
     """Mark a closed generation as expired: all of its rows have expired."""
 
@@ -83,7 +81,6 @@ def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGenerati
     )
 
 
-@dataclass(frozen=True, slots=True)
 class ForgetCdcGeneration(Command):
     """Delete the streams of an expired generation from the state and the change topics.
 

@@ -27,7 +27,6 @@ restarts the data: a coordinator that continues a preparation with other token o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.cdc.writers import greatest
@@ -53,7 +52,17 @@ from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.rings import are_targets, target_owners, target_tokens
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, has_reached, in_flight
 from ringlog.kernel.ring.shards import SHARDS_MAX
-from ringlog.kernel.values import MICROS_MAX, Before, Command, GenerationId, GenerationRange, Micros, Position, is_name
+from ringlog.kernel.values import (
+    MICROS_MAX,
+    Before,
+    Command,
+    GenerationId,
+    GenerationRange,
+    Micros,
+    Position,
+    is_name,
+    replace,
+)
 
 CODES: Final = {
     "digest_mismatch": "The digest does not match the data of the generation.",
@@ -89,7 +98,6 @@ CLOSED = "closed"
 # ------------------------------------------------------------------------------------------------ generations
 
 
-@dataclass(frozen=True, slots=True)
 class RequestCdcGeneration(Command):
     """Request a new CDC generation, unless the current one is optimal."""
 
@@ -133,7 +141,6 @@ def decide_request_cdc_generation(
     return Accepted(requests.add_request(state, command.requester, state.prepared.id, context))
 
 
-@dataclass(frozen=True, slots=True)
 class PutCdcGenerationData(Command):
     """Add a part of the ranges of the generation in preparation."""
 
@@ -233,7 +240,6 @@ def _with_part(prepared: PreparedGeneration, command: PutCdcGenerationData) -> P
     return replace(prepared, parts=command.parts, received=tuple(sorted(received.items(), key=lambda item: item[0])))
 
 
-@dataclass(frozen=True, slots=True)
 class CommitCdcGeneration(Command):
     """Commit a generation, which is active from its timestamp."""
 
@@ -326,7 +332,6 @@ def _timestamp_too_low(state: ClusterState, timestamp: Micros) -> Rejected | Non
     return None
 
 
-@dataclass(frozen=True, slots=True)
 class PublishCdcGeneration(Command):
     """Record that the change topics contain the description of a committed generation."""
 
@@ -352,7 +357,6 @@ def decide_publish_cdc_generation(
     return Accepted(advance(state, context.epoch, generations=_replaced(state, published)))
 
 
-@dataclass(frozen=True, slots=True)
 class CloseCdcGeneration(Command):
     """Close a generation: no registered writer adds a row to it.
 

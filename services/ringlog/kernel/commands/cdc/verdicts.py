@@ -9,7 +9,6 @@ validator limits how far ahead the time may be.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.cdc.writers import source_owner
@@ -20,7 +19,7 @@ from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejec
 from ringlog.kernel.model.principals import AGENT, NODE
 from ringlog.kernel.model.state import ClusterState, advance, in_order
 from ringlog.kernel.schema.table_versions import pruned
-from ringlog.kernel.values import MICROS_MAX, Command, Micros
+from ringlog.kernel.values import MICROS_MAX, Command, Micros, replace
 
 CODES: Final = {
     "already_settled": "The validation watermark is at or above that time, and older versions are pruned.",
@@ -29,7 +28,6 @@ CODES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class SettleVerdicts(Command):
     """Raise the validation watermark and prune the table versions before another time. No later entry changes a
     decision below the watermark.

@@ -7,10 +7,8 @@ covers two writers that start at the same moment, since the metadata log orders 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field, reason_rule
 from ringlog.kernel.generations.acceptance import start_of_writers
 from ringlog.kernel.generations.verdicts import with_lease
@@ -18,7 +16,7 @@ from ringlog.kernel.model.modes import UNPAUSED
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.principals import NODE, OPERATOR
 from ringlog.kernel.model.state import CdcWriter, ClusterState, advance, in_order
-from ringlog.kernel.values import MICROS_MAX, Before, Command, Micros, Position, is_name
+from ringlog.kernel.values import MICROS_MAX, Before, Command, Micros, Position, is_name, replace
 
 CODES: Final = {
     "horizon_below_floor": "The write lease is below the lease at registration.",
@@ -62,7 +60,6 @@ def held_source(other: CdcWriter, source: str) -> str:
     return f"the CDC writer {other.name} {logs}; fence {other.name} first"
 
 
-@dataclass(frozen=True, slots=True)
 class RegisterCdcWriter(Command):
     """Register an incarnation of a CDC writer. Earlier incarnations of that name are fenced."""
 
@@ -110,7 +107,7 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
     else:
         # After a fence it starts again, but writes that the fenced one may have routed stay below the name's horizon.
         horizon = known.horizon if known.fenced is None else max(known.horizon, start)
-        writer = replaced(
+        writer = replace(
             known,
             incarnation=command.incarnation,
             registered=context.epoch,
@@ -127,7 +124,6 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
     return Accepted(_promised(state, writer, context))
 
 
-@dataclass(frozen=True, slots=True)
 class AdvanceCdcWriter(Command):
     """Advance the write lease, the low-watermark and the positions of a CDC writer."""
 
@@ -171,7 +167,7 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
     if len(decided) > POSITIONS_MAX:
         text = f"the writer would have {len(decided)} partitions, the limit is {POSITIONS_MAX}"
         return Rejected("too_many", f"decided: {text}: name only partitions of the source")
-    moved = replaced(
+    moved = replace(
         writer,
         horizon=command.horizon,
         low_watermark=command.low_watermark,
@@ -200,7 +196,6 @@ def _horizon_refused(state: ClusterState, writer: CdcWriter, horizon: Micros) ->
     return None
 
 
-@dataclass(frozen=True, slots=True)
 class FenceCdcWriter(Command):
     """Fence an incarnation of a CDC writer, and all earlier ones: they can no longer write to the CDC topic.
 
@@ -233,7 +228,7 @@ def decide_fence_cdc_writer(state: ClusterState, command: FenceCdcWriter, contex
     refused = _positions_went_back(writer, command.positions)
     if refused is not None:
         return refused
-    fenced = replaced(
+    fenced = replace(
         writer,
         positions=greatest(writer.positions, command.positions),
         fenced=context.epoch,

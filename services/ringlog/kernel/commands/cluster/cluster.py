@@ -4,7 +4,6 @@ nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from immutables import Map
@@ -16,7 +15,7 @@ from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejec
 from ringlog.kernel.model.principals import ADMIN, AGENT, ANY_ROLE, OPERATOR
 from ringlog.kernel.model.settings import SETTINGS, broken_setting, leeway_at, setting
 from ringlog.kernel.model.state import ClusterState, advance
-from ringlog.kernel.values import Command, Setting, is_name
+from ringlog.kernel.values import Command, Setting, is_name, replace
 
 CODES: Final = {
     "already_founded": "The cluster exists and cannot be created again.",
@@ -30,7 +29,6 @@ TERM_STEP_MAX = 1_000
 """The largest step between terms. After the greatest term no instance could ever become active again."""
 
 
-@dataclass(frozen=True, slots=True)
 class InitializeCluster(Command):
     """Create the cluster. This is the first entry of the log."""
 
@@ -57,7 +55,6 @@ def decide_initialize_cluster(state: ClusterState, command: InitializeCluster, c
     return Accepted(advance(state, context.epoch, name=command.name, settings=settings))
 
 
-@dataclass(frozen=True, slots=True)
 class ChangeSettings(Command):
     """Change settings, all or none."""
 
@@ -99,7 +96,6 @@ def _with_settings(state: ClusterState, changes: tuple[tuple[str, int], ...]) ->
     return state.settings if settings == state.settings else settings
 
 
-@dataclass(frozen=True, slots=True)
 class TakeOver(Command):
     """Make an instance the active one of its role."""
 
@@ -132,7 +128,6 @@ def decide_take_over(state: ClusterState, command: TakeOver, context: EntryConte
     return Accepted(advance(state, context.epoch, terms=state.terms.set(command.role, term)))
 
 
-@dataclass(frozen=True, slots=True)
 class Noop(Command):
     """Change only the epoch: a strict barrier, which also withdraws a request or decides the outcome of an entry."""
 

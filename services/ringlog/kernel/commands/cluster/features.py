@@ -15,7 +15,6 @@ feature is enabled, so that an upgrade can be reverted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field
@@ -32,7 +31,6 @@ CODES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class RequireFeature(Command):
     """Require a feature of each node that registers, joins, replaces another node or returns, before it is enabled."""
 
@@ -59,7 +57,6 @@ def decide_require_feature(state: ClusterState, command: RequireFeature, context
     return Accepted(advance(state, context.epoch, features=features))
 
 
-@dataclass(frozen=True, slots=True)
 class EnableFeature(Command):
     """Enable a feature that every member supports. It cannot be disabled."""
 

@@ -17,7 +17,6 @@ Source: CEP-21, "CMS Reconfiguration Protocol".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import bad_witnesses, broken_field, registered
@@ -42,7 +41,7 @@ from ringlog.kernel.service import (
     read_group,
     unfit,
 )
-from ringlog.kernel.values import Before, Command, Witness
+from ringlog.kernel.values import Before, Command, Witness, replace
 
 CODES: Final = {
     "awaits_service": "The node is a log replica of the metadata service. The service replaces it first.",
@@ -55,7 +54,6 @@ CODES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class AddServiceMember(Command):
     """Add a node to the metadata service. It is in the write group from this entry.
 
@@ -89,7 +87,6 @@ def decide_add_service_member(state: ClusterState, command: AddServiceMember, co
     return Accepted(advance(state, context.epoch, service=service, service_goal=goal))
 
 
-@dataclass(frozen=True, slots=True)
 class RemoveServiceMember(Command):
     """Remove a node from the metadata service. It is not in the read group from this entry.
 
@@ -130,7 +127,6 @@ def decide_remove_service_member(state: ClusterState, command: RemoveServiceMemb
     return Accepted(advance(state, context.epoch, service=service, service_goal=goal))
 
 
-@dataclass(frozen=True, slots=True)
 class ReconfigureService(Command):
     """Set the number of service members and the excluded nodes. The coordinator performs the changes."""
 
@@ -173,7 +169,6 @@ def decide_reconfigure_service(state: ClusterState, command: ReconfigureService,
     return Accepted(state if goal == state.service_goal else advance(state, context.epoch, service_goal=goal))
 
 
-@dataclass(frozen=True, slots=True)
 class AdvanceService(Command):
     """Move a node to the next stage of the metadata service, or out of its last group."""
 

@@ -12,7 +12,6 @@ Source: CEP-21, log compaction and snapshots; Cassandra's TRIGGER_SNAPSHOT.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.history import STORED_MAX, TRUNCATED, confirmed_snapshots
@@ -34,7 +33,6 @@ archive.
 """
 
 
-@dataclass(frozen=True, slots=True)
 class TakeSnapshot(Command):
     """Request a snapshot of the state after this entry."""
 

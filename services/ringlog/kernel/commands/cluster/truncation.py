@@ -21,7 +21,6 @@ Source: DESIGN, snapshots; CEP-21, log compaction.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import NAME_RULE, broken_field
@@ -30,7 +29,7 @@ from ringlog.kernel.model.modes import SETTING_CHANGES, UNPAUSED, LogBound
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.principals import ADMIN, AGENT
 from ringlog.kernel.model.state import ClusterState, advance
-from ringlog.kernel.values import Command, Epoch, is_name
+from ringlog.kernel.values import Command, Epoch, is_name, replace
 
 CODES: Final = {
     "archive_behind": "The archive does not contain the entries that would be deleted yet.",
@@ -48,7 +47,6 @@ _DIGEST: Final = re.compile("[0-9a-f]{64}")
 DIGEST_RULE: Final = "must be 64 lower-case hex digits"
 
 
-@dataclass(frozen=True, slots=True)
 class ConfirmSnapshot(Command):
     """Confirm a stored snapshot: a second reader has the same state by its own fold."""
 
@@ -93,7 +91,6 @@ def decide_confirm_snapshot(state: ClusterState, command: ConfirmSnapshot, conte
     return Accepted(advance(state, context.epoch, snapshots=state.snapshots.set(str(mark.epoch), mark)))
 
 
-@dataclass(frozen=True, slots=True)
 class RecordArchive(Command):
     """Record that the archive contains the log from its first entry to an epoch. The author has read it back."""
 
@@ -129,7 +126,6 @@ def decide_record_archive(state: ClusterState, command: RecordArchive, context: 
     return Accepted(advance(state, context.epoch, log_bounds=state.log_bounds.set(ARCHIVED, bound)))
 
 
-@dataclass(frozen=True, slots=True)
 class TruncateLog(Command):
     """Permit the deletion of entries below an epoch. The log then begins with the entry of a confirmed snapshot."""
 

@@ -32,7 +32,6 @@ Source: ScyllaDB's switch of the tablet balancer; CEP-21, migration, for the swi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.cluster.truncation import TruncateLog
@@ -53,7 +52,6 @@ _KEEP: Final = frozenset(name for name, kind in KINDS.items() if not kind.exchan
 CODES: Final = {"changes_paused": "An operator paused changes of this kind. Resume them with `ringlog resume`."}
 
 
-@dataclass(frozen=True, slots=True)
 class PauseChanges(Command):
     """Pause changes of these scopes. Scopes that are already paused get the new reason."""
 
@@ -80,7 +78,6 @@ def decide_pause_changes(state: ClusterState, command: PauseChanges, context: En
     return Accepted(advance(state, context.epoch, pauses=pauses))
 
 
-@dataclass(frozen=True, slots=True)
 class ResumeChanges(Command):
     """Resume changes of these scopes at this place. Other pauses stay."""
 

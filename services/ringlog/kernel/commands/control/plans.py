@@ -16,7 +16,6 @@ Source: CEP-21; the decision record on plans (docs/decisions).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from immutables import Map
@@ -52,7 +51,6 @@ LIFETIME_MIN_S: Final = 60
 LIFETIME_MAX_S: Final = 30 * 86_400
 
 
-@dataclass(frozen=True, slots=True)
 class StagePlan(Command):
     """Store a plan: commands that are applied together once the plan is approved."""
 
@@ -85,7 +83,6 @@ def decide_stage_plan(state: ClusterState, command: StagePlan, context: EntryCon
     return Accepted(advance(state, context.epoch, plans=plans))
 
 
-@dataclass(frozen=True, slots=True)
 class ApprovePlan(Command):
     """Approve a plan, and apply its commands. Without a needed approval, also its author may send this."""
 
@@ -106,7 +103,6 @@ def decide_approve_plan(state: ClusterState, command: ApprovePlan, context: Entr
     return Accepted(advance(state, context.epoch, plans=state.plans.delete(plan.name)))
 
 
-@dataclass(frozen=True, slots=True)
 class RejectPlan(Command):
     """Remove a plan without applying it."""
 
@@ -128,7 +124,6 @@ def decide_reject_plan(state: ClusterState, command: RejectPlan, context: EntryC
     return Accepted(advance(state, context.epoch, plans=state.plans.delete(plan.name)))
 
 
-@dataclass(frozen=True, slots=True)
 class RequireApprovals(Command):
     """Set the commands that need the approval of a second principal."""
 

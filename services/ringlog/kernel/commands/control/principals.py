@@ -11,7 +11,6 @@ Source: the decision record on principals (docs/decisions).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field
@@ -30,7 +29,7 @@ from ringlog.kernel.model.principals import (
     is_reserved,
 )
 from ringlog.kernel.model.state import ClusterState, advance
-from ringlog.kernel.values import Command, is_identifier, is_name
+from ringlog.kernel.values import Command, is_identifier, is_name, replace
 
 CODES: Final = {
     "admin_needed": "The cluster would have principals, but no admin.",
@@ -44,7 +43,6 @@ CODES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class CreatePrincipal(Command):
     """Create a principal with one role. The first principal of a cluster is an admin."""
 
@@ -77,7 +75,6 @@ def decide_create_principal(state: ClusterState, command: CreatePrincipal, conte
     return _with(state, principal, context)
 
 
-@dataclass(frozen=True, slots=True)
 class GrantRole(Command):
     """Give a principal a role. If it has the role already, replace the keyspaces."""
 
@@ -105,7 +102,6 @@ def decide_grant_role(state: ClusterState, command: GrantRole, context: EntryCon
     return _with(state, replace(known, roles=roles), context)
 
 
-@dataclass(frozen=True, slots=True)
 class RevokeRole(Command):
     """Take a role from a principal. The principal stays, even without roles."""
 
@@ -127,7 +123,6 @@ def decide_revoke_role(state: ClusterState, command: RevokeRole, context: EntryC
     return _with(state, replace(known, roles=left), context)
 
 
-@dataclass(frozen=True, slots=True)
 class RevokePrincipal(Command):
     """Revoke a principal permanently. Requests with its key are refused from this epoch on."""
 
@@ -145,7 +140,6 @@ def decide_revoke_principal(state: ClusterState, command: RevokePrincipal, conte
     return _with(state, replace(known, roles=(), revoked=context.epoch), context)
 
 
-@dataclass(frozen=True, slots=True)
 class RotatePrincipalKey(Command):
     """Replace the key of a principal by the next one. Requests with the previous key are refused from this epoch on."""
 

@@ -19,12 +19,10 @@ Source: CEP-21, "Failure Recovery"; ScyllaDB, ``docs/dev`` on Raft, "Group 0 sch
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from immutables import Map
 
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.placement.tablets import MigrateTablets
 from ringlog.kernel.commands.rules import Check, broken_field, reason_rule
 from ringlog.kernel.encoding.decoder import StateUndecodable, decode_forced
@@ -37,7 +35,7 @@ from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import PARTS, ClusterState, advance
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.service import in_recovery
-from ringlog.kernel.values import Command
+from ringlog.kernel.values import Command, Value, replace
 
 CODES: Final = {
     "in_recovery": "The cluster is in recovery, which forbids this command.",
@@ -67,7 +65,6 @@ def _named(operator: str, reason: str) -> tuple[Check, ...]:
     return (1 <= len(operator.strip()) <= OPERATOR_LENGTH_MAX, "operator", rule), reason_rule(reason.strip())
 
 
-@dataclass(frozen=True, slots=True)
 class EnterRecovery(Command):
     """Enter recovery mode: operators may override decisions of the log. Every status shows it until LeaveRecovery."""
 
@@ -91,7 +88,6 @@ def decide_enter_recovery(state: ClusterState, command: EnterRecovery, context: 
     return Accepted(advance(state, context.epoch, recoveries=recoveries))
 
 
-@dataclass(frozen=True, slots=True)
 class LeaveRecovery(Command):
     """Leave recovery mode."""
 
@@ -116,15 +112,13 @@ def decide_leave_recovery(state: ClusterState, command: LeaveRecovery, context: 
     return Accepted(advance(state, context.epoch, recoveries=recoveries))
 
 
-@dataclass(frozen=True, slots=True)
-class ForcedPart:
+class ForcedPart(Value):
     """A complete section of the state."""
 
     name: Annotated[str, "Name of the section: a field of the state."]
     data: Annotated[bytes, "Canonical bytes of the section. Empty: the section of an empty state."]
 
 
-@dataclass(frozen=True, slots=True)
 class ForceState(Command):
     """Replace sections of the state, in recovery mode only."""
 
@@ -208,7 +202,7 @@ def _sharing(part: Map[Any, Any], before: Map[Any, Any]) -> Map[Any, Any]:
 def _unsound(before: ClusterState, after: ClusterState, context: EntryContext) -> str:
     """Return the first invariants that the state breaks once it has its entry's ids; empty if it breaks none."""
     stand_in = Applied(context.epoch, context.state_id, context.state_id, "")
-    whole = replaced(
+    whole = replace(
         after,
         epoch=context.epoch,
         state_id=context.state_id,

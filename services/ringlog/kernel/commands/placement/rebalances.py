@@ -22,7 +22,6 @@ it, later deaths cause no loss.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.placement.tablets import TABLETS_MAX
@@ -42,7 +41,7 @@ from ringlog.kernel.model.zones import (
     mode_of,
     partition_key,
 )
-from ringlog.kernel.values import Command, Epoch
+from ringlog.kernel.values import Command, Epoch, Value, replace
 from ringlog.kernel.zones.change import partitions_of, with_partitions, zone_named
 from ringlog.kernel.zones.data import awaits_return, awaits_step, maps_in
 from ringlog.kernel.zones.distribution import is_alive, kept, targets
@@ -81,7 +80,6 @@ REPORTED_MAX: Final = 100_000
 """The most copies that one entry reports."""
 
 
-@dataclass(frozen=True, slots=True)
 class TriggerRebalance(Command):
     """Start the rebalance of partitions of a zone."""
 
@@ -126,7 +124,6 @@ def decide_trigger_rebalance(state: ClusterState, command: TriggerRebalance, con
     return with_partitions(state, context, zone, changed)
 
 
-@dataclass(frozen=True, slots=True)
 class SwitchStable(Command):
     """Record that the group of a partition has applied its next configuration."""
 
@@ -163,7 +160,6 @@ def decide_switch_stable(state: ClusterState, command: SwitchStable, context: En
     return with_partitions(state, context, zone, [after])
 
 
-@dataclass(frozen=True, slots=True)
 class CancelRebalance(Command):
     """Cancel the pending rebalance of a partition."""
 
@@ -198,7 +194,6 @@ def decide_cancel_rebalance(state: ClusterState, command: CancelRebalance, conte
     return with_partitions(state, context, zone, [cancelled(partition, command.reason)])
 
 
-@dataclass(frozen=True, slots=True)
 class FinishCancel(Command):
     """Record the answer of a partition's group to a cancel."""
 
@@ -229,7 +224,6 @@ def decide_finish_cancel(state: ClusterState, command: FinishCancel, context: En
     return with_partitions(state, context, zone, [after])
 
 
-@dataclass(frozen=True, slots=True)
 class RestartReplicas(Command):
     """Rebuild replicas of a partition: their nodes are removed from the group, then added again."""
 
@@ -271,8 +265,7 @@ def decide_restart_replicas(state: ClusterState, command: RestartReplicas, conte
     return with_partitions(state, context, zone, [after])
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneCopy:
+class ZoneCopy(Value):
     """The data of one partition on one node."""
 
     partition: Annotated[int, "Number of the partition."]
@@ -280,7 +273,6 @@ class ZoneCopy:
     log: Annotated[int, "Length of the node's log of the partition."]
 
 
-@dataclass(frozen=True, slots=True)
 class ResetPartitions(Command):
     """Recover partitions that have lost their majority, each from one surviving replica."""
 

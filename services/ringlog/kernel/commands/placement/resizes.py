@@ -16,7 +16,6 @@ Source: ScyllaDB, ``tablet_resize_finalization``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import registered
@@ -41,7 +40,6 @@ CODES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class DecideResize(Command):
     """Decide to split or merge the tablets of a table, or revoke the decision."""
 
@@ -78,7 +76,6 @@ def decide_decide_resize(state: ClusterState, command: DecideResize, context: En
     return Accepted(advance(state, context.epoch, tablets=state.tablets.set(command.table, decided)))
 
 
-@dataclass(frozen=True, slots=True)
 class FinishResize(Command):
     """Perform a split or merge."""
 

@@ -26,7 +26,6 @@ readers, writers and successors, are rows of ``tablets.stages``; the gates are t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
 from ringlog.kernel.commands.rules import REASON_LENGTH_MAX, bad_witnesses
@@ -50,7 +49,7 @@ from ringlog.kernel.tablets.stages import (
 )
 from ringlog.kernel.tablets.steps import Step, begun, entered, stepped
 from ringlog.kernel.tablets.streaming import Streams
-from ringlog.kernel.values import Before, Command, Epoch, NodeId, StreamReport, Witness
+from ringlog.kernel.values import Before, Command, Epoch, NodeId, StreamReport, Value, Witness
 
 CODES: Final = {
     "awaits_tablets": "Tablets are migrating, or a leaving node still has tablets.",
@@ -79,16 +78,14 @@ BALANCER: Final = "balancer"
 """The role whose plans belong to a term."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Value):
     """A shard of a node."""
 
     node: Annotated[str, "Id of the node."]
     shard: Annotated[int, "Number of the shard."]
 
 
-@dataclass(frozen=True, slots=True)
-class TabletMigration:
+class TabletMigration(Value):
     """The migration of one tablet."""
 
     table: Annotated[str, "Full name of the table: keyspace.table."]
@@ -98,8 +95,7 @@ class TabletMigration:
     to: Annotated[Shard | None, "Shard that gets a new replica. Null: none.", Before(None)] = None
 
 
-@dataclass(frozen=True, slots=True)
-class TabletAdvance:
+class TabletAdvance(Value):
     """The next stage of a tablet."""
 
     table: Annotated[str, "Full name of the table: keyspace.table."]
@@ -113,8 +109,7 @@ class TabletAdvance:
     ] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TabletRevert:
+class TabletRevert(Value):
     """The reversal of one tablet's transition."""
 
     table: Annotated[str, "Full name of the table: keyspace.table."]
@@ -164,7 +159,6 @@ def _found(state: ClusterState, field: str, one: N) -> tuple[TabletMap, Tablet] 
 # ------------------------------------------------------------------------------------------------------- migrate
 
 
-@dataclass(frozen=True, slots=True)
 class MigrateTablets(Command):
     """Start transitions of tablets."""
 
@@ -247,7 +241,6 @@ def _wanted(tablet: Tablet, one: TabletMigration) -> tuple[TabletReplica, ...] |
 # ------------------------------------------------------------------------------------------------------- advance
 
 
-@dataclass(frozen=True, slots=True)
 class AdvanceTablets(Command):
     """Move tablets to their next stages."""
 
@@ -321,7 +314,6 @@ def _unreported(
 # -------------------------------------------------------------------------------------------------------- revert
 
 
-@dataclass(frozen=True, slots=True)
 class RevertTablets(Command):
     """Revert transitions of tablets. The tablets keep their present replicas."""
 

@@ -11,7 +11,6 @@ evaluates the filter again and sends **SetDataNodes**.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field, cause_rule, made_of, registered
@@ -30,7 +29,7 @@ from ringlog.kernel.model.zones import (
     partition_key,
 )
 from ringlog.kernel.operations.node_states import shown_state
-from ringlog.kernel.values import Command, is_identifier, is_name
+from ringlog.kernel.values import Command, is_identifier, is_name, replace
 from ringlog.kernel.zones.change import new_partition, partitions_of, with_partitions, zone_named
 from ringlog.kernel.zones.data import keyspaces_in
 from ringlog.kernel.zones.distribution import default_quorum, quorum_bounds, targets
@@ -56,7 +55,6 @@ DATA_NODES_MAX: Final = 10_000
 PROFILES_MAX: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
 class CreateZone(Command):
     """Create a zone. Its partitions are on their nodes immediately."""
 
@@ -99,7 +97,6 @@ def decide_create_zone(state: ClusterState, command: CreateZone, context: EntryC
     return with_partitions(state, context, zone, made)
 
 
-@dataclass(frozen=True, slots=True)
 class AlterZone(Command):
     """Change a zone. Null values stay as they are."""
 
@@ -121,8 +118,8 @@ class AlterZone(Command):
 _ALTERED: Final = ("partitions", "replicas", "quorum", "filter", "profiles", "scale_up", "scale_down", "mode")
 _MOVES: Final = ("partitions", "replicas", "quorum", "mode", "nodes")
 """The fields that placements depend on."""
-assert {one.name for one in fields(AlterZone)} == {"zone", "nodes", *_ALTERED}, "no field of the command is ignored"
-assert {*_MOVES} < {one.name for one in fields(Zone)}, "each name is a field of a zone"
+assert {*AlterZone.__struct_fields__} == {"zone", "nodes", *_ALTERED}, "no field of the command is ignored"
+assert {*_MOVES} < {*Zone.__struct_fields__}, "each name is a field of a zone"
 
 
 def decide_alter_zone(state: ClusterState, command: AlterZone, context: EntryContext) -> Decision:
@@ -161,7 +158,6 @@ def decide_alter_zone(state: ClusterState, command: AlterZone, context: EntryCon
     return with_partitions(state, context, zone, [*kept, *new], gone)
 
 
-@dataclass(frozen=True, slots=True)
 class DropZone(Command):
     """Drop a zone with all of its partitions."""
 
@@ -185,7 +181,6 @@ def decide_drop_zone(state: ClusterState, command: DropZone, context: EntryConte
     return Accepted(advance(state, context.epoch, zones=zones, zone_partitions=left.finish()))
 
 
-@dataclass(frozen=True, slots=True)
 class SetDataNodes(Command):
     """Set the data nodes of a zone."""
 

@@ -14,7 +14,6 @@ Source: "SchemaBatch, all or nothing" of the schema commands.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
 from ringlog.kernel.commands.schema import functions, keyspaces, user_types, views
@@ -28,7 +27,7 @@ from ringlog.kernel.model.modes import SCHEMA
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.principals import OPERATOR
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Before, Command
+from ringlog.kernel.values import Before, Command, Value
 
 CODES: Final[dict[str, str]] = {}
 
@@ -54,8 +53,7 @@ NEEDLESS: Final[dict[type[Command], str]] = {
 """The code that says that a command is not needed, by command."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaStatement:
+class SchemaStatement(Value):
     """One command of a batch. Exactly one field after the first is set."""
 
     if_needed: Annotated[bool, "Skip a create command if the object exists, or a drop command if it does not."]
@@ -84,7 +82,6 @@ class SchemaStatement:
         return tuple(command for command in found if command is not None)
 
 
-@dataclass(frozen=True, slots=True)
 class SchemaBatch(Command):
     """Apply several schema commands in one entry, all or none."""
 
@@ -96,11 +93,7 @@ class SchemaBatch(Command):
 
 def _places() -> dict[type[Command], str]:
     field_types = get_type_hints(SchemaStatement)
-    return {
-        get_args(field_types[field.name])[0]: field.name
-        for field in fields(SchemaStatement)
-        if field.name != "if_needed"
-    }
+    return {get_args(field_types[name])[0]: name for name in SchemaStatement.__struct_fields__ if name != "if_needed"}
 
 
 PLACES: Final = _places()

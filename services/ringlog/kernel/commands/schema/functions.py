@@ -11,7 +11,6 @@ Sources: CQL, "Functions"; CEP-21, "Racing DROP X validations" (the drop of a UD
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
@@ -43,7 +42,6 @@ BODY_BYTES_MAX: Final = 65_536
 """The longest body, in UTF-8 bytes, because each change record and each replica stores it (``kernel.size_limits``)."""
 
 
-@dataclass(frozen=True, slots=True)
 class CreateFunction(Command):
     """Create a user function.
 
@@ -89,7 +87,6 @@ def decide_create_function(state: ClusterState, command: CreateFunction, context
     return with_schema(state, context, functions=state.functions.set(function.signature, function))
 
 
-@dataclass(frozen=True, slots=True)
 class DropFunction(Command):
     """Drop a user function that no aggregate uses."""
 
@@ -112,7 +109,6 @@ def decide_drop_function(state: ClusterState, command: DropFunction, context: En
     return with_schema(state, context, functions=state.functions.delete(key))
 
 
-@dataclass(frozen=True, slots=True)
 class CreateAggregate(Command):
     """Create a user aggregate.
 
@@ -160,7 +156,6 @@ def decide_create_aggregate(state: ClusterState, command: CreateAggregate, conte
     return with_schema(state, context, aggregates=state.aggregates.set(aggregate.signature, aggregate))
 
 
-@dataclass(frozen=True, slots=True)
 class DropAggregate(Command):
     """Drop a user aggregate."""
 

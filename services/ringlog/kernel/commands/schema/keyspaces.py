@@ -11,7 +11,6 @@ that a zone places cannot be altered: the zone is altered instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Final
 
@@ -37,7 +36,7 @@ from ringlog.kernel.ownership.strategies import (
     replication_key,
 )
 from ringlog.kernel.tablets.allocation import unplaceable
-from ringlog.kernel.values import Command, Replication, is_identifier, is_name
+from ringlog.kernel.values import Command, Replication, is_identifier, is_name, replace
 from ringlog.kernel.zones.data import placement_obstacle
 
 CODES: Final = {
@@ -55,7 +54,6 @@ REPLICATION_BYTES_MAX = 16_384
 """The longest key of a replication. The records of every range contain it, twice during a change of replication."""
 
 
-@dataclass(frozen=True, slots=True)
 class CreateKeyspace(Command):
     """Create a keyspace."""
 
@@ -93,7 +91,6 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
     return _accept(state, context, state.keyspaces.set(keyspace.name, keyspace), placements)
 
 
-@dataclass(frozen=True, slots=True)
 class AlterKeyspace(Command):
     """Change the replication of a keyspace.
 
@@ -147,7 +144,6 @@ def _alter_tablets(
     return _accept(state, context, state.keyspaces.set(keyspace.name, altered), state.placements)
 
 
-@dataclass(frozen=True, slots=True)
 class DropKeyspace(Command):
     """Drop an empty keyspace."""
 

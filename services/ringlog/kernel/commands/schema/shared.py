@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field, made_of
 from ringlog.kernel.model.outcome import Accepted, EntryContext, Rejected
 from ringlog.kernel.model.state import ClusterState, advance
-from ringlog.kernel.values import is_identifier, is_uuid
+from ringlog.kernel.values import Value, is_identifier, is_uuid
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Value)
 
 
 def broken_names(keyspace: str, name: str) -> Rejected | None:

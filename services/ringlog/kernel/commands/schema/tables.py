@@ -7,7 +7,6 @@ those of dropped tables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
@@ -36,6 +35,7 @@ from ringlog.kernel.values import (
     TabletOptions,
     is_identifier,
     is_uuid,
+    replace,
 )
 
 CODES: Final = {
@@ -55,7 +55,6 @@ KEY_COLUMNS_MAX = 100
 TTL_MAX_S = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
 class CreateTable(Command):
     """Create a table.
 
@@ -116,7 +115,6 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Entr
     return _accept(state, context, None, table, tables=tables, table_ids=ids, tablets=tablets, generations=generations)
 
 
-@dataclass(frozen=True, slots=True)
 class AlterTable(Command):
     """Drop, rename and add columns, in this order, and replace the CDC options if they are given.
 
@@ -238,7 +236,6 @@ def _dependents_renamed(
     return {"views": views, "indexes": indexes}
 
 
-@dataclass(frozen=True, slots=True)
 class DropTable(Command):
     """Drop a table."""
 

@@ -9,7 +9,6 @@ rejected if a key column uses the type, because a key keeps its values' bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Annotated, Final
 
@@ -27,7 +26,7 @@ from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.model.tables import Table, UserType
 from ringlog.kernel.schema.dependents import functions_with, types_of, views_of
 from ringlog.kernel.schema.table_versions import changed as lifetimes_after
-from ringlog.kernel.values import Column, Command, TypeField, is_identifier
+from ringlog.kernel.values import Column, Command, TypeField, is_identifier, replace
 
 CODES: Final = {
     "field_exists": "The user type has a field with this name.",
@@ -56,7 +55,6 @@ def with_types(state: ClusterState, keyspace: str, columns: tuple[Column, ...]) 
     return found, tuple(declared)
 
 
-@dataclass(frozen=True, slots=True)
 class CreateType(Command):
     """Create a user type in a keyspace.
 
@@ -86,7 +84,6 @@ def decide_create_type(state: ClusterState, command: CreateType, context: EntryC
     return with_schema(state, context, types=state.types.set(full_name, made))
 
 
-@dataclass(frozen=True, slots=True)
 class AlterType(Command):
     """Add fields to a user type.
 
@@ -140,7 +137,6 @@ def decide_alter_type(state: ClusterState, command: AlterType, context: EntryCon
     return with_schema(state, context, types=types, tables=tables, table_lives=lifetimes)
 
 
-@dataclass(frozen=True, slots=True)
 class DropType(Command):
     """Drop a user type that is not in use."""
 

@@ -8,7 +8,6 @@ Sources: CQL, "Materialized views" and "Secondary indexes"; CEP-21, "Racing DROP
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field
@@ -30,7 +29,6 @@ CODES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class CreateView(Command):
     """Create a materialized view of a table.
 
@@ -91,7 +89,6 @@ def _columns(table: Table, named: tuple[str, ...], key: tuple[str, ...]) -> tupl
     return columns
 
 
-@dataclass(frozen=True, slots=True)
 class DropView(Command):
     """Drop a materialized view."""
 
@@ -110,7 +107,6 @@ def decide_drop_view(state: ClusterState, command: DropView, context: EntryConte
     return with_schema(state, context, views=state.views.delete(f"{view.keyspace}.{view.name}"))
 
 
-@dataclass(frozen=True, slots=True)
 class CreateIndex(Command):
     """Create an index of a table's column."""
 
@@ -141,7 +137,6 @@ def decide_create_index(state: ClusterState, command: CreateIndex, context: Entr
     return with_schema(state, context, indexes=state.indexes.set(full_name, index))
 
 
-@dataclass(frozen=True, slots=True)
 class DropIndex(Command):
     """Drop an index."""
 

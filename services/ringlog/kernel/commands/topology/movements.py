@@ -18,7 +18,6 @@ Each rule checks the conditions of its kind and makes the plan. ``movements.admi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Final
 
@@ -41,7 +40,7 @@ from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import FINISHED, POINT_OF_NO_RETURN, has_reached, in_flight
 from ringlog.kernel.ownership.placements import nodes_of, read_ranges_of
 from ringlog.kernel.tablets.mutual_exclusion import tables_on, undrainable
-from ringlog.kernel.values import Command, NodeId, Token, is_token
+from ringlog.kernel.values import Command, NodeId, Token, is_token, replace
 
 NAMES_MAX: Final = 5
 """The most names in the reason of an assassination."""
@@ -87,7 +86,6 @@ CODES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Join(Command):
     """Start the join of a registered node with these tokens.
 
@@ -128,7 +126,6 @@ def decide_join(state: ClusterState, command: Join, context: EntryContext) -> De
     return admit(state, operation, plan_movement(state, operation), context)
 
 
-@dataclass(frozen=True, slots=True)
 class Leave(Command):
     """Start the departure of a normal node. It streams its ranges to other nodes."""
 
@@ -149,7 +146,6 @@ def decide_leave(state: ClusterState, command: Leave, context: EntryContext) -> 
     return admit(state, operation, plan_movement(state, operation), context)
 
 
-@dataclass(frozen=True, slots=True)
 class Move(Command):
     """Start the move of a normal node to other tokens."""
 
@@ -180,7 +176,6 @@ def decide_move(state: ClusterState, command: Move, context: EntryContext) -> De
     return admit(state, operation, plan_movement(state, operation), context)
 
 
-@dataclass(frozen=True, slots=True)
 class Replace(Command):
     """Start the replacement of a node by a registered node, which takes over its tokens."""
 
@@ -224,7 +219,6 @@ def decide_replace(state: ClusterState, command: Replace, context: EntryContext)
     return admit(state, operation, plan_movement(state, operation), context)
 
 
-@dataclass(frozen=True, slots=True)
 class Remove(Command):
     """Start the removal of a node that is declared down. Other nodes stream its ranges."""
 
@@ -257,7 +251,6 @@ def decide_remove(state: ClusterState, command: Remove, context: EntryContext) -
     return admit(state, operation, plan, context)
 
 
-@dataclass(frozen=True, slots=True)
 class Assassinate(Command):
     """Remove a node that is declared down at once, without streaming. This is the last resort.
 
@@ -333,7 +326,6 @@ def _may_be_lost(state: ClusterState, plan: Plan) -> str:
     return f"{told}; rows of {len(lossy)} ranges may be lost, the first is ({start}, {end}] under {key}"
 
 
-@dataclass(frozen=True, slots=True)
 class Rebuild(Command):
     """Start the rebuild of a normal node, which streams all of its ranges again.
 

@@ -8,11 +8,9 @@ same way. Neither cancels or removes anything. Down only permits the commands fo
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Annotated, Any, Final
 
-from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.cluster.features import missing_feature
 from ringlog.kernel.commands.rules import NAME_RULE, UUID_RULE, Check, broken_field, made_of, reason_rule, registered
 from ringlog.kernel.model.modes import REGISTRATIONS, UNPAUSED
@@ -22,7 +20,7 @@ from ringlog.kernel.model.state import ClusterState, Node, advance, in_order
 from ringlog.kernel.operations.node_states import shown_state
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
-from ringlog.kernel.values import Command, is_name, is_uuid
+from ringlog.kernel.values import Command, is_name, is_uuid, replace
 from ringlog.kernel.zones.change import has_data_node, with_capacity, with_liveness
 from ringlog.kernel.zones.resets import members
 from ringlog.kernel.zones.salvage import with_returned
@@ -41,7 +39,7 @@ CAPACITY_MAX = 2**62
 
 UPDATED = ("address", "release", "features", "capacity", "shards")
 """The fields that UpdateNode changes."""
-assert {*UPDATED} < {one.name for one in fields(Node)}, "each name is a field of a node"
+assert {*UPDATED} < {*Node.__struct_fields__}, "each name is a field of a node"
 _given = attrgetter(*UPDATED)
 
 _SHARDS_RULE = f"must be between 1 and {SHARDS_MAX}"
@@ -61,7 +59,6 @@ def is_address(text: str) -> bool:
 WEIGHT: Final = "Relative weight of the node: with 2 it holds twice as much data as with 1."
 
 
-@dataclass(frozen=True, slots=True)
 class RegisterNode(Command):
     """Register a node. It owns no range yet.
 
@@ -115,7 +112,6 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: En
     return Accepted(advance(state, context.epoch, nodes=nodes, node_names=state.node_names.set(node.name, node.id)))
 
 
-@dataclass(frozen=True, slots=True)
 class UpdateNode(Command):
     """Update the properties of a node. Null properties stay as they are.
 
@@ -133,7 +129,7 @@ class UpdateNode(Command):
     shards: Annotated[int | None, "Number of shards of the node. Only for a node without tokens."] = None
 
 
-assert {one.name for one in fields(UpdateNode)} == {"node", *UPDATED}, "no field of the command is ignored"
+assert {*UpdateNode.__struct_fields__} == {"node", *UPDATED}, "no field of the command is ignored"
 
 
 def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryContext) -> Decision:
@@ -152,7 +148,7 @@ def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryC
         return node
     if command.features is not None:
         given["features"] = tuple(sorted(command.features))
-    updated = replaced(node, **given)
+    updated = replace(node, **given)
     checks = _abilities(updated.release, updated.features, updated.capacity)
     broken = broken_field(_shards(updated.shards), *checks)
     if command.address is not None:  # the other fields were checked above
@@ -207,7 +203,6 @@ def _taken(state: ClusterState, address: str) -> Rejected | None:
     return Rejected("duplicate_address", f"address: {address} is the address of node {min(there, key=_id_of).name}")
 
 
-@dataclass(frozen=True, slots=True)
 class UnregisterNode(Command):
     """Unregister a node that owns nothing.
 
@@ -238,10 +233,9 @@ def decide_unregister_node(state: ClusterState, command: UnregisterNode, context
                 "node_in_zone",
                 f"node: {node.name} has a replica of zone partition {key}; wait until the replica has moved",
             )
-    return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, replaced(node, state="left"))))
+    return Accepted(advance(state, context.epoch, nodes=state.nodes.set(node.id, replace(node, state="left"))))
 
 
-@dataclass(frozen=True, slots=True)
 class DeclareDown(Command):
     """Declare a node down, by an operator or an external system.
 
@@ -260,7 +254,6 @@ def decide_declare_down(state: ClusterState, command: DeclareDown, context: Entr
     return _declared(state, command.node, command.reason, context, down=True)
 
 
-@dataclass(frozen=True, slots=True)
 class DeclareUp(Command):
     """Declare a node up again."""
 
@@ -300,7 +293,7 @@ def _declared(state: ClusterState, name: str, reason: str, context: EntryContext
         return Rejected("wrong_node_state", f"node: {node.name} has left")
     if node.down == down:
         return Rejected("wrong_node_state", f"node: {node.name} is declared {'down' if down else 'up'} already")
-    declared = replaced(node, down=down, down_reason=reason if down else "")
+    declared = replace(node, down=down, down_reason=reason if down else "")
     tablets = state.tablets if down else with_returned(state, node.id, context.epoch)
     changed: dict[str, Any] = {} if tablets is state.tablets else {"tablets": tablets}
     if (zones := with_liveness(state, node.id, context.epoch)) is not state.zones:

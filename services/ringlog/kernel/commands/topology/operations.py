@@ -6,7 +6,6 @@ come only from reports of participants, never from a clock or a count of waits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import bad_witnesses, broken_field, reason_rule, registered, to_ignore
@@ -31,7 +30,7 @@ from ringlog.kernel.operations.gates import (
 from ringlog.kernel.operations.kinds import kind_of, next_stage
 from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, is_ended
 from ringlog.kernel.tablets.mutual_exclusion import lost_without, tables_on
-from ringlog.kernel.values import Before, Command, StreamReport, Witness
+from ringlog.kernel.values import Before, Command, StreamReport, Witness, replace
 
 CODES: Final = {
     "awaits_decision": "A step failed permanently or too often. Retry or cancel the operation.",
@@ -50,7 +49,6 @@ FAILURES_KEPT_MAX = 10
 # --------------------------------------------------------------------------------------------------- advance
 
 
-@dataclass(frozen=True, slots=True)
 class AdvanceOperation(Command):
     """Move an operation to its next stage."""
 
@@ -108,7 +106,6 @@ def _foreign_report(operation: Operation, reports: tuple[StreamReport, ...]) -> 
 # ---------------------------------------------------------------------------------------------------- cancel
 
 
-@dataclass(frozen=True, slots=True)
 class CancelOperation(Command):
     """Cancel an operation. This is possible before ``write_both_read_new`` only."""
 
@@ -151,7 +148,6 @@ def _has_tablets(state: ClusterState, operation: Operation) -> Rejected | None:
     return Rejected("too_few_replicas", why) if bare else None
 
 
-@dataclass(frozen=True, slots=True)
 class FailOperation(Command):
     """Report that an operation cannot continue: a node has a permanent error, or has used all attempts.
 
@@ -213,7 +209,6 @@ def _unjustified_failure(state: ClusterState, operation: Operation, command: Fai
     return broken_field((command.tries >= most, "tries", f"must be at least {most}"))
 
 
-@dataclass(frozen=True, slots=True)
 class RetryOperation(Command):
     """Retry an operation from its present stage, by an operator's decision."""
 
