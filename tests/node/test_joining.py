@@ -1,4 +1,4 @@
-"""A node with a new release registers its version before any other request."""
+"""A node registers its release before any other request, and asks again while its join cannot begin."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster, TakeOver
 from ringlog.kernel.commands.cluster.features import RequireFeature
+from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
-from ringlog.kernel.model.state import EMPTY_STATE
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Command
-from ringlog.protocol.effects import Newest, Steps, WallClock, run_steps
+from ringlog.protocol.effects import CatchUp, Newest, Steps, WallClock, run_steps
 from ringlog.protocol.nodes.errors import NodeFailed
-from ringlog.protocol.nodes.joining import ReportAnswer, register
+from ringlog.protocol.nodes.joining import JOIN_RETRIED, AwaitEpochAfter, ReportAnswer, join, register
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
 from ringlog.protocol.submission.submission import VALIDATOR, SubmitCommand
 from ringlog.runtime.draw import SeededDraw
@@ -41,10 +42,13 @@ class Cluster:
         match effect:
             case SubmitCommand():
                 return self._answer(effect)
-            case Newest():
+            case Newest() | CatchUp():
                 return self.state
             case WallClock():
                 return 1
+            case AwaitEpochAfter(epoch):
+                assert epoch == self.state.epoch
+                self.code = ""  # what the join waited for has happened
             case other:
                 assert isinstance(other, ReportAnswer)
         return None
@@ -76,6 +80,18 @@ def test_a_member_does_not_start_without_a_required_feature() -> None:
     assert not cluster.asked
     cluster.perform(register(node(("tablets",)), SeededDraw(b"1")))
     assert cluster.asked == [NEWS]
+
+
+@pytest.mark.parametrize("code", JOIN_RETRIED)
+def test_a_join_waits_for_other_changes_and_nodes(code: str) -> None:
+    cluster = Cluster()
+    cluster.code = code
+
+    async def wish(state: ClusterState) -> Command:
+        return Join(NODE, (state.epoch,), bytes(16))
+
+    cluster.perform(join(NODE, wish, SeededDraw(b"1")))
+    assert len(cluster.asked) == 2
 
 
 def test_a_rejection_stops_the_node() -> None:

@@ -130,7 +130,9 @@ class AsyncClient:
         """See ``Client.submit``."""
         if direct_after_s is None:
             again = {"timeout_s": timeout_s, "request_id": request_id, "since_epoch": since_epoch}
-            return await asyncio.wrap_future(self.client.submit_future(command, **again))  # type: ignore[arg-type]
+            send = partial(self.client.submit_future, command, **again)  # type: ignore[arg-type]
+            # A retry may first read up to the epoch of the earlier attempt, which blocks.
+            return await asyncio.wrap_future(send() if since_epoch is None else await self._in_thread(send))
         return await self._in_thread(
             self.client.submit,
             command,

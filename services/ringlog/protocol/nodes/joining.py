@@ -29,8 +29,9 @@ JOIN_RETRIED = (
     "too_many_operations",
     "operations_in_flight",
     "changes_paused",
+    "too_few_replicas",
 )
-"""Rejections after which the request is retried, a join with new tokens: another node is moving or has moved."""
+"""Rejections after which the request is retried, a join with new tokens: another change or a started node ends them."""
 
 
 class ReportAnswer(Effect[None], Value):

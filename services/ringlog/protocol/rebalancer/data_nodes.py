@@ -37,12 +37,12 @@ from typing import Any, Final
 
 from immutables import Map
 
+from ringlog.extras import explained
 from ringlog.kernel.commands.placement.zones import SetDataNodes
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import STAYS, ClusterState, Node, in_order
 from ringlog.kernel.model.zones import EVERY_NODE, NEVER, Zone
 from ringlog.kernel.tablets.mutual_exclusion import drained_by
-from ringlog.extras import explained
 from ringlog.kernel.values import SECOND_US, Epoch, Micros, NodeId, Value, field
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.filter import broken_filter
