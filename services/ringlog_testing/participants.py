@@ -12,19 +12,22 @@ Invariant: the order of calls is that of ``ringlog.client.participant.duties``, 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Final, Protocol
 
 from ringlog.client.creation.creation import found
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.participant.duties import Duties
 from ringlog.client.participant.folder import IdentityFolder
-from ringlog.client.participant.store import Gain, Loss, Store
+from ringlog.client.participant.store import AsyncStore, Gain, Loss, Store
+from ringlog.client.participant.store_calls import StoreCalls
 from ringlog.client.routing import replicas
 from ringlog.client.tokens import allocate
 from ringlog.kernel.commands.placement.tablets import MigrateTablets, Shard, TabletMigration
@@ -55,8 +58,8 @@ class RunningStore(Protocol):
         """Its ``host:port``, equal at each start from the same folder."""
 
     @property
-    def store(self) -> Store:
-        """The store."""
+    def store(self) -> Store | AsyncStore:
+        """The store. The methods of an ``AsyncStore`` run on an event loop in another thread."""
 
     def put(self, place: str, key: bytes) -> None:
         """Write a row durably, without any check. ``client.routing.replicas`` has its token."""
@@ -145,7 +148,9 @@ class _Node:
     def start(self) -> None:
         self.running = self._story.start(self.name, self._path)
         self.folder = IdentityFolder(self._path / "identity")
-        recorder = _Recorder(self._story, self.name, self.running.store)
+        calls = StoreCalls(self.running.store)
+        calls.loop = self._story.loop
+        recorder = _Recorder(self._story, self.name, calls)
         self.duties = Duties(self.folder.node, self.folder.incarnation, recorder, self.folder, lambda _: None)
         self._next = len(self._story.states) - 1
 
@@ -177,6 +182,19 @@ class _Node:
             self.duties.sent(draft, time.monotonic_ns() // 1000)
 
 
+@contextmanager
+def _running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        thread = Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        try:
+            yield loop
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+
 class StoreStory:
     """A cluster in memory with nodes of the store. ``crash``: the number of the call that kills its node."""
 
@@ -187,6 +205,7 @@ class StoreStory:
         self.nodes: dict[str, _Node] = {}
         self.rows: list[tuple[str, bytes]] = []
         self.failure: Exception | None = None
+        self.loop = ending.enter_context(_running_loop())
         log = MemoryLog()
         self._replica = ending.enter_context(LogReplica(log))
         found(log, self._replica, "participants")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,35 @@ def test_a_node_announces_every_feature_of_this_release() -> None:
 @pytest.mark.slow
 def test_a_correct_store_passes_with_a_crash_at_each_kind_of_call(tmp_path: Path) -> None:
     assert check_store(FileStore, tmp_path) > 20
+
+
+class AsyncFileStore:
+    """``FileStore`` with coroutine functions."""
+
+    def __init__(self, name: str, folder: Path, kind: type[FileStore] = FileStore) -> None:
+        self._files = kind(name, folder)
+        self.address, self.store = self._files.address, self
+        self.put, self.has, self.kill = self._files.put, self._files.has, self._files.kill
+
+    async def adopt(self, before: ClusterState | None, after: ClusterState) -> None:
+        self._files.adopt(before, after)
+
+    async def drain(self, below: int) -> None:
+        self._files.drain(below)
+
+    async def fetch(self, gain: Gain) -> AsyncIterator[bytes]:
+        for row in self._files.fetch(gain):
+            await asyncio.sleep(0)
+            yield row
+
+    async def forget(self, loss: Loss) -> None:
+        self._files.forget(loss)
+
+
+def test_an_async_store_is_checked_alike(tmp_path: Path) -> None:
+    assert check_store(AsyncFileStore, tmp_path / "correct", kills=8) > 8
+    with pytest.raises(AssertionError, match="did not forget"):
+        check_store(partial(AsyncFileStore, kind=Forgetful), tmp_path / "forgetful")
 
 
 class Noted:
