@@ -28,11 +28,14 @@ SHARED: dict[str, str] = {
     "--from": "a file of `ringlog log --dump`",
     "--group": "a consumer group by its name",
     "--insecure": "connections without certificates",
+    "--keyspace": "a keyspace by its name",
     "--kind": "a command by its name",
     "--listen": "the address to listen on",
     "--limit": "the greatest number of things to show or send",
     "--name": "a name that the command gives to its subject",
     "--node": "a node by its name",
+    "--output": "the form or the file of what a command prints",
+    "--port": "the port of a server",
     "--reason": "the reason of a change, or of a dead letter",
     "--request-id": "a request by its id",
     "--set": "a value by its name",
@@ -42,6 +45,8 @@ SHARED: dict[str, str] = {
     "--to": "a file to write",
     "--topic": "a topic by its name",
     "--wait": "wait for the effect of a change",
+    "-o": "as --output",
+    "--user": "a user by its name",
     "--watch": "print again when something has changed",
 }
 """Options whose help differs between commands, with the meaning that all of them share."""

@@ -143,6 +143,16 @@ OFFLINE = (
         is_compared=True,
     ),
     Walk(
+        "operate/import.md",
+        left_out={
+            "ringlog import cassandra --host": ELSEWHERE,
+            "ringlog node run": ELSEWHERE,
+            "ringlog import cassandra --recording shop.json": ELSEWHERE,
+            "ringlog plan stage": ELSEWHERE,
+        },
+        is_compared=True,
+    ),
+    Walk(
         "internals/simulator.md",
         left_out={
             "ringlog sim run --seed 1..2000": "takes minutes",

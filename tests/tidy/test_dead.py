@@ -65,6 +65,7 @@ HOOKS = {
         "MICROSECONDS",
         "NANOSECONDS",
     },
+    "a command of the program, whose name is a keyword of Python": {"import_plan"},
     "figures that are written by their names": {"repeated"},
     "statements of a batch, found by the class of the command": {
         "alter_keyspace",

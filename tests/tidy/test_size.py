@@ -24,12 +24,12 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_610,
     "ringlog/cache": 680,
-    "ringlog/cli": 6_210,
+    "ringlog/cli": 6_350,
     "ringlog/client": 6_880,
     "ringlog/kernel": 18_190,
     "ringlog/log": 4_923,
     "ringlog/node": 6_610,
-    "ringlog/operator": 4_890,
+    "ringlog/operator": 5_570,
     "ringlog/protocol": 3_510,
     "ringlog/console": 2_130,
     "ringlog/runtime": 2_000,
@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 3_570,
-    "tests": 83_470,
+    "tests": 83_900,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

@@ -22,6 +22,7 @@ COMMAND_CODES: Final = {
     "bad_hex": "Key or value are not hex digits, although --hex is set.",
     "bad_option": "The value of an option is not valid.",
     "bad_seeds": "The seeds are not one seed or A..B with A not above B. A chart needs one seed.",
+    "bad_source": "A value of the imported cluster breaks a rule. The message has table, row, field and rule.",
     "bad_text": "An argument is not text in UTF-8.",
     "bad_usage": "Options contradict each other, or an option is missing.",
     "cache_unavailable": "Redis does not answer, so the keys of the cluster were not deleted.",
@@ -49,6 +50,8 @@ COMMAND_CODES: Final = {
     "replay_busy": "Another request to the console reads the past. Try again in a moment.",
     "replica_halted": "The log has an entry at which replicas halt. The message has its offset, code and reason.",
     "settings_ignored": "The cluster exists with other settings. They were not changed.",
+    "source_changed": "Nodes of the imported cluster move, or disagree about the schema. Run the command again later.",
+    "source_unavailable": "The imported cluster does not answer, or refuses the login.",
     "state_file_refused": "The edited state does not match the copy of the log, or breaks a rule.",
     "still_in_flight": "The operation continues, but the time to watch it is over.",
     "tablets_changed": "The table was split, merged or dropped during the repair. Run the command again.",
@@ -61,6 +64,7 @@ COMMAND_CODES: Final = {
     "unknown_profile": "No profile has this name.",
     "unprotected_cluster": "Other machines can reach the brokers, and TLS, login or certificates are missing.",
     "unknown_role": "No agent has this role.",
+    "unsupported_source": "The imported cluster has a partitioner, a replication or a node that Ringlog cannot have.",
     "writes_appended": "Writes may have used the time, or the generation, that the command would revoke.",
 }
 STACK_CODES: Final = {

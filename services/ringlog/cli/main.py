@@ -75,6 +75,9 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
             "ringlog.cli.cluster.principals", "whoami", "Show the principal that signs this user's requests."
         ),
         "plan": Subcommand("ringlog.cli.cluster.plans", "app", "Stage, review, approve and reject plans of commands."),
+        "import": Subcommand(
+            "ringlog.cli.cluster.importing", "import_plan", "Import nodes and schema of another database as a plan."
+        ),
         "pause": Subcommand("ringlog.cli.metadata.pause", "pause", "Pause changes of these scopes."),
         "resume": Subcommand("ringlog.cli.metadata.pause", "resume", "Resume changes of these scopes."),
     },

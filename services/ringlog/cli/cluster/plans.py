@@ -44,12 +44,17 @@ def stage(
         typer.Argument(metavar="FILE", help="File with one JSON command per line. Default: standard input."),
     ] = None,
     expires: Annotated[int, typer.Option("--expires", metavar="SECONDS", help="Time until the plan expires.")] = 86_400,
+    part: Annotated[
+        int | None, typer.Option("--part", metavar="N", help="Part of a file with several parts, from 1.", min=1)
+    ] = None,
 ) -> Intent:
     """Stage commands as a plan.
 
-    The plan is rehearsed and stored. Its commands apply together when it is approved.
+    The plan is rehearsed and stored. Its commands apply together when it is approved. In the file of a rehearsal, each
+    `{"do": "finish"}` ends a part: stage the next one when the operations of the part have ended. Other lines with do
+    or show are for rehearsals only.
     """
-    return views.staging(name, _lines(file), expires)
+    return views.staging(name, _part_of(_lines(file), part), expires)
 
 
 @app.command("list")
@@ -158,6 +163,22 @@ def _lines(file: Path | None) -> list[tuple[int, Any]]:
     except (ValueError, RecursionError) as error:
         fail("bad_json", f"line {number}: {error}", 2)
     return found
+
+
+def _part_of(lines: list[tuple[int, Any]], part: int | None) -> list[tuple[int, Any]]:
+    """Return the commands of a part; exit status 2 without that part, or if the file has several and none is chosen."""
+    parts: list[list[tuple[int, Any]]] = [[]]
+    for number, value in lines:
+        if not isinstance(value, dict) or not {"do", "show"} & value.keys():
+            parts[-1].append((number, value))
+        elif value.get("do") == "finish":
+            parts.append([])
+    parts = [one for one in parts if one] or [[]]
+    if part is None and len(parts) > 1:
+        fail("bad_usage", f"the file has {len(parts)} parts. Stage each of them: --part 1, then --part 2", 2)
+    if (part or 1) > len(parts):
+        fail("bad_usage", f"the file has no part {part or 1}, but {len(parts)}", 2)
+    return parts[(part or 1) - 1]
 
 
 def _past(context: ClusterContext, epoch: Epoch) -> ClusterState | None:
