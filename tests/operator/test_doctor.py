@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.log.errors import LogUnavailable
 from ringlog.operator import doctor
 from ringlog.operator.doctor import CHECKS, FAIL, LOCAL, OK, SKIPPED, WARN, Finding, Site, examine, worst
+from ringlog.protocol.roles import ROLES
+from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
+from ringlog.wire.records import AgentStatus
 
 CONTEXT = ClusterContext("127.0.0.1:1", "c", "")
 
@@ -25,6 +29,17 @@ def test_without_a_broker_only_local_checks_run() -> None:
     assert by_check["broker"].verdict == FAIL
     assert by_check["broker"].fixes
     assert {name for name, one in by_check.items() if one.verdict == SKIPPED} == set(CHECKS) - LOCAL
+
+
+def test_lost_entries_are_named_by_the_agents_that_halted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor has no memory of the log. It shows the codes of the agents."""
+    why = "log_forked: epoch 9 of shop has another state"
+    said = {role: AgentStatus(role, "i", 1, 9, "halted", SystemClock().now_us(), why=why) for role in ROLES}
+    monkeypatch.setattr(doctor, "read_statuses", lambda *_: said)
+    monkeypatch.setattr(doctor, "CHECKS", {"agents": CHECKS["agents"]})
+    (found,) = examine(CONTEXT, lambda _: EMPTY_STATE)
+    assert found.verdict == FAIL
+    assert all(f"{role}: halted: log_forked" in found.text for role in ROLES)
 
 
 def test_an_error_of_a_check_hides_no_other_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def small() -> dict[str, Any]:
 
 
 def rehearsed(plan: ImportedPlan) -> Rehearsal:
-    """Return the rehearsal of a plan, each of whose lines is applied."""
+    """Rehearse a plan. Every line must be applied."""
     rehearsal = Rehearsal()
     for number, line in enumerate(plan.text().splitlines(), start=1):
         answer = rehearsal.line(line, number)

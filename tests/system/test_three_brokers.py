@@ -86,6 +86,13 @@ class World:
 
         return until(found, f"{in_sync} to be in sync")
 
+    def check_answers(self, least: int) -> None:
+        """End the commits. The log has each answered request at the epoch of its answer."""
+        told = self.commits.end()
+        assert len(told) >= least
+        made = {entry.request_id: epoch for epoch, entry in enumerate(self.agents.applied(), start=1)}
+        assert [made.get(answer.request_id) for answer in told] == [answer.epoch for answer in told]
+
 
 @pytest.fixture
 def world(cluster_name: str, tmp_path: Path) -> Iterator[World]:
@@ -120,7 +127,22 @@ def test_one_is_killed_one_is_cut_off_two_are_down(world: World) -> None:
         world.agents.client.submit(Noop(), timeout_s=5)
     world.brokers.start(others[0])
     world.commits.go_on("with two of three")
-    told = world.commits.end()
-    assert len(told) >= 4 * MORE
-    made = {entry.request_id: epoch for epoch, entry in enumerate(world.agents.applied(), start=1)}
-    assert [made.get(answer.request_id) for answer in told] == [answer.epoch for answer in told]
+    world.check_answers(4 * MORE)
+
+
+@pytest.mark.soak("tests/system/test_several_machines.py and tests/faults, with one broker; a release runs this")
+def test_two_brokers_that_are_lost_with_their_disks_are_replaced_by_empty_ones(world: World) -> None:
+    """docs/deploy/brokers.md: the survivor leads, because no empty controller can win its vote."""
+    world.commits.go_on("at first")
+    led = world.await_copies(*NUMBERS).leader
+    survivor, *lost = (number % 3 + 1 for number in range(led, led + 3))
+    world.brokers.lose(*lost)
+    with pytest.raises(SubmissionTimedOut):
+        world.agents.client.submit(Noop(), timeout_s=5)
+    for number in lost:
+        world.brokers.start(number)
+        world.commits.go_on(f"with {survivor} and the empty disk of {number}")
+    world.await_copies(*NUMBERS)
+    world.brokers.kill(survivor)
+    world.commits.go_on("without the survivor, whose records the others have now")
+    world.check_answers(4 * MORE)

@@ -5,6 +5,7 @@ They are reachable only from their network. ``Machines.inside`` moves the test's
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -51,8 +52,14 @@ class ThreeBrokers:
         self.bootstrap = ",".join(f"{machines.address(number)}:{PORT}" for number in NUMBERS)
         self.info = StackInfo(self.bootstrap, "redis://127.0.0.1:1/0", str(folder), 0, 0, 0, "quick", 2.0)
         self._admin = admin_client(self.bootstrap)
+        self._format(*NUMBERS)
+        for number in NUMBERS:
+            self.start(number)
+
+    def _format(self, *numbers: int) -> None:
         formatting = []
-        for number, layout in self._layouts.items():
+        for number in numbers:
+            layout = self._layouts[number]
             layout.root.mkdir(parents=True)
             own = "".join(f"{name}={value}\n" for name, value in self._own(number).items())
             layout.own_properties.write_text(own, encoding="utf-8")
@@ -60,9 +67,7 @@ class ThreeBrokers:
             formatting.append(
                 subprocess.Popen(broker.format_command(layout, self._settings), stdout=subprocess.DEVNULL)
             )
-        assert [one.wait() for one in formatting] == [0, 0, 0]
-        for number in NUMBERS:
-            self.start(number)
+        assert {one.wait() for one in formatting} == {0}
 
     def start(self, number: int) -> None:
         """Start the broker and return immediately."""
@@ -77,6 +82,13 @@ class ThreeBrokers:
             self._processes[number].kill()
         for number in numbers:
             self._processes[number].wait()
+
+    def lose(self, *numbers: int) -> None:
+        """Kill brokers and give their machines empty, formatted disks with the same numbers and cluster id."""
+        self.kill(*numbers)
+        for number in numbers:
+            shutil.rmtree(self._layouts[number].root)
+        self._format(*numbers)
 
     def close(self) -> None:
         self.kill(*self._processes)

@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 3_570,
-    "tests": 83_900,
+    "tests": 84_100,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

@@ -1,8 +1,8 @@
 """The plan of a recording: registrations, joins and the schema, as lines for ``ringlog rehearse`` and ``plan stage``.
 
-Each line is rehearsed on an empty cluster before it is part of the plan. So the rules of the log decide which objects a
-plan can have: an object that they reject is left out, with their reason, and so is each object that depends on it. A
-node or keyspace that they reject refuses the import, because nothing could be placed without it.
+Each line is rehearsed on an empty cluster before it is part of the plan. An object that the rules of the log reject is
+left out with their reason, and so is each object that depends on it. A rejected node or keyspace refuses the import,
+because nothing can be placed without it.
 
 Parts of a plan end with ``{"do": "finish"}``: keyspaces need nodes that have joined. Tablets of ScyllaDB get their
 places with ``{"do": "place"}``, which only a rehearsal carries out; in a running cluster the balancer places them.

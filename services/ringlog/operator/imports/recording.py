@@ -179,7 +179,7 @@ class SourceRecording:
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """A node of the imported cluster. ``name``: its address, as a name. ``shards``: 1 unless the source tells it."""
+    """A node of the imported cluster. ``name``: its address, as a name. ``shards``: 1 for Cassandra."""
 
     id: str
     name: str
