@@ -42,6 +42,8 @@ def test_the_effect_names_each_changed_item_and_nothing_changes(cluster: FakeClu
     status, found = run("node", "leave", "n1")
     assert (status, found["effect"]) == (1, None)
     assert found["rejected"]["code"] == "replication_impossible"
+    status, found = run("recovery", "enter", "--operator", "ann", "--reason", "a drill")
+    assert (status, found["effect"]) == (0, ["recoveries new added"])
     status, found = run("cluster", "set", "snapshot_entries=5000", "snapshot_bytes=200000000")
     assert status == 0
     assert cluster.digest == before

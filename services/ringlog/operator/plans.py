@@ -6,7 +6,7 @@ Each command is resolved on the state after the ones before it, so a plan may re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ringlog.kernel.authorization import commands_of
 from ringlog.kernel.commands.control.plans import ApprovePlan, StagePlan, needs_approval
@@ -24,6 +24,8 @@ from ringlog.protocol.effects import Draw
 from ringlog.runtime.draw import SystemDraw
 
 Json = dict[str, Any]
+_NUMBERED: Final = ("operations", "recoveries")
+"""Sections whose keys contain the epoch of the entry, which an effect does not have yet."""
 StateAt = Callable[[Epoch], ClusterState | None]
 
 
@@ -105,4 +107,5 @@ def _shown(state: ClusterState, effect: tuple[ChangedItem, ...] | Rejected | Non
 
 def _line(item: ChangedItem) -> str:
     names = ", ".join(name for name, _ in item.values if name)
-    return " ".join(filter(None, (item.section, item.key, item.change))) + (f": {names}" if names else "")
+    key = item.key.replace(str(EFFECT.epoch), "new") if item.section in _NUMBERED else item.key
+    return " ".join(filter(None, (item.section, key, item.change))) + (f": {names}" if names else "")

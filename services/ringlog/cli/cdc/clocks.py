@@ -11,7 +11,7 @@ import typer
 
 from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import TIMES, Bootstrap, Cluster, Json, connect, fail, out, resolve, time_of
-from ringlog.cli.shared.submitting import change_command, show_answer
+from ringlog.cli.shared.submitting import destructive_command, show_answer
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Micros
@@ -108,7 +108,7 @@ def _user() -> str:
         return "unknown user"
 
 
-@change_command
+@destructive_command
 def close_command(
     generation: Annotated[str, typer.Argument(help="Id of the oldest open generation.")],
 ) -> Intent:
@@ -119,7 +119,7 @@ def close_command(
     return intent_of_json({"command": "CloseCdcGeneration", "generation": generation, "unwatched": True})
 
 
-@change_command
+@destructive_command
 def forget_versions_command(
     before: Annotated[
         int, typer.Option("--before", parser=time_of, metavar="TIME", help=f"No write in the topic is older: {TIMES}")

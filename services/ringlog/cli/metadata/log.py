@@ -19,8 +19,8 @@ from rich.text import Text
 
 from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import TIMES, Bootstrap, Cluster, Json, fail, out, resolve, time_of
-from ringlog.cli.shared.options import view_command
-from ringlog.cli.shared.submitting import change_command, submit
+from ringlog.cli.shared.options import Output, form_of, print_value, view_command
+from ringlog.cli.shared.submitting import change_command, destructive_command, submit
 from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLog
@@ -85,6 +85,7 @@ def show(
     ] = None,
     archive: InArchive = None,
     as_json: Json = False,
+    output: Output = "table",
 ) -> None:
     """Show the entries of the metadata log.
 
@@ -96,22 +97,19 @@ def show(
     for unknown in sorted(kinds - COMMANDS.keys()):
         fail("unknown_command", f"{unknown} is not a command{near_words(unknown, COMMANDS)}", 2)
     wanted = LogFilter(since, all_records, by, kinds, first, until)
-    near = since - 1 if dump is None else None
+    near, form = since - 1 if dump is None else None, form_of(as_json, output)
     with past_of(resolve(bootstrap, cluster), _opened(archive), near=near) as past:
         if dump is not None:
             if past.start.position:
                 fail("log_truncated", f"the log begins with epoch {past.start.state.epoch}: pass --archive")
             count = write_dump(dump, past.records)
-            if as_json:
-                typer.echo(json.dumps({"records": count, "file": str(dump)}))
-            else:
+            if not print_value({"records": count, "file": str(dump)}, form):
                 out.print(f"{count} records in {dump}")
             return
         for line in chosen(past.lines(), wanted, last):
-            if as_json:
-                typer.echo(json.dumps(line_json(line)))
-            else:
-                _print(line)
+            # In YAML, all lines together are one list.
+            if not print_value([line_json(line)] if form == "yaml" else line_json(line), form):
+                _print(line, is_short=form == "table")
 
 
 @app.command("export")
@@ -251,7 +249,7 @@ def archive_log(
 
 
 @app.command("forget-archive")
-@change_command
+@destructive_command
 def forget_archive() -> Intent:
     """Forget the recorded archive, which no longer exists.
 
@@ -261,7 +259,7 @@ def forget_archive() -> Intent:
 
 
 @app.command("truncate")
-@change_command
+@destructive_command
 def truncate(
     below: Annotated[int, typer.Option("--below", min=1, help="Entries of epochs below this one may be deleted.")],
 ) -> Intent:
@@ -286,14 +284,14 @@ def _broken(topic: SnapshotTopic, head: StoredSnapshot) -> str:
     return ""
 
 
-def _print(line: FoldedRecord) -> None:
+def _print(line: FoldedRecord, *, is_short: bool) -> None:
     item, outcome = line.item, line.outcome
     shown = Text.assemble((f"{outcome.epoch:>6} {outcome.kind.value:<9}", STYLES.get(outcome.kind, "red")), " ")
     if isinstance(item, UnreadableEntry):
         out.print(shown.append(printable(f"offset {line.offset}: {outcome.code}: {item.detail}")))
         return
     command = entry_json(line.before, item)
-    fields = ", ".join(f"{k}={_short(v)}" for k, v in command.items() if k != "command")
+    fields = ", ".join(f"{k}={_value(v, is_short)}" for k, v in command.items() if k != "command")
     why = f"  {outcome.code}: {with_names(line.before, outcome.detail)}" if outcome.code else ""
     sender = parsed_sender(item.submitter)
     author = f"{sender.name} for {sender.on_behalf}" if sender.on_behalf else sender.name
@@ -303,9 +301,9 @@ def _print(line: FoldedRecord) -> None:
     out.print(shown.append(printable(f" {fields}{why}")))
 
 
-def _short(value: object) -> str:
+def _value(value: object, is_short: bool) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return text[:57] + "…" if is_short and len(text) > 60 else text
 
 
 snapshots = typer.Typer(no_args_is_help=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ringlog.cli import help as help_texts
-from ringlog.cli.shared.submitting import Reason, change_command
+from ringlog.cli.shared.submitting import Reason, change_command, destructive_command
 from ringlog.kernel.commands.control.pauses import PauseChanges, ResumeChanges
 from ringlog.kernel.commands.control.recovery import EnterRecovery, LeaveRecovery
 from ringlog.kernel.model.modes import LIMITED, SCOPES
@@ -48,7 +48,7 @@ Why = Annotated[str, typer.Option("--reason", help=help_texts.REASON)]
 
 
 @recovery.command("enter")
-@change_command
+@destructive_command
 def enter(operator: Operator, reason: Why) -> Intent:
     """Enter the recovery mode.
 
@@ -58,7 +58,7 @@ def enter(operator: Operator, reason: Why) -> Intent:
 
 
 @recovery.command("leave")
-@change_command
+@destructive_command
 def leave(operator: Operator, reason: Why) -> Intent:
     """Leave the recovery mode."""
     return named(LeaveRecovery(reason, operator))

@@ -6,15 +6,14 @@ The first group starts operations, which are watched to their end. The names of 
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
-from ringlog.cli.shared.following import ask, operation_command
-from ringlog.cli.shared.submitting import Reason, change_command
+from ringlog.cli.shared.following import ask, destructive_operation, operation_command
+from ringlog.cli.shared.submitting import Reason, Yes, change_command, confirm_name, destructive_command, is_interactive
 from ringlog.kernel.commands.topology.movements import Assassinate, Leave, Rebuild, Remove, Replace
 from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp, UnregisterNode, UpdateNode
 from ringlog.operator.answers import InvalidIntent, dry_run
@@ -84,7 +83,7 @@ def replace(
     return named(Replace(node, replaced, tuple(ignore or ())))
 
 
-@operation_command
+@destructive_operation
 def remove(node: Node, ignore: Ignore = None) -> Intent:
     """Remove a node that was declared down.
 
@@ -95,7 +94,7 @@ def remove(node: Node, ignore: Ignore = None) -> Intent:
 
 def assassinate(
     node: Node,
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -166,7 +165,7 @@ def update(
     return named(command)
 
 
-@change_command
+@destructive_command
 def unregister(node: Node) -> Intent:
     """Unregister a node that never joined.
 
@@ -191,8 +190,8 @@ def _confirm(context: ClusterContext, node: str, intent: Intent) -> None:
             lost = dry_run(client.read_barrier(), intent, SystemDraw())
         except Refused as refused:
             fail(refused.code, str(refused), 2 if isinstance(refused, InvalidIntent) else 1)
-    out.print(f"{node} leaves with this entry, which cannot be undone: {lost}", markup=False)
-    if not sys.stdin.isatty():
+    text = f"{node} leaves with this entry: {lost}"
+    if not is_interactive():
+        out.print(text, markup=False)
         fail("not_confirmed", "pass --yes to confirm")
-    if not typer.confirm("Continue?"):
-        fail("not_confirmed", "nothing was changed")
+    confirm_name(node, [text])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
@@ -17,7 +16,7 @@ from ringlog.agents.status import read_refused
 from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, errors, fail, out, resolve
 from ringlog.cli.shared.following import SILENT_S
-from ringlog.cli.shared.options import newer, view_command
+from ringlog.cli.shared.options import Format, Output, form_of, newer, print_value, view_command
 from ringlog.cli.shared.submitting import Reason, change_command
 from ringlog.cli.shared.tables import draw_table
 from ringlog.client.node_reports import AcksReader
@@ -51,17 +50,19 @@ def list_operations(
         typer.Option("--watch", help="Show every change until nothing is in flight. Waits for a first operation."),
     ] = False,
     show_all: Annotated[
-        bool, typer.Option("--all", help="Also show ended operations. JSON always contains them.")
+        bool, typer.Option("--all", help="Also show ended operations. JSON and YAML always contain them.")
     ] = False,
     as_json: Json = False,
+    output: Output = "table",
 ) -> None:
     """List operations and the nodes they wait for.
 
     Cluster-wide requests are included. `--watch` redraws the table on a terminal, and appends a new one in a pipe.
     """
-    context = resolve(bootstrap, cluster)
+    context, form = resolve(bootstrap, cluster), form_of(as_json, output)
     place = context.bootstrap, context.cluster
-    is_redrawn = watch and out.is_terminal and not as_json
+    is_for_people = form in ("table", "wide")
+    is_redrawn = watch and out.is_terminal and is_for_people
     with (
         connect(context) as client,
         closing(AcksReader(*place)) as acks,
@@ -69,7 +70,7 @@ def list_operations(
         Live(console=out, auto_refresh=False) if is_redrawn else nullcontext() as live,
     ):
         progress = ListProgress(
-            awaits_start=operation is None, shows_ended=show_all or as_json or operation is not None
+            awaits_start=operation is None, shows_ended=show_all or not is_for_people or operation is not None
         )
         while True:
             acks_now = acks.refresh()  # Read before the log, so that the state contains every acknowledged epoch.
@@ -81,7 +82,7 @@ def list_operations(
             shown = progress.shown(found)
             if progress.has_changed(shown):
                 none = f"no operation is in flight; {len(found)} have ended, see --all" if found else "no operations"
-                _print(shown, none, as_json, live)
+                _print(shown, none, form, live)
             if not watch or progress.has_ended(shown):
                 return
             if progress.awaits_first_operation():
@@ -137,9 +138,8 @@ def _unknown(operation: str) -> NoReturn:
     fail("unknown_operation", f"{operation} is not known. The log keeps ended operations only for some time")
 
 
-def _print(found: list[dict[str, Any]], none: str, as_json: bool, live: Live | None) -> None:
-    if as_json:
-        typer.echo(json.dumps(found))
+def _print(found: list[dict[str, Any]], none: str, form: Format, live: Live | None) -> None:
+    if print_value(found, form):
         return
     table = draw_table(OPERATION_COLUMNS, list(operation_rows(found, SystemClock().now_us())), none)
     lasting = [view for view in found if time.time() - view["stages"][-1]["at"] / 1e6 >= SILENT_S]

@@ -10,7 +10,7 @@ import typer
 from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import fail, out
 from ringlog.cli.shared.options import newest, view_command
-from ringlog.cli.shared.submitting import change_command
+from ringlog.cli.shared.submitting import change_command, destructive_command
 from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import Zone
@@ -73,7 +73,7 @@ _with_values("alter", "AlterZone", "Change the values of a zone.\n\nA new filter
 
 
 @app.command("drop")
-@change_command
+@destructive_command
 def drop(zone: Name) -> Intent:
     """Drop a zone with all of its partitions."""
     return _given("DropZone", zone)
@@ -170,7 +170,7 @@ def rebalance(
 
 
 @app.command("reset")
-@change_command
+@destructive_command
 def reset(
     zone: Name,
     partitions: Annotated[

@@ -11,7 +11,7 @@ from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import fail
 from ringlog.cli.shared.following import operation_command
 from ringlog.cli.shared.options import newest, view_command
-from ringlog.cli.shared.submitting import change_command
+from ringlog.cli.shared.submitting import change_command, destructive_command
 from ringlog.cli.shared.tables import show_fields, show_table
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
 from ringlog.kernel.values import Replication
@@ -68,7 +68,7 @@ def alter_keyspace(name: Name, factor: Factor = None, replication: Setting = Non
 
 
 @app.command("drop")
-@change_command
+@destructive_command
 def drop_keyspace(name: Name) -> Intent:
     """Drop an empty keyspace."""
     return named(DropKeyspace(name))

@@ -11,7 +11,7 @@ import typer
 
 from ringlog.cli.shared.connection import fail
 from ringlog.cli.shared.options import newest, view_command
-from ringlog.cli.shared.submitting import change_command
+from ringlog.cli.shared.submitting import change_command, destructive_command
 from ringlog.cli.shared.tables import show_fields, show_table
 from ringlog.files import read_text
 from ringlog.kernel.commands.schema.tables import DropTable
@@ -48,7 +48,7 @@ def create_table(
 
 
 @app.command("drop")
-@change_command
+@destructive_command
 def drop_table(full_name: FullName) -> Intent:
     """Drop a table."""
     keyspace, _, name = full_name.partition(".")

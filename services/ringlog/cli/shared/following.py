@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.cli.shared.connection import connect, errors, fail, out, resolve, seconds_of
-from ringlog.cli.shared.options import ASKING, newer, with_options
-from ringlog.cli.shared.submitting import DryRun, applied_text, show_answer, show_effect, submitted
+from ringlog.cli.shared.options import ASKING, Options, newer, with_options
+from ringlog.cli.shared.submitting import CONFIRMED, DryRun, applied_text, confirm, show_answer, show_effect, submitted
 from ringlog.client.client import Client
 from ringlog.client.node_reports import AcksReader
 from ringlog.kernel.model.state import ClusterState
@@ -48,11 +48,17 @@ PROGRESS_S = 10.0
 """Seconds until a wait of the same stage that has changed, such as a number of tablets, is printed again."""
 
 
+BEGINNING: Options = {"dry_run": (DryRun, False), "wait": (Wait, True), "timeout": (Timeout, None), **ASKING}
+
+
 def operation_command(verb: Callable[..., Intent]) -> Callable[..., None]:
     """Decorate a function that returns the intent of an operation: submit the intent and watch the operation."""
-    return with_options(
-        verb, {"dry_run": (DryRun, False), "wait": (Wait, True), "timeout": (Timeout, None), **ASKING}, _begin
-    )
+    return with_options(verb, BEGINNING, _begin)
+
+
+def destructive_operation(verb: Callable[..., Intent]) -> Callable[..., None]:
+    """Decorate as ``operation_command``, for an operation that cannot be reverted: also ask for a confirmation."""
+    return with_options(verb, CONFIRMED | BEGINNING, _begin)
 
 
 def _begin(
@@ -61,12 +67,14 @@ def _begin(
     cluster: str | None,
     as_json: bool,
     dry_run: bool,
+    yes: bool = True,
     **watching: Any,
 ) -> None:
     intent, context = verb(), resolve(bootstrap, cluster)
     if dry_run:
         show_effect(context, intent, as_json)
     else:
+        confirm(context, verb, intent, yes)
         ask(context, intent, as_json, **watching)
 
 

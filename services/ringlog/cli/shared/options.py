@@ -81,9 +81,7 @@ def show_view(
     watch: bool = False,
 ) -> None:
     """Print the view of ``verb``, as JSON or for people."""
-    context, form = resolve(bootstrap, cluster), "json" if as_json else output
-    if form == "wide":
-        out.width = UNLIMITED
+    context, form = resolve(bootstrap, cluster), form_of(as_json, output)
     if not watch:
         _print_view(verb(context), form)
         return
@@ -105,14 +103,26 @@ def show_view(
 
 def _print_view(views: Iterator[Any], form: str) -> None:
     for view in views:
-        if form == "json":
-            typer.echo(json.dumps(view))
+        if print_value(view, form):
             return
-        if form == "yaml":
-            import yaml  # slow to load
 
-            typer.echo(yaml.safe_dump(json.loads(json.dumps(view)), sort_keys=False, allow_unicode=True), nl=False)
-            return
+
+def form_of(as_json: bool, output: Format) -> Format:
+    """Return the form of a command's output. With ``wide``, lines become as long as they need."""
+    if output == "wide" and not as_json:
+        out.width = UNLIMITED
+    return "json" if as_json else output
+
+
+def print_value(value: Any, form: str) -> bool:
+    """Print a value as JSON or YAML. Return False for the other forms, which are for people."""
+    if form == "json":
+        typer.echo(json.dumps(value))
+    elif form == "yaml":
+        import yaml  # slow to load
+
+        typer.echo(yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True), nl=False)
+    return form in ("json", "yaml")
 
 
 def newer(seen: int, state: ClusterState) -> bool | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
 from ringlog.cli import help as help_texts
-from ringlog.cli.shared.connection import connect, fail, out, resolve, used_cluster
-from ringlog.cli.shared.options import ASKING, newest, with_options
+from ringlog.cli.shared.connection import connect, errors, fail, out, resolve, used_cluster
+from ringlog.cli.shared.options import ASKING, Options, newest, with_options
 from ringlog.client.client import Client
 from ringlog.kernel.values import SECOND_US, Micros
 from ringlog.operator import answers, plans
@@ -28,6 +29,11 @@ CLOCK_MARGIN_S: Final = 0.5
 WaitCounted = Annotated[bool, typer.Option("--wait", help="Return when a change of tables counts for new writes.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help=help_texts.DRY_RUN)]
 EFFECT_LINES: Final = 40
+Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
+CONFIRMED: Options = {"yes": (Yes, False)}
+"""The option of commands that cannot be reverted."""
+SUBJECTS: Final = ("node", "name", "full_name", "zone", "generation")
+"""Parameters of commands with the name of the changed object."""
 Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
 
 
@@ -36,12 +42,55 @@ def change_command(verb: Callable[..., Intent]) -> Callable[..., None]:
     return with_options(verb, {"dry_run": (DryRun, False), **ASKING}, _ask)
 
 
-def _ask(verb: Callable[[], Intent], bootstrap: str | None, cluster: str | None, as_json: bool, dry_run: bool) -> None:
+def destructive_command(verb: Callable[..., Intent]) -> Callable[..., None]:
+    """Decorate as ``change_command``, for a change that cannot be reverted: also ask for a confirmation."""
+    return with_options(verb, {**CONFIRMED, "dry_run": (DryRun, False), **ASKING}, _ask)
+
+
+def _ask(
+    verb: Callable[[], Intent],
+    bootstrap: str | None,
+    cluster: str | None,
+    as_json: bool,
+    dry_run: bool,
+    yes: bool = True,
+) -> None:
     intent, context = verb(), resolve(bootstrap, cluster)
     if dry_run:
         show_effect(context, intent, as_json)
     else:
+        confirm(context, verb, intent, yes)
         submit(context, intent, as_json)
+
+
+def confirm(context: ClusterContext, verb: Callable[[], Intent], intent: Intent, yes: bool) -> None:
+    """Show the effect of a command and have the user type the name of its subject; exit status 1 for another name.
+
+    Only a terminal is asked: scripts have decided. A command without a name asks for the name of the cluster. A command
+    that would be rejected is not confirmed, because its answer says more.
+    """
+    if yes or not is_interactive():
+        return
+    try:
+        view = plans.rehearsed(newest(context), intent)
+    except InvalidIntent:
+        return
+    if view["rejected"] is None:
+        given = getattr(verb, "keywords", {})
+        confirm_name(next((str(given[one]) for one in SUBJECTS if one in given), context.cluster), _effect_lines(view))
+
+
+def is_interactive() -> bool:
+    """Return True if a user can answer a question."""
+    return sys.stdin.isatty()
+
+
+def confirm_name(name: str, lines: Iterable[str]) -> None:
+    """Print the consequences and have the user type a name; exit status 1 for another one."""
+    for line in lines:
+        errors.print(printable(line), markup=False)
+    if typer.prompt(printable(f"This cannot be undone. Type {name} to continue"), err=True).strip() != name:
+        fail("not_confirmed", "nothing was changed")
 
 
 def show_effect(context: ClusterContext, intent: Intent, as_json: bool) -> None:
@@ -50,18 +99,23 @@ def show_effect(context: ClusterContext, intent: Intent, as_json: bool) -> None:
         view = plans.rehearsed(newest(context), intent)
     except InvalidIntent as refused:
         fail(refused.code, str(refused), 2)
-    effect, refused_by = view["effect"], view["rejected"]
     if as_json:
         typer.echo(json.dumps(view))
-    elif refused_by:
-        out.print(printable(f"would be rejected: {refused_by['code']}: {refused_by['detail']}"), markup=False)
     else:
-        out.print(f"would change {len(effect)} items of cluster {used_cluster()}:")
-        for line in effect[:EFFECT_LINES]:
-            out.print(printable(f"  {line}"), markup=False)
-        if len(effect) > EFFECT_LINES:
-            out.print(f"  and {len(effect) - EFFECT_LINES} more, see --json")
-    raise typer.Exit(int(refused_by is not None))
+        for line in _effect_lines(view):
+            out.print(printable(line), markup=False)
+    raise typer.Exit(int(view["rejected"] is not None))
+
+
+def _effect_lines(view: Mapping[str, Any]) -> Iterator[str]:
+    effect, refused_by = view["effect"], view["rejected"]
+    if refused_by:
+        yield f"would be rejected: {refused_by['code']}: {refused_by['detail']}"
+        return
+    yield f"would change {len(effect)} {'item' if len(effect) == 1 else 'items'} of cluster {used_cluster()}:"
+    yield from (f"  {line}" for line in effect[:EFFECT_LINES])
+    if len(effect) > EFFECT_LINES:
+        yield f"  and {len(effect) - EFFECT_LINES} more, see --json"
 
 
 def submit(
