@@ -2,10 +2,10 @@
 
     python bench/console.py [NODES] [TABLETS]      1,000 nodes of 8 tokens, 10,000 tablets in ten tables
 
-*first* is the first page of an epoch, which computes derived values. *again* is the median of the following ones, each
-with new reports. *HTML* and *JSON* are sizes in bytes. Times are
-processor time with the garbage collector off. One node is silent, and an operation has begun. The status is 1 if a page
-misses its goal.
+*epoch* is the median of first pages of new epochs, which compute derived values. *again* is the median of second
+pages, with new reports. *HTML* and *JSON* are sizes in bytes. Times are processor time with the garbage collector off.
+One node is silent, an operation has begun, and the next plan has 1,000 migrations. The status is 1 if a page misses its
+goal.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tests.kernel import entries
 
 from ringlog.console.pages import environment
 from ringlog.console.table import VIEWS
+from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.topology.movements import Leave
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import replace
@@ -49,20 +50,23 @@ def main(arguments: list[str]) -> int:
     gc.disable()
     missed = 0
     print(f"{nodes} nodes, {tablets} tablets: milliseconds, bytes")
-    print(f"{'view':<14}{'first':>8}{'again':>8}{'HTML':>10}{'JSON':>10}")
+    print(f"{'view':<14}{'epoch':>8}{'again':>8}{'HTML':>10}{'JSON':>10}")
+    states = [state]
+    for _ in range(ROUNDS):
+        states.append(entries.applied(states[-1], Noop()))
     for name, view in VIEWS.items():
         query = {"node": "n2", "operation": "leave-" + str(state.epoch)}
         chosen = {key: value for key, value in query.items() if key in view.parameters}
-        took = []
-        for round_ in range(ROUNDS + 1):
-            at = view_input(state, replace(live, version=round_), **chosen)
+        took: tuple[list[float], list[float]] = ([], [])
+        for round_ in range(2 * len(states)):
+            at = view_input(states[round_ // 2], replace(live, version=round_), **chosen)
             start = time.process_time()
             page = page_of(view, at)
-            took.append((time.process_time() - start) * 1_000)
-        again = statistics.median(took[1:])
-        missed += again > PAGE_MS
+            took[round_ % 2].append((time.process_time() - start) * 1_000)
+        epoch, again = map(statistics.median, took)
+        missed += max(epoch, again) > PAGE_MS
         size = len(json.dumps(view.read(at)))
-        print(f"{name:<14}{took[0]:>8.1f}{again:>8.1f}{len(page.encode()):>10,}{size:>10,}")
+        print(f"{name:<14}{epoch:>8.1f}{again:>8.1f}{len(page.encode()):>10,}{size:>10,}")
     return int(missed > 0)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
+from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +16,8 @@ from ringlog import commands
 from ringlog.console.table import VIEWS
 from ringlog.console.views.levels import with_commands
 from ringlog.console.views.operations import remaining
+from ringlog.console.views.placement import ADVISED_MAX
+from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.model.modes import Pause
 from ringlog.kernel.model.plans import StagedPlan
 from ringlog.kernel.model.state import CdcWriter, ClusterState, Failure, Operation, Plan, StageMark
@@ -200,6 +204,21 @@ def test_the_shares_of_a_ring_add_up() -> None:
         found = VIEWS["nodes"].read(view_input(state, limit=1_000))
         assert sum(row["owns"] for row in found["nodes"]["rows"]) == pytest.approx(1, abs=0.01)
         assert sum((arc["end"] - arc["start"]) % 1 for arc in found["ring"]) == pytest.approx(1)
+
+
+def test_the_heat_map_and_the_plan_count_every_tablet() -> None:
+    state, counts = large_state(40, 40, 10), Counter[tuple[str, int]]()
+    for tablet in chain.from_iterable(state.tablets.values()):
+        counts.update((state.nodes[one.node].name, one.shard) for one in tablet.replicas)
+    value = VIEWS["tablets"].read(view_input(state))
+    shown = {(row["node"], shard): n for row in value["heat"] for shard, n in enumerate(row["shards"])}
+    assert len(shown) == 160
+    assert {place: n for place, n in shown.items() if n} == counts
+    moves = advise(state, {}).moves
+    assert value["plan_total"] == len(moves) > len(value["plan"]) == ADVISED_MAX
+    assert [(row["table"], row["tablet"]) for row in value["plan"]] == [
+        (one.table, one.tablet) for one in moves[:ADVISED_MAX]
+    ]
 
 
 def test_rows_are_split_into_pages_with_the_worst_first() -> None:

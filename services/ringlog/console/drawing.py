@@ -22,8 +22,13 @@ STAGE_WIDTH: Final = 640
 
 def tag(name: str, attributes: Mapping[str, object], *children: object) -> Markup:
     """Return an element with escaped attributes and children."""
-    pairs = "".join([f' {escape(key)}="{escape(value)}"' for key, value in attributes.items()])
-    return Markup(f"<{name}{pairs}>{''.join(map(escape, children))}</{name}>")
+    pairs = "".join([f' {key}="{_escaped(value)}"' for key, value in attributes.items()])
+    return Markup(f"<{name}{pairs}>{''.join(map(_escaped, children))}</{name}>")
+
+
+def _escaped(value: object) -> str:
+    """Return text as markup. Numbers and markup, which are most values, need no escapes."""
+    return str(value) if type(value) in (int, float, Markup) else escape(value)
 
 
 def svg(title: str, width: float, height: float, children: Iterable[Markup], kind: str) -> Markup:

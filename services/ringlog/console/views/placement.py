@@ -29,7 +29,7 @@ def tablets(moment: ViewInput) -> Json:
     """Return loads of nodes and shards, migrations with their waits, the balancer's next plan, and its limits."""
     state, live = moment.state, moment.live
     advice = _advised(state, live.loads)
-    status = tablet_views.status_view(state, advice, live.loads, live.acks)
+    status = tablet_views.status_view(state, advice, live.loads, live.acks, 0)
     moving = []
     for place, (found, one) in enumerate(transitions(state)):
         row = {
@@ -47,13 +47,13 @@ def tablets(moment: ViewInput) -> Json:
                 "to": [name_of(state, r.node) for r in one.next],
             }
         moving.append(row)
-    why = tablet_views.why_view(state, advice)
+    why = tablet_views.why_view(state, advice, ADVISED_MAX)
     return {
         "tables": tablet_views.tables_view(state),
         "heat": status["nodes"],
         "moving": paged(moving, moment.query),
-        "plan": why["migrations"][:ADVISED_MAX],
-        "plan_total": len(why["migrations"]),
+        "plan": why["migrations"],
+        "plan_total": len(advice.moves),
         "stop": why["stop"],
         "stop_text": None if why["migrations"] else tablet_views.stop_text(why["stop"]) if why["stop"] else "balanced",
         "stops": why["stops"][:ADVISED_MAX],

@@ -269,17 +269,18 @@ class Ledger:
         assert (kind == INTRANODE) == (giver is getter), "only a move to another host has the kind of such moves"
         assert not self.cluster_full(len(units)), "the streams of the cluster stay within the limit"
         assert self.may_write(target, len(units)), "the streams to a shard stay within the limits"
-        before = (_millionths(giver), _millionths(getter))
+        before = (_millionths(giver), _millionths(getter)) if with_loads else ()
         for unit in units:
             assert unit not in self.busy, "a tablet moves once in a plan"
             self.busy[unit] = "in_transition"
-            alive = [shard.place for shard in self.shards_of(unit) if shard.node.host.alive]
+            places = self.places(unit)
+            alive = [at for at in places if at in self.at and self.nodes[at[0]].host.alive]
             self._charge(stream_use(KINDS[kind], alive, source.place, target.place))
             size = source.items.pop(unit)
             target.items[unit] = size
             source.load -= size
             target.load += size
-            self._places[unit] = tuple([target.place if at == source.place else at for at in self.places(unit)])
+            self._places[unit] = tuple([target.place if at == source.place else at for at in places])
             if giver is not getter:
                 group = self.group[unit]
                 giver.load -= size
@@ -287,8 +288,9 @@ class Ledger:
                 giver.counts[group] -= 1
                 getter.counts[group] += 1
                 assert giver.counts[group] >= 0, "a host has the tablets that it gives away"
-        giver.weigh()
-        getter.weigh()
+        if giver is not getter:
+            giver.weigh()
+            getter.weigh()
         loads = (*before, _millionths(giver), _millionths(getter)) if with_loads else None
         for unit in units:
             for table in self.tables[self.group[unit]].tables:

@@ -19,18 +19,14 @@ def even_out(ledger: Ledger, node: LedgerHost, by_size: bool) -> None:
     least = min([shard.least for shard in node.shards])
     if len(loads) == node.host.shards and max(loads) - min(loads) < 2 * least:
         return  # every unit is larger than half of the gap
-    done: set[int] = set()
-    while not ledger.cluster_full():
-        source = min(
-            (one for one in node.shards if one.number not in done and one.load), key=heaviest_first, default=None
-        )
-        if source is None:
-            return
+    sources = [shard for shard in node.shards if shard.load]
+    while sources and not ledger.cluster_full():
         target = ledger.target_shard(node)
         if target is None:
             return
-        if not ledger.may_read(source) or not _move_one(ledger, source, target, by_size):
-            done.add(source.number)
+        sources.sort(key=heaviest_first)
+        while sources and not (ledger.may_read(sources[0]) and _move_one(ledger, sources[0], target, by_size)):
+            del sources[0]  # limits and gaps only get tighter, so it gives nothing later
 
 
 def _move_one(ledger: Ledger, source: LedgerShard, target: LedgerShard, by_size: bool) -> bool:
@@ -43,18 +39,24 @@ def _move_one(ledger: Ledger, source: LedgerShard, target: LedgerShard, by_size:
         gap < 2 * source.least or (by_size and gap * 1000 < source.load * ledger.limits.threshold_permille)
     ):
         return False
-    mine, theirs = (Counter([ledger.group[unit] for unit in shard.items]) for shard in (source, target))
+    if not ledger.may_write(target):
+        return False
+    items, group_of = source.items, ledger.group
+    more = Counter([group_of[unit] for unit in items])
+    more.subtract([group_of[unit] for unit in target.items])
     best: tuple[int, int, int] | None = None
     chosen: tuple[int, ...] = ()
-    for unit in source.items:
+    for unit, least in items.items():
+        group = group_of[unit]
+        if not gone and 2 * least > gap:
+            continue
+        if best is not None and not ledger.tables[group].merging and (more[group], least, -unit) < best:
+            continue  # a unit that moves alone has this score
         units = ledger.bundle(unit, source, must_go=gone)
-        if units is None:
+        if units is None or (len(units) > 1 and not ledger.may_move(source, target, len(units))):
             continue
-        size = sum(source.items[one] for one in units)
-        group = ledger.group[unit]
-        score = (mine[group] - theirs[group], size, -unit)
-        if not ledger.may_move(source, target, len(units)):
-            continue
+        size = sum([items[one] for one in units])
+        score = (more[group], size, -unit)
         if (gone or 2 * size <= gap) and (best is None or score > best):
             best, chosen = score, units
     if best is None:

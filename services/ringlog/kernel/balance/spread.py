@@ -102,6 +102,7 @@ class Spread:
                 continue
             if self._move_one(readable, place):
                 self._drop(full)
+                self._targets.sort(key=by_key)
                 return ""
             code = "no_candidates" if code != "limits" else code
             skips += 1
@@ -128,11 +129,10 @@ class Spread:
         return (self._mean[""], own) if self._racks.are_open else (own,)
 
     def _drop(self, full: list[LedgerHost]) -> None:
-        """Remove targets that get no more in this plan, and sort the others."""
+        """Remove targets that get no more in this plan."""
         if full:
             self._full += full
             self._targets = [node for node in self._targets if node not in full]
-        self._targets.sort(key=by_key)
 
     def _differ(self, source: LedgerHost, target: LedgerHost) -> bool:
         more, less = source.load * target.capacity, target.load * source.capacity

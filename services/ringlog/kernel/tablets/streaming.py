@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.settings import setting
@@ -21,6 +24,13 @@ from ringlog.kernel.values import NodeId, Value
 
 Place = tuple[NodeId, int]
 """A shard of a node."""
+_LIMITS: Final = (
+    "tablet_stream_reads_per_shard_max",
+    "tablet_stream_writes_per_shard_max",
+    "tablet_stream_reads_per_node_max",
+    "tablet_stream_writes_per_node_max",
+    "tablet_streams_max",
+)
 
 
 class StreamUse(Value):
@@ -69,6 +79,7 @@ class Streams:
         self.node_reads: Counter[NodeId] = Counter()
         self.node_writes: Counter[NodeId] = Counter()
         self.all = 0
+        self._limits = {name: setting(state, name) for name in _LIMITS}
         for use in uses_in(state):
             self._count(use)
         assert self.reads.total() == self.node_reads.total(), "the reads of a node are those of its shards"
@@ -77,16 +88,11 @@ class Streams:
     def add(self, state: ClusterState, tablet: Tablet) -> Rejected | None:
         """Count a transition that begins. If it would pass a limit, return the rejection and do not count it."""
         use = use_of(state, tablet)
-        for counted, places, name in (
-            (self.reads, use.reads, "tablet_stream_reads_per_shard_max"),
-            (self.writes, use.writes, "tablet_stream_writes_per_shard_max"),
-            (self.node_reads, _nodes(use.reads), "tablet_stream_reads_per_node_max"),
-            (self.node_writes, _nodes(use.writes), "tablet_stream_writes_per_node_max"),
-            (Counter(all=self.all), ["all"], "tablet_streams_max"),
-        ):
-            most = setting(state, name)
+        counts = (self.reads, self.writes, self.node_reads, self.node_writes, {"all": self.all})
+        places_of = (use.reads, use.writes, _nodes(use.reads), _nodes(use.writes), ["all"])
+        for counted, places, (name, most) in zip(counts, places_of, self._limits.items(), strict=True):
             for place in places:
-                now = counted[place]  # type: ignore[index]
+                now = counted.get(place, 0)  # type: ignore[attr-defined]
                 if exceeds(now, use.weight, most):
                     where = f"{state.nodes[place[0]].name}/{place[1]}" if isinstance(place, tuple) else place
                     return Rejected("streaming_limit", f"{where} streams {now} already, {name} is {most}")
@@ -108,5 +114,5 @@ def _place(replica: TabletReplica | None) -> Place | None:
     return None if replica is None else (replica.node, replica.shard)
 
 
-def _nodes(places: Iterable[Place]) -> list[NodeId]:
-    return sorted({node for node, _ in places})
+def _nodes(places: Sequence[Place]) -> list[NodeId]:
+    return [place[0] for place in places] if len(places) < 2 else sorted({node for node, _ in places})

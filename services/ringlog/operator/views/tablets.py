@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
+
+import numpy as np
 
 from ringlog.kernel.balance.advice import Advice, RefusedMigration
 from ringlog.kernel.balance.measures import by_size
@@ -133,16 +136,16 @@ def migration_view(state: ClusterState, row: Migration) -> Json:
     return picked(row, "table", "tablet") | places | picked(row, "kind", "why")
 
 
-def plan_view(state: ClusterState, advice: Advice) -> Json:
-    """Return the migrations that would start now, and the reason why no others would."""
+def plan_view(state: ClusterState, advice: Advice, most: int | None = None) -> Json:
+    """Return the migrations that would start now (the first ``most`` of them), and the reason why no others would."""
     may = {(one.table, one.tablet) for one in advice.moves}
-    rows = [row for row in advice.plan.migrations if (row.table, row.tablet) in may]
+    rows = islice((row for row in advice.plan.migrations if (row.table, row.tablet) in may), most)
     return {"migrations": [migration_view(state, row) for row in rows], "stop": advice.stop or None}
 
 
-def why_view(state: ClusterState, advice: Advice) -> Json:
-    """Return the plan, the reason for each unchanged part, and the drains that cannot succeed."""
-    return plan_view(state, advice) | {
+def why_view(state: ClusterState, advice: Advice, most: int | None = None) -> Json:
+    """Return the plan, the reason for each unchanged part, and the drains that cannot succeed. ``most``: as there."""
+    return plan_view(state, advice, most) | {
         "stops": [stop_view(state, stop) for stop in advice.plan.stops],
         "refused": [picked(one.migration, "table", "tablet") | _refusal(state, one) for one in advice.refused],
         "obstacles": [
@@ -178,8 +181,10 @@ def ignored_text(row: Json) -> str:
     return f"the last report of {of} is ignored: {REPORT_CODES[row['code']]} ({row['code']})"
 
 
-def status_view(state: ClusterState, advice: Advice, reports: Reports, acks: Mapping[str, NodeAck]) -> Json:
-    """Return loads of nodes and shards, migrations with their failures, and ignored reports."""
+def status_view(
+    state: ClusterState, advice: Advice, reports: Reports, acks: Mapping[str, NodeAck], most: int | None = None
+) -> Json:
+    """Return loads of nodes and shards, migrations with their failures, ignored reports, and ``plan_view``."""
     moving = [
         {"table": tablets.table, "tablet": one.tablet, "kind": one.kind, "stage": one.stage}
         for tablets, one in transitions(state)
@@ -194,30 +199,32 @@ def status_view(state: ClusterState, advice: Advice, reports: Reports, acks: Map
         "ignored": [
             {"node": name_of(state, node) if node else None, "code": code} for node, code in ignored(reports, state)
         ],
-        **plan_view(state, advice),
+        **plan_view(state, advice, most),
     }
 
 
 def loads_view(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) -> list[Json]:
     """Return the replicas of each node by shard, and its bytes if it reports them."""
-    counts: dict[NodeId, dict[int, int]] = {}
-    for _, tablets in in_order(state.tablets):
-        columns = tablets.columns()
-        for place, shard in zip(columns.node.tolist(), columns.shard.tolist(), strict=True):
-            of_node = counts.setdefault(tablets.nodes[place], {})
-            of_node[shard] = of_node.get(shard, 0) + 1
+    ordered = sorted(state.nodes.values(), key=lambda node: node.name)
+    place_of = {node.id: place for place, node in enumerate(ordered)}
+    maps = [(tablets.nodes, tablets.columns()) for tablets in state.tablets.values()]
+    width = 1 + max((int(columns.shard.max(initial=0)) for _, columns in maps), default=0)
+    counts = np.zeros(len(ordered) * width, np.int64)
+    for nodes, columns in maps:
+        places = np.array([place_of[node] for node in nodes], np.int64)
+        counts += np.bincount(places[columns.node] * width + columns.shard, minlength=len(counts))
     found = []
     statuses = node_statuses(state)
-    for name, node in sorted((node.name, node) for node in state.nodes.values()):
-        if node.state in NO_MEMBER and node.id not in counts:
+    for node, held in zip(ordered, counts.reshape(len(ordered), width).tolist(), strict=True):
+        used = next((width - place for place, count in enumerate(reversed(held)) if count), 0)
+        if node.state in NO_MEMBER and not used:
             continue
-        of_node = counts.get(node.id, {})
-        shards = [of_node.get(shard, 0) for shard in range(max(node.shards, *(one + 1 for one in of_node), 0))]
+        shards = [*held, *[0] * (node.shards - width)][: max(node.shards, used)]
         report = measured.get(node.id)
         sizes = None if report is None else sum(sum(one.values()) for one in report.loads.get("bytes", {}).values())
         found.append(
             {
-                "node": name,
+                "node": node.name,
                 "state": statuses[node.id].state,
                 "tablets": sum(shards),
                 "shards": shards,
