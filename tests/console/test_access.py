@@ -51,6 +51,16 @@ def test_without_a_valid_token_nothing_is_shown(given: dict[str, str]) -> None:
     asyncio.run(ask())
 
 
+def test_a_probe_needs_no_token_and_learns_nothing() -> None:
+    async def ask() -> None:
+        with console_of(three_nodes(), USERS) as world:
+            answer = await world.http.get("/ready")
+            assert (answer.status_code, answer.text) == (200, "ready\n")
+            assert (await world.http.get("/ready/health")).status_code == 404
+
+    asyncio.run(ask())
+
+
 async def log_in(world: World, token: str = TOKEN) -> str:
     answer = await world.http.post("/login", data={"token": token}, headers={"origin": ORIGIN})
     assert answer.status_code == 303, answer.text

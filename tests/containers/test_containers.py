@@ -24,6 +24,15 @@ grep -q '^NoNewPrivs:.1$' /proc/1/status
 for kind in Inh Prm Eff Bnd Amb; do grep -q "^Cap$kind:.0000000000000000$" /proc/1/status; done
 """
 
+ASK = """
+import httpx
+token = open("/var/lib/ringlog/tokens").read().split()[1]
+with httpx.Client(base_url="https://127.0.0.1:8443", verify=False) as http:
+    refused = http.get("/v1/health").status_code
+    found = http.get("/v1/health", headers={"authorization": f"Bearer {token}"})
+print(refused, found.status_code, found.json()["verdict"])
+"""
+
 
 @pytest.fixture
 def containers(image: str) -> Iterator[Containers]:
@@ -53,11 +62,14 @@ def test_services_keep_everything_over_restarts(containers: Containers) -> None:
         if name != "found":
             containers.run(name, "sh", "-c", CONFINED)
 
+    containers.wait("console", "service_healthy")
+    assert containers.run("console", "python", "-c", ASK, check=False).stdout == "401 200 OK\n"
+
     containers.run("coordinator", "sh", "-c", f"ringlog ddl --wait <<'END'\n{SCHEMA}\nEND")
     ringlog("data", "put", "shop.seats", "1A", "--set", "state=sold")
     ringlog("data", "write", "shop", "gate", "B7")
 
-    names = [containers.name(name) for name in ("node-2", "validator", "broker", "redis", "spark")]
+    names = [containers.name(name) for name in ("node-2", "validator", "broker", "redis", "spark", "console")]
     podman("restart", "--time", "20", *names)
 
     def found() -> bool:
@@ -65,6 +77,7 @@ def test_services_keep_everything_over_restarts(containers: Containers) -> None:
         return "sold" in rows and "B7" in ringlog("data", "read", "shop", "gate", "--level", "ALL", check=False)
 
     until(found, "all replicas to return the row and the register")
+    containers.wait("console", "service_healthy")
     until(lambda: ringlog("data", "put", "shop.seats", "1B", "--set", "state=free", check=False), "a write")
     audit = ringlog("audit", "--written", "2", "--wait-seconds", "60", check=False)
     assert audit, containers.logs("spark")

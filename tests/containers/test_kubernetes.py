@@ -111,7 +111,9 @@ def containers(image: str) -> Iterator[Containers]:
 def test_pods_create_a_cluster_and_a_node_joins(containers: Containers, tmp_path: Path) -> None:
     trust = tmp_path / "trust"
     program = [str(Path(sys.executable).with_name("ringlog")), "cluster", "certificates"]
-    subprocess.run([*program, str(trust), "--node", NODE, "--node", "nodes-1", "--agents", "agents"], check=True)
+    names = ["--node", NODE, "--node", "nodes-1", "--client", "console", "--agents", "agents"]
+    subprocess.run([*program, str(trust), *names], check=True)
+    (trust / "tokens").write_text("ann 0123456789abcdef\n")
     login = tmp_path / "client.properties"
     login.write_text("security.protocol=PLAINTEXT\n")
     volumes = tmp_path / "volumes"
@@ -120,6 +122,7 @@ def test_pods_create_a_cluster_and_a_node_joins(containers: Containers, tmp_path
     both = [trust / "ca.pem", trust / "token"]
     pods.secret("ringlog-kafka", [login])
     pods.secret("ringlog-agents", [*both, *trust.glob("agents.*"), *trust.glob("*.master")])
+    pods.secret("ringlog-console", [*both, *trust.glob("console.*"), trust / "tokens"])
     pods.secret("ringlog-nodes", [*both, *trust.glob("nodes-*.*")])
 
     for service in ("broker", "redis"):
@@ -131,6 +134,7 @@ def test_pods_create_a_cluster_and_a_node_joins(containers: Containers, tmp_path
         pods.run("coordinator", RINGLOG_METRICS_PORT="9401"): "9401",
         pods.run("publisher", RINGLOG_METRICS_PORT="9402"): "9402",
         pods.run("nodes"): "7101",
+        pods.run("console"): "8443",
     }
     for name, port in probes.items():
         (container,) = workloads()[name]["spec"]["containers"]

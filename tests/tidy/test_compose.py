@@ -41,7 +41,10 @@ def test_the_program_knows_every_command(services: dict[str, Any], monkeypatch: 
         monkeypatch.setenv(name, value)
     commands = ours(services)
     assert len(commands) >= 9
-    for command in commands.values():
+    script = (ROOT / "compose" / "console.sh").read_text(encoding="utf-8")
+    typed = re.findall(r"^ *(?:exec )?ringlog (.*)$", script, re.MULTILINE)
+    assert len(typed) == 2
+    for command in (*commands.values(), *map(str.split, typed)):
         parse(command)
 
 
@@ -62,6 +65,12 @@ def test_the_broker_has_the_tested_settings(services: dict[str, Any]) -> None:
     for name, value in own.items():
         if name not in ELSEWHERE:
             assert environment[f"KAFKA_{name.upper().replace('.', '_')}"] == value, name
+
+
+def test_the_image_has_every_script(services: dict[str, Any]) -> None:
+    scripts = {service["entrypoint"][1] for service in services.values() if service.get("entrypoint", ("",))[0] == "sh"}
+    (copied,) = re.findall(r"^COPY (compose/.*) compose/$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert scripts == set(copied.split())
 
 
 def test_each_container_is_confined(services: dict[str, Any]) -> None:

@@ -35,7 +35,8 @@ USER: Final = "ringlog.user"
 """The key of a request's user in its scope."""
 COOKIE: Final = "ringlog_login"
 LOGIN_S: Final = 12 * 3_600
-OPEN_PATHS: Final = ("/login", "/static/")
+READY: Final = "/ready"
+OPEN_PATHS: Final = ("/login", "/static/", READY)
 _LINE: Final = re.compile(r"(\S{1,200}) ([A-Za-z0-9._~+/-]{16,512}=*)")
 HEADERS: Final = (
     (

@@ -25,7 +25,7 @@ from fastapi.responses import RedirectResponse
 from ringlog import __version__
 from ringlog.client.client import Client
 from ringlog.console import changing, pages
-from ringlog.console.access import COOKIE, LOGIN_S, USER, AccessMiddleware, Asgi, Message, Receive, Send, problem
+from ringlog.console.access import COOKIE, LOGIN_S, READY, USER, AccessMiddleware, Asgi, Message, Receive, Send, problem
 from ringlog.console.events import EventStreams
 from ringlog.console.hub import EpochHub
 from ringlog.console.moments import NO_REPORTS, LiveReports, ViewInput
@@ -181,6 +181,7 @@ def make_app(console: Console) -> Asgi:
     hidden: tuple[tuple[str, str, Callable[..., Any]], ...] = (
         ("GET", "/", routes.root),
         ("GET", "/static/{name}", pages.static),
+        ("GET", READY, routes.ready),
         ("GET", "/login", routes.login_page),
         ("POST", "/login", routes.login),
         ("POST", "/logout", routes.logout),
@@ -358,6 +359,10 @@ class Routes:
     async def root(self) -> Response:
         """Lead to the first page."""
         return RedirectResponse("/health", 307)
+
+    async def ready(self) -> Response:
+        """Answer a probe, which has no token. The pages also work while the broker is away."""
+        return Response("ready\n", media_type="text/plain")
 
     async def login_page(self) -> Response:
         """Return the form for a token."""
