@@ -13,16 +13,22 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from ringlog import commands
+from ringlog.client.cdc.dead_letters import LetterSummary
+from ringlog.console.live import mutations_behind
 from ringlog.console.table import VIEWS
 from ringlog.console.views.levels import with_commands
 from ringlog.console.views.operations import remaining
 from ringlog.console.views.placement import ADVISED_MAX
-from ringlog.kernel.balance.advice import advise
+from ringlog.kernel.balance.advice import advise, report_basis
+from ringlog.kernel.balance.reports import LoadReport, Reports, fold_report
 from ringlog.kernel.model.modes import Pause
 from ringlog.kernel.model.plans import StagedPlan
 from ringlog.kernel.model.state import CdcWriter, ClusterState, Failure, Operation, Plan, StageMark
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import replace
+from ringlog.kernel.values import Position
+from ringlog.protocol.balancer.load_book import ReceivedLoad
+from ringlog.wire.records import NodeLoad
 from tests.console.console_world import (
     NOW,
     console_of,
@@ -204,6 +210,46 @@ def test_the_shares_of_a_ring_add_up() -> None:
         found = VIEWS["nodes"].read(view_input(state, limit=1_000))
         assert sum(row["owns"] for row in found["nodes"]["rows"]) == pytest.approx(1, abs=0.01)
         assert sum((arc["end"] - arc["start"]) % 1 for arc in found["ring"]) == pytest.approx(1)
+
+
+def test_a_node_shows_its_lag_and_its_bytes_where_it_reports_them() -> None:
+    state = large_state(3)
+    node, table = state.node_names["n2"], state.tables["fleet.t0"].id
+    report = LoadReport(node, NOW, 5 << 20, {"bytes": {table: {0: 3 << 20}}}, {table: 64})
+    loads = fold_report(Reports(), report, NOW, report_basis(state))
+    live = replace(reports(state), loads=loads, mutations_behind={node: 7})
+    view = VIEWS["nodes"]
+    rows = {row["name"]: row for row in view.read(view_input(state, live))["nodes"]["rows"]}
+    assert [rows[name]["mutations_behind"] for name in ("n1", "n2")] == [None, 7]
+    page = page_of(view, view_input(state, live, node="n2"))
+    assert ("7 behind at its last report" in page, "3.0 MiB of 5.0 MiB" in page) == (True, True)
+    assert "not reported yet" in page_of(view, view_input(state, live, node="n1"))
+
+
+def test_the_lag_of_a_node_is_that_of_its_last_report() -> None:
+    def load(*positions: Position) -> ReceivedLoad:
+        return ReceivedLoad(NodeLoad("n", 1, None, (), positions), 1)
+
+    records = [load(Position(0, 1)), ReceivedLoad(None, 1), load(Position(0, 4), Position(1, 9), Position(7, 1))]
+    assert mutations_behind(records, {0: 10, 1: 5, 2: 3}) == {"n": 6}
+    assert mutations_behind([load()], {0: 10}) == {}
+
+
+def test_dead_letters_are_counted_by_reason_with_the_newest_of_each() -> None:
+    def letter(offset: int, reason: str, *, is_resent: bool = False) -> LetterSummary:
+        return LetterSummary(offset, NOW, reason, f"detail {offset}", "app.t", f"m/0/{offset}", NOW, "w", is_resent)
+
+    newest = letter(9, "b"), letter(8, "a", is_resent=True), letter(7, "b", is_resent=True), letter(6, "b")
+    view, state = VIEWS["cdc"], STATES[3]
+    at = view_input(state, replace(reports(state), letters=newest, letters_end=10))
+    rows = view.read(at)["dead_letters"]
+    assert [(row["reason"], row["letters"], row["resent"], row["level"], row["newest"]["id"]) for row in rows] == [
+        ("b", 3, 1, "warn", 9),
+        ("a", 1, 1, "ok", 8),
+    ]
+    page = page_of(view, at)
+    assert ("ringlog cdc dead-letters show 9" in page, "detail 7" in page) == (True, False)
+    assert view.read(view_input(state))["dead_letters"] is None
 
 
 def test_the_heat_map_and_the_plan_count_every_tablet() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 from tests.client.mini_validator import MiniValidator
 from tests.console.console_world import read_page
 from tests.ending import taking_down
@@ -21,12 +22,17 @@ from tests.system.user import User
 from tests.waiting import until
 
 from ringlog.client.client import Client, Logs
+from ringlog.console.live import LiveReader
 from ringlog.console.table import VIEWS
 from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.values import Position
+from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
+from ringlog.wire.records import DeadLetter, NodeLoad, encode_dead_letter, encode_node_load
 
 pytestmark = pytest.mark.system
 
+NODE = "018bcfe5-6800-7000-aadd-b6bb876dbc82"
 TOKEN = "token-of-ann-0123456789"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
@@ -101,6 +107,34 @@ def test_no_epoch_is_lost_when_the_console_is_killed(
             next(stream.iter_lines())
             second.process.terminate()
             assert second.process.wait(60) == 0
+
+
+def test_the_mutations_of_nodes_and_the_dead_letters_are_read(stack: StackInfo, cluster_name: str, user: User) -> None:
+    user.run("cluster", "create", cluster_name, "--bootstrap", stack.bootstrap_servers)
+    producer = Producer({**QUIET, "bootstrap.servers": stack.bootstrap_servers})
+
+    def append(suffix: str, *values: bytes) -> None:
+        for value in values:
+            producer.produce(f"{cluster_name}.{suffix}", value, b"key", 0)
+        assert producer.flush(60) == 0
+
+    def load(validated: int) -> bytes:
+        return encode_node_load(NodeLoad(NODE, 1, None, (), (Position(0, validated),)))
+
+    source = f"{cluster_name}.mutations"
+    letters = [DeadLetter("unknown_column", f"no {at}", source, 0, at, at, b"k", b"v", "job", 1) for at in range(2)]
+    append("mutations", b"first", b"second", b"third")
+    append("load", load(0))
+    append("dead-letters", *map(encode_dead_letter, letters))
+    with validator(stack, cluster_name) as client:
+        reader = LiveReader(stack.bootstrap_servers, cluster_name, client.replica)
+        reader.read()
+        assert reader.reports.mutations_behind == {}, "an old report says nothing of the present"
+        assert [one.detail for one in reader.reports.letters] == ["no 1", "no 0"]
+        append("load", load(1))
+        reader.read()
+        assert reader.reports.mutations_behind == {NODE: 2}
+        reader.close()
 
 
 def test_a_user_changes_the_cluster_in_the_name_of_a_person(

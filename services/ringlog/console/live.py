@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing, suppress
 from typing import Any, Final
 
 from ringlog.agents.status import HeartbeatReader
+from ringlog.client.cdc.dead_letters import DeadLetterReader, LetterFilter
 from ringlog.client.node_reports import AcksReader, LoadsReader
 from ringlog.console.moments import LiveReports
 from ringlog.errors import RinglogError
 from ringlog.kernel.values import replace
+from ringlog.kernel.values import NodeId
 from ringlog.log.errors import TopicMissing
-from ringlog.log.kafka.lag import writer_lags
+from ringlog.log.kafka.lag import LagReader, writer_lags
+from ringlog.log.kafka.topics import MUTATIONS, topic_name
 from ringlog.log.opening import open_snapshots
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.operator.views.clocks import seen_until
-from ringlog.protocol.balancer.load_book import LastReports, report_times, take
+from ringlog.protocol.balancer.load_book import LastReports, ReceivedLoad, report_times, take
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.logs import get_logger
 
@@ -60,6 +63,10 @@ class LiveReader:
         """Stop the thread and close the connections."""
         self._stopping.set()
         self._thread.join()
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections of a reader that was not started."""
         self._open.close()
 
     def _run(self) -> None:
@@ -100,6 +107,9 @@ class LiveReader:
             records = self._reader(LoadsReader).at_end()
             times = report_times(records, old.last_reports.at)
             found = replace(found, last_reports=LastReports(times, now), loads=take(old.loads, records, state))
+            if old.read_at and records:  # at the start, records are as old as their nodes' last reports
+                behind = mutations_behind(records, self._reader(_mutations).ends())
+                found = replace(found, mutations_behind={**old.mutations_behind, **behind})
         if time.monotonic() - self._slow_at >= SLOW_S:
             found = self._slow(found)
             self._slow_at = time.monotonic()
@@ -110,4 +120,24 @@ class LiveReader:
         lags = writer_lags(bootstrap, self._replica.state) if self._replica.state.writers else {}
         with closing(open_snapshots(bootstrap, cluster)) as topic:
             snapshots = topic.listed()
+        with suppress(TopicMissing):
+            letters = self._reader(DeadLetterReader)
+            end = letters.bounds()[1]
+            if end != found.letters_end:
+                found = replace(found, letters=tuple(letters.newest(LetterFilter(), 1)), letters_end=end)
         return replace(found, lags=lags, appended=seen_until(bootstrap, cluster), snapshots=snapshots)
+
+
+def _mutations(bootstrap_servers: str, cluster: str) -> LagReader:
+    return LagReader(bootstrap_servers, topic_name(cluster, MUTATIONS.suffix))
+
+
+def mutations_behind(records: Iterable[ReceivedLoad], ends: Mapping[int, int]) -> dict[NodeId, int]:
+    """Return how many mutations each node had not validated when it sent its last record. ``ends``: the next offset of
+    each partition at that time.
+    """
+    loads = {one.load.node: one.load for one in records if one.load is not None and one.load.judged}
+    return {
+        node: sum(max(0, ends[place.partition] - place.offset) for place in load.judged if place.partition in ends)
+        for node, load in loads.items()
+    }

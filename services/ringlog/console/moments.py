@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ringlog.agents.status import AgentView, views_of
+from ringlog.client.cdc.dead_letters import LetterSummary
 from ringlog.kernel.balance.reports import Reports
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, Value, field
+from ringlog.kernel.values import Epoch, Micros, NodeId
 from ringlog.log.folding import FoldedRecord
 from ringlog.log.kafka.lag import Lag
 from ringlog.log.replicas.start_point import ListedSnapshot
@@ -27,6 +29,10 @@ class LiveReports(Value):
         confirmed_at: The last time when the state was known to have every entry of the log.
         problem: Why the last reading failed, or why the replica halted; empty: no problem.
         appended: Newest append time of the mutations topic.
+        mutations_behind: By node, the mutations that it had not validated when its last report arrived. A node is
+            missing until it reports while this process runs.
+        letters: The newest dead letters, newest first.
+        letters_end: The end of their topic when they were read; None: not read.
     """
 
     version: int = 0
@@ -40,6 +46,9 @@ class LiveReports(Value):
     lags: Mapping[str, Lag | str] = field(default_factory=dict)
     appended: Micros | None = None
     snapshots: Sequence[ListedSnapshot] = ()
+    mutations_behind: Mapping[NodeId, int] = field(default_factory=dict)
+    letters: Sequence[LetterSummary] = ()
+    letters_end: int | None = None
 
 
 NO_REPORTS = LiveReports()

@@ -101,6 +101,7 @@ def environment() -> Environment:
         "compact": compact,
         "heard": format_last_heard,
         "printable": printable,
+        "size": lambda number: f"{number / (1 << 20):,.1f} MiB",
         "commas": lambda number: f"{number:,}",
         "seconds": lambda micros: f"{micros / SECOND_US:,.1f} s",
     }

@@ -10,6 +10,8 @@ from ringlog.console.views.levels import LEVELS, node_level, paged, worst
 from ringlog.kernel.model.state import ClusterState, Node
 from ringlog.operator.node_details import RING, node_details, owned_shares
 from ringlog.operator.views import views
+from ringlog.operator.views.tablets import bytes_of
+from ringlog.protocol.balancer.load_book import measured
 
 Json = dict[str, Any]
 ARCS_MAX: Final = 360
@@ -19,7 +21,7 @@ ARCS_MAX: Final = 360
 def nodes(moment: ViewInput) -> Json:
     """Return the nodes, those that need attention first, the racks, the ring, and the chosen node."""
     state = moment.state
-    shares = owned_shares(state)
+    shares, loads = owned_shares(state), measured(moment.live.loads, state)
     rows = []
     for row in views.nodes(state, moment.live.last_reports):
         ack = moment.live.acks.get(row["id"])
@@ -32,6 +34,9 @@ def nodes(moment: ViewInput) -> Json:
                 "acked": None if ack is None else ack.applied,
                 "behind": None if ack is None else max(0, state.epoch - ack.applied),
                 "rows": None if ack is None else ack.rows,
+                "mutations_behind": moment.live.mutations_behind.get(row["id"]),
+                "bytes": None if (load := loads.get(row["id"])) is None else bytes_of(load),
+                "capacity": None if load is None else load.capacity,
             }
         )
     levels = {row["id"]: row["level"] for row in rows}

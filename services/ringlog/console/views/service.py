@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
+from ringlog.client.cdc.dead_letters import LetterSummary
 from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, IDLE, OK, WARN, worst
 from ringlog.kernel.history import ARCHIVED, TRUNCATED, allowed_begin, confirmed_snapshots
@@ -36,7 +38,25 @@ def cdc(moment: ViewInput) -> Json:
         row["level"] = IDLE if row["fenced"] is not None else WARN if late else OK
         row |= lag_view(lag) | {"lag": format_lag(lag), "lease_us": row["horizon"] - moment.now}
     found["generations"].reverse()
+    found["dead_letters"] = None if moment.live.letters_end is None else _letters(moment.live.letters)
     return found | {"watermark": state.settled.until, "level": worst(row["level"] for row in found["writers"])}
+
+
+def _letters(newest: Sequence[LetterSummary]) -> list[Json]:
+    """Return the number of letters of each reason, the most frequent first, and the newest letter of each."""
+    first: dict[str, LetterSummary] = {}
+    for one in newest:
+        first.setdefault(one.reason, one)
+    counts = Counter(one.reason for one in newest)
+    resent = Counter(one.reason for one in newest if one.is_resent)
+    return [
+        {"reason": reason, "letters": count, "resent": resent[reason], "level": OK if resent[reason] == count else WARN}
+        | {
+            "newest": {"id": first[reason].offset}
+            | picked(first[reason], "time", "table", "detail", "position", "writer")
+        }
+        for reason, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    ]
 
 
 def snapshots(moment: ViewInput) -> Json:

@@ -69,14 +69,9 @@ class LagReader:
         Raises:
             LogUnavailable, TopicMissing: The lag is not known.
         """
-        try:
-            ends = self._offsets(OFFSET_END)
-            is_new = is_whole and ends.keys() - positions.keys()
-            begins = self._offsets(OFFSET_BEGINNING) if is_new else {}
-        except KafkaException as error:
-            raise LogUnavailable(
-                f"cannot read the end of {self._topic}: {error.args[0].str()}", "check that the broker is up"
-            ) from error
+        ends = self.ends()
+        is_new = is_whole and ends.keys() - positions.keys()
+        begins = self._offsets(OFFSET_BEGINNING) if is_new else {}
         starts = {**begins, **positions}
         behind = {number: starts[number] for number, end in ends.items() if starts.get(number, end) < end}
         times = self._first_times(behind) if behind else {}
@@ -84,17 +79,26 @@ class LagReader:
         seconds = (max(now, *known) - min(known)) / SECOND_US if known else 0.0 if len(times) == len(behind) else None
         return Lag(sum(ends[number] - start for number, start in behind.items()), seconds, now)
 
+    def ends(self) -> dict[int, int]:
+        """Return the next offset of each partition. Raises LogUnavailable, TopicMissing."""
+        return self._offsets(OFFSET_END)
+
     def _offsets(self, which: int) -> dict[int, int]:
         """Return the first or the next offset of each partition, with one request to each broker."""
-        found = self._consumer.list_topics(self._topic, timeout=self._answer_s).topics[self._topic]
-        if not found.partitions:
-            raise TopicMissing(self._topic)
-        places = [TopicPartition(self._topic, partition, which) for partition in sorted(found.partitions)]
         offsets = {}
-        for place in self._consumer.offsets_for_times(places, timeout=self._answer_s):
-            if place.error is not None:
-                raise KafkaException(place.error)
-            offsets[place.partition] = place.offset
+        try:
+            found = self._consumer.list_topics(self._topic, timeout=self._answer_s).topics[self._topic]
+            if not found.partitions:
+                raise TopicMissing(self._topic)
+            places = [TopicPartition(self._topic, partition, which) for partition in sorted(found.partitions)]
+            for place in self._consumer.offsets_for_times(places, timeout=self._answer_s):
+                if place.error is not None:
+                    raise KafkaException(place.error)
+                offsets[place.partition] = place.offset
+        except KafkaException as error:
+            raise LogUnavailable(
+                f"cannot read the end of {self._topic}: {error.args[0].str()}", "check that the broker is up"
+            ) from error
         return offsets
 
     def _first_times(self, starts: Mapping[int, int]) -> dict[int, Micros | None]:

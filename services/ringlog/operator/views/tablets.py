@@ -203,6 +203,11 @@ def status_view(
     }
 
 
+def bytes_of(report: MeasuredLoads) -> int:
+    """Return the bytes of a node's tablets."""
+    return sum(sum(one.values()) for one in report.loads.get("bytes", {}).values())
+
+
 def loads_view(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) -> list[Json]:
     """Return the replicas of each node by shard, and its bytes if it reports them."""
     ordered = sorted(state.nodes.values(), key=lambda node: node.name)
@@ -221,14 +226,13 @@ def loads_view(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) ->
             continue
         shards = [*held, *[0] * (node.shards - width)][: max(node.shards, used)]
         report = measured.get(node.id)
-        sizes = None if report is None else sum(sum(one.values()) for one in report.loads.get("bytes", {}).values())
         found.append(
             {
                 "node": node.name,
                 "state": statuses[node.id].state,
                 "tablets": sum(shards),
                 "shards": shards,
-                "bytes": sizes,
+                "bytes": None if report is None else bytes_of(report),
                 "capacity": None if report is None else report.capacity,
             }
         )
