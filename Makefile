@@ -5,7 +5,7 @@ SHELL := /bin/sh
 UV ?= uv
 SPARK ?= 4.0
 
-.PHONY: help setup demo quick archives test containers image others spark soak fuzz explore faults lint docs site lock wheels sbom clean
+.PHONY: help setup demo quick archives test containers browser image others spark soak fuzz explore faults lint docs site lock wheels sbom clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\): [^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-14s %s\n", $$1, $$2}'
@@ -26,11 +26,15 @@ archives: setup ## Store the classes of broker and Spark, once: both start faste
 	@.venv/bin/python -m tests.record_classes 2>.venv/archives.log || echo 'archives: none, see .venv/archives.log'
 
 test: archives ## Run the unit tests, then the system tests against a real broker, Redis and Spark
-	@.venv/bin/pytest --numprocesses 3 --no-loadscope-reorder -m "not soak and not containers" $(TEST_FLAGS)
+	@.venv/bin/pytest --numprocesses 3 --no-loadscope-reorder -m "not soak and not containers and not browser" $(TEST_FLAGS)
 
 containers: SETUP_FLAGS = --test-programs
 containers: setup ## Build the image, run the services of compose.yaml from it, restart them (root, podman; minutes)
 	@.venv/bin/pytest -m containers tests/containers $(TEST_FLAGS)
+
+browser: SETUP_FLAGS = --test-programs
+browser: setup ## Visit every page of the console in Chromium: errors, widths, accessibility, keyboard (minutes)
+	@.venv/bin/pytest -m browser tests/browser $(TEST_FLAGS)
 
 image: ## Build the image ringlog:local for compose and Kubernetes; BASE=NAME@sha256:DIGEST names another base
 	@sh compose/build.sh

@@ -269,8 +269,9 @@ def test_programs_of_tests_are_installed_once(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "podman").write_text("#!/bin/sh\n")
     (tmp_path / "podman").chmod(0o755)
     bootstrap.ensure_test_programs(tmp_path)
-    assert asked == ["podman", "Prometheus", "schemas of Kubernetes"], "mmdebstrap and promtool are missing"
-    for path in (tmp_path / "mmdebstrap", tmp_path / "promtool", tmp_path / "bin" / "kubernetes-validate"):
+    assert asked == ["podman", "Chromium", "Prometheus", "schemas of Kubernetes", "Playwright"], "all are missing"
+    missing = ("mmdebstrap", "chromium", "promtool", "bin/kubernetes-validate", "bin/playwright")
+    for path in map(tmp_path.joinpath, missing):
         path.parent.mkdir(exist_ok=True)
         shutil.copy(tmp_path / "podman", path)
     asked.clear()

@@ -46,7 +46,11 @@ from ringlog.stack.redis_server import installed_redis
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = ROOT / "requirements.lock"
-SCHEMAS = ROOT / "requirements-kubernetes.lock"
+TEST_PACKAGES = (
+    ("kubernetes-validate", "schemas of Kubernetes", ROOT / "requirements-kubernetes.lock"),
+    ("playwright", "Playwright", ROOT / "requirements-browser.lock"),
+)
+"""Packages that only some tests need: a program of each, its label, and its hashes."""
 BUILD_TOOLS = frozenset(
     {"editables", "hatchling", "packaging", "pathspec", "pluggy", "setuptools", "tomlkit", "trove-classifiers", "wheel"}
 )
@@ -101,6 +105,7 @@ VENV = SystemDependency(
     "Python's venv module", ("python{python}-venv", "python3-venv"), "python{python}", "python@{python}"
 )
 CONTAINERS = SystemDependency("podman", ("podman runc mmdebstrap",), "podman mmdebstrap", "podman")
+CHROMIUM = SystemDependency("Chromium", ("chromium",), "chromium", "chromium")
 PROMETHEUS = SystemDependency("Prometheus", ("prometheus",), "golang-github-prometheus", "prometheus")
 COMPILER = SystemDependency(
     "A C compiler with Python's headers (the package immutables has no wheel for Python {python})",
@@ -330,12 +335,14 @@ def pip(venv: Path, label: str, arguments: Sequence[str], report: Callable[[str]
 
 def ensure_test_programs(venv: Path) -> str:
     """Install the programs of tests that are skipped without them."""
-    for program, need in (("podman", CONTAINERS), ("mmdebstrap", CONTAINERS), ("promtool", PROMETHEUS)):
+    needs = {"podman": CONTAINERS, "mmdebstrap": CONTAINERS, "chromium": CHROMIUM, "promtool": PROMETHEUS}
+    for program, need in needs.items():
         if shutil.which(program) is None:
             install_from_distribution(need)
-    if not (venv / "bin" / "kubernetes-validate").exists():
-        pip(venv, "schemas of Kubernetes", ("--require-hashes", "--no-deps", "-r", str(SCHEMAS)), lambda _line: None)
-    return "podman, Prometheus, schemas of Kubernetes"
+    for program, label, lock in TEST_PACKAGES:
+        if not (venv / "bin" / program).exists():
+            pip(venv, label, ("--require-hashes", "--no-deps", "-r", str(lock)), lambda _line: None)
+    return "podman, Chromium, Prometheus, " + ", ".join(label for _, label, _ in TEST_PACKAGES)
 
 
 # -- jars --------------------------------------------------------------------------------------------------------------
@@ -360,7 +367,7 @@ def main() -> int:
     parser.add_argument(
         "--light", action="store_true", help="skip Java, Spark and Redis, which quick tests do not need"
     )
-    parser.add_argument("--test-programs", action="store_true", help="install podman, Prometheus and schemas for tests")
+    parser.add_argument("--test-programs", action="store_true", help="install podman, Chromium and more for tests")
     parser.add_argument("--without-tools", action="store_true", help="skip what only developers need")
     parser.add_argument(
         "--spark",
