@@ -17,6 +17,8 @@ Json = Mapping[str, Any]
 SIZE: Final = 320
 CENTER: Final = SIZE / 2
 OUTER, INNER = 150.0, 112.0
+SEPARATE_MAX: Final = 96
+"""Arcs that lines separate. The lines of more arcs would cover their colours."""
 STAGE_WIDTH: Final = 640
 
 
@@ -69,7 +71,7 @@ def ring(arcs: Sequence[Json], nodes: int) -> Markup:
     marks.append(tag("text", middle | {"y": f"{CENTER + 18:g}"}, "node" if nodes == 1 else "nodes"))
     bad = sum(arc["level"] == "bad" for arc in arcs)
     title = f"Token ring of {nodes} nodes, {len(arcs)} arcs, {bad} of them with a node that is down or silent"
-    return svg(title, SIZE, SIZE, marks, "ring")
+    return svg(title, SIZE, SIZE, marks, "ring dense" if len(arcs) > SEPARATE_MAX else "ring")
 
 
 def stages(row: Json) -> Markup:
