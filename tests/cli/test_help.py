@@ -38,6 +38,8 @@ SHARED: dict[str, str] = {
     "--port": "the port of a server",
     "--reason": "the reason of a change, or of a dead letter",
     "--request-id": "a request by its id",
+    "--seconds": "the seconds to run",
+    "--seed": "the seed of random choices",
     "--set": "a value by its name",
     "--since": "the earliest time",
     "--table": "a table by its name",

@@ -54,6 +54,7 @@ WALKS = (
     ),
     Walk("operate/audit.md"),
     Walk("operate/rehearse.md", given=(('echo \'{"show": "nodes"}\' >plan.json', "the plan is there"),)),
+    Walk("operate/load.md"),
     Walk("operate/move-tokens.md", left_out={"ringlog node rebuild": FAULT}, is_compared=True),
     Walk(
         "operate/zones.md",

@@ -169,9 +169,8 @@ class RegistersCluster(NodesWorld):
         self.go_on(load, operations, "at the end")
         load.stop()
         with Coordinator(self.agents.client.replica, "dc1") as coordinator:
-            load.check(coordinator)
             self.check_filling(coordinator, filled)
-        print(dict(load.told), flush=True)
+        load.check()
 
     def go_on(self, load: Load, count: int, how: str) -> None:
         """Wait for this number of further operations of the applications."""

@@ -44,6 +44,7 @@ COMMAND_CODES: Final = {
     "not_explored": "`ringlog sim quorums` failed because of its own defect. Nothing was proved.",
     "not_recovered": "The log of this cluster was never rebuilt.",
     "not_repaired": "The repair of the CDC generation ended without the requested result.",
+    "nothing_checked": "No operation of the load was answered, so nothing was checked.",
     "nothing_there": "No value is stored under the key.",
     "operation_cancelled": "The watched operation was cancelled.",
     "repair_failed": "The repair of a tablet ended without success. The message has the reason and the next command.",

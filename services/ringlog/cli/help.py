@@ -37,8 +37,8 @@ _WORDS: Final[Mapping[str, str]] = {
     "NAME": "--client --cluster --datacenter --group --instance --keyspace --name --operator --profile --rack "
     "--source-datacenter --storage-profile --user --writer --feature --agents --by --role",
     "NODE": "--exclude --ignore --node",
-    "FILE": "--dump --export --from --kafka-config --producer --progress --request-key --request-master --sqlite "
-    "--state --trust-config --to",
+    "FILE": "--dump --export --from --history --kafka-config --producer --progress --request-key --request-master "
+    "--sqlite --state --trust-config --to",
     "FILE.svg": "--chart",
     "FILE.md": "--page",
     "FOLDER": "--checkpoint --data --delays --histories --save",
@@ -50,10 +50,10 @@ _WORDS: Final[Mapping[str, str]] = {
     "BYTES": "--row-bytes-max",
     "EPOCH": "--below --epoch --from-epoch --since-epoch",
     "TOKEN": "--token",
-    "N": "--base --capacity --commit-every --datacenters --factor --flights --fresh --generations --jobs "
-    "--kafka-replication --last --limit --lines --max-configurations --max-offsets-per-trigger --max-seeds "
-    "--new-tokens --nodes --num-tokens --partitions --quorum --racks --rejected --replicas --revision --sample "
-    "--shards --times --written",
+    "N": "--base --capacity --clients --commit-every --coordinators --datacenters --factor --flights --fresh "
+    "--generations --jobs --kafka-replication --keys --last --limit --lines --max-configurations "
+    "--max-offsets-per-trigger --max-seeds --new-tokens --nodes --num-tokens --partitions --quorum "
+    "--racks --rejected --replicas --revision --sample --shards --times --written",
     "N|A..B": "--seed",
     "TEXT": "--reason --writer-stopped",
     "KEYSPACE.TABLE": "--table",
@@ -76,6 +76,8 @@ _WORDS: Final[Mapping[str, str]] = {
     "default|quick": "--broker-profile",
     "ONE|TWO|THREE|QUORUM|LOCAL_QUORUM|EACH_QUORUM|ALL": "--level",
     "KIND": "--for",
+    "PER-SECOND": "--rate",
+    "rows|registers": "--only",
     "table|wide|json|yaml": "--output",
     "ours|porcupine|both": "--checker",
     "ms|us|ns": "--unit",

@@ -120,6 +120,9 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
     },
     "Tools": {
         "rehearse": Subcommand("ringlog.cli.json_commands", "rehearse", "Run the commands of a plan offline."),
+        "load": Subcommand(
+            "ringlog_testing.cli.load", "app", "Run a checked load on a live cluster, and check its history."
+        ),
         "sim": Subcommand("ringlog_testing.cli.app", "app", "Simulate clusters, and check quorums and histories."),
         "token": Subcommand("ringlog.cli.scripts", "token", "Print the token of each partition key."),
         "stream-id": Subcommand("ringlog.cli.scripts", "stream_id", "Print the fields of each CDC stream id."),

@@ -68,7 +68,7 @@ def rows(
     with connect(context) as client:
         found = _table(client.read_barrier(), table)
         composed = compose(_key(found, key, len(found.partition_key)))
-        ends = partial(_ends, context.bootstrap, context.cluster)
+        ends = partial(mutation_ends, context.bootstrap, context.cluster)
         with Coordinator(client.replica, datacenter, ends=ends) as coordinator:
             partition = coordinator.read_rows(table, composed, at=wanted, level=level, timeout_s=timeout)
         shown = row_text.found_json(client.state, partition, SystemClock().now_us())
@@ -187,7 +187,7 @@ def _positions(texts: list[str]) -> Positions:
     return found
 
 
-def _ends(bootstrap: str, cluster: str, wait_s: float) -> Positions | None:
+def mutation_ends(bootstrap: str, cluster: str, wait_s: float) -> Positions | None:
     """Return the end offsets of the mutations topic; None if no broker answers."""
     try:
         return ends_of(admin_client(bootstrap), topic_name(cluster, "mutations"), wait_s)

@@ -1,0 +1,1 @@
+"""A checked read and write load on a live cluster (``ringlog load``)."""
