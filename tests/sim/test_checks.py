@@ -11,12 +11,12 @@ from ringlog.kernel.values import DatacenterReplication, Replication
 from ringlog_sim.checks.cdc.accepted import _acceptable
 from ringlog_sim.checks.cdc.judge import window
 from ringlog_sim.checks.ring.gates import Acknowledgements
-from ringlog_sim.checks.ring.layout import NO_RANGE, SeenRange, covering, holds, replicas, walk
 from ringlog_sim.checks.ring.quorums import Quorums, _distinct, smallest_quorums
 from ringlog_sim.mutants import MUTANTS
 from ringlog_sim.mutants.plant import planted
 from ringlog_sim.runner import run
 from ringlog_sim.runner.search import run_seed
+from ringlog_testing.placement.layout import NO_RANGE, SeenRange, covering, holds, replicas, walk
 
 SEEDS = 300
 """The first few seeds usually find a planted bug of this list; a higher number deserves an investigation."""

@@ -132,6 +132,7 @@ OFFLINE = (
         is_compared=True,
         statuses={"ringlog sim quorums --operations join --rule": 1},
     ),
+    Walk("internals/placement-simulator.md", is_compared=True),
     Walk(
         "deploy/tls.md",
         left_out={

@@ -22,8 +22,8 @@ CONSTANTS = frozenset(
     if isinstance(value, kinds.OperationKind | strategies.Strategy | stages.TransitionKind)
     or name in ("STRONG", "HIGH_AVAILABILITY")
 )
-RETELLS = "services/ringlog_sim/checks/"
-"""The simulator's separate record of movements shares no code with the kernel, so that it can contradict the kernel."""
+RETELLS = "services/ringlog_sim/checks/", "services/ringlog_testing/placement/"
+"""The separate model of movements shares no code with the kernel, so that it can contradict the kernel."""
 
 
 def _attribute(node: ast.expr) -> bool:

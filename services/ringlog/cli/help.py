@@ -52,8 +52,8 @@ _WORDS: Final[Mapping[str, str]] = {
     "TOKEN": "--token",
     "N": "--base --capacity --clients --commit-every --coordinators --datacenters --factor --flights --fresh "
     "--generations --jobs --kafka-replication --keys --last --limit --lines --max-configurations "
-    "--max-offsets-per-trigger --max-seeds --new-tokens --nodes --num-tokens --partitions --quorum "
-    "--racks --rejected --replicas --revision --sample --shards --times --written",
+    "--max-offsets-per-trigger --max-seeds --movements --new-tokens --nodes --num-tokens --parallel --partitions "
+    "--quorum --racks --rejected --replicas --revision --sample --shards --times --written",
     "N|A..B": "--seed",
     "TEXT": "--reason --writer-stopped",
     "KEYSPACE.TABLE": "--table",

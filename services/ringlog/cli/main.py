@@ -123,7 +123,9 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
         "load": Subcommand(
             "ringlog_testing.cli.load", "app", "Run a checked load on a live cluster, and check its history."
         ),
-        "sim": Subcommand("ringlog_testing.cli.app", "app", "Simulate clusters, and check quorums and histories."),
+        "sim": Subcommand(
+            "ringlog_testing.cli.app", "app", "Simulate clusters, and check quorums, placements, histories."
+        ),
         "token": Subcommand("ringlog.cli.scripts", "token", "Print the token of each partition key."),
         "stream-id": Subcommand("ringlog.cli.scripts", "stream_id", "Print the fields of each CDC stream id."),
         "shard": Subcommand("ringlog.cli.scripts", "shard", "Print the shard of each token."),

@@ -30,11 +30,12 @@ from ringlog.kernel.ownership.placements import (
 )
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.values import Command, Replication, replace
-from ringlog_sim.checks.ring.layout import replicas
-from ringlog_sim.checks.ring.movements import Movements, SeenMovement
+from ringlog.kernel.values import Command, Replication
 from ringlog_sim.checks.ring.operations import lock_faults, source_faults
-from ringlog_sim.checks.ring.placement import owner_faults, placement_faults
 from ringlog_sim.checks.ring.quorums import smallest_quorums
+from ringlog_testing.placement.comparison import owner_faults, placement_faults
+from ringlog_testing.placement.layout import replicas
+from ringlog_testing.placement.movements import Movements, SeenMovement
 from tests.kernel.movements.clusters import ENTIRE, network, simple
 from tests.kernel.operations.driver import SEED, advance_of, applied, decided, with_generation
 

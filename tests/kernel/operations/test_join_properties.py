@@ -18,7 +18,7 @@ from ringlog.kernel.operations.stages import JOIN_STAGES
 from ringlog.kernel.ownership.placements import canonical, group_at, nodes_of, replications_in_use
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.values import replace
-from ringlog_sim.checks.ring.layout import walk
+from ringlog_testing.placement.layout import walk
 from tests.kernel.operations.driver import all_witnesses, applied, at_every_stage, joining, stepped
 from tests.kernel.ownership.rings import a_cluster, token_maps
 

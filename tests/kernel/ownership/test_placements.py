@@ -19,7 +19,7 @@ from ringlog.kernel.ownership.placements import (
 )
 from ringlog.kernel.ring.ranges import in_range, ranges_between
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
-from ringlog_sim.checks.ring.layout import walk
+from ringlog_testing.placement.layout import walk
 from tests.kernel.ownership.rings import a_cluster, shown, simple, token_maps
 
 

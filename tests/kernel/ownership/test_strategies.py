@@ -17,7 +17,7 @@ from ringlog.kernel.ownership.strategies import (
     ring_of,
 )
 from ringlog.kernel.values import Replication
-from ringlog_sim.checks.ring.layout import replicas
+from ringlog_testing.placement.layout import replicas
 from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
 
 SETTINGS = [simple(2), ENTIRE, network(d0=3), network(d0=2, d1=2), network(d0=("r0", "r2"), d1=1)]

@@ -33,13 +33,13 @@ from ringlog.wire.records import NodeAck
 from ringlog_sim.actors.cdc.producer import REUSED
 from ringlog_sim.actors.nodes.coordinator_path import is_of_reused
 from ringlog_sim.checks.base import Check
-from ringlog_sim.checks.ring.layout import holds, key_of
 from ringlog_sim.checks.ring.movements import movements
 from ringlog_sim.devices.listener import LOG
 from ringlog_testing.histories.check import decide
 from ringlog_testing.histories.events import Event, Op
 from ringlog_testing.histories.operations import is_register
 from ringlog_testing.histories.verdict import Linearizability
+from ringlog_testing.placement.layout import holds, key_of
 
 if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation

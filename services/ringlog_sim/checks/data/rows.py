@@ -21,9 +21,9 @@ from ringlog.wire.data import RowVersion
 from ringlog.wire.records import Mutation, NodeAck
 from ringlog_sim.checks.base import Check
 from ringlog_sim.checks.cdc.accepted import NAME, AcceptedWrites
-from ringlog_sim.checks.ring.layout import holds, key_of
 from ringlog_sim.checks.ring.movements import movements
 from ringlog_sim.devices.memo import cached_mutation
+from ringlog_testing.placement.layout import holds, key_of
 
 if TYPE_CHECKING:
     from ringlog_sim.actors.nodes.node import SimNode

@@ -15,8 +15,9 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import StreamReport
 from ringlog.wire.records import NodeAck
 from ringlog_sim.checks.base import Check
-from ringlog_sim.checks.ring.movements import Movements, SeenMovement, movements
+from ringlog_sim.checks.ring.movements import movements
 from ringlog_sim.devices.broker import MUTATIONS
+from ringlog_testing.placement.movements import Movements, SeenMovement
 
 if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation

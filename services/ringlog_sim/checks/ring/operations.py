@@ -12,8 +12,9 @@ from ringlog.kernel.commands.topology.operations import AdvanceOperation, Cancel
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.state import ClusterState, Operation, Plan
 from ringlog_sim.checks.base import Check
-from ringlog_sim.checks.ring.layout import holds
-from ringlog_sim.checks.ring.movements import ORDER, READS_AT, Movements, SeenMovement, movements
+from ringlog_sim.checks.ring.movements import movements
+from ringlog_testing.placement.layout import holds
+from ringlog_testing.placement.movements import ORDER, READS_AT, Movements, SeenMovement
 
 if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation

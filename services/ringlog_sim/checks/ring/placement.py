@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ringlog.kernel.model.outcome import Entry
-from ringlog.kernel.model.state import ClusterState, Replica
+from ringlog.kernel.model.state import ClusterState
 from ringlog_sim.checks.base import Check
-from ringlog_sim.checks.ring.layout import SeenRange
-from ringlog_sim.checks.ring.movements import Movements, movements
+from ringlog_sim.checks.ring.movements import movements
+from ringlog_testing.placement.comparison import owner_faults, placement_faults
 
 
 class Placements(Check):
@@ -32,43 +32,3 @@ class Placements(Check):
     def _compare(self, faults: Iterator[str]) -> None:
         for fault in faults:
             self.sim.broken("placement", fault)
-
-
-def placement_faults(state: ClusterState, record: Movements) -> Iterator[str]:
-    """Yield differences between the live placements and those of the model."""
-    if set(state.placements) != set(record.layouts):
-        yield f"epoch {state.epoch}: there are placements of {sorted(state.placements)}"
-        return
-    for key, layout in sorted(record.layouts.items()):
-        placement = state.placements[key]
-        ends = tuple(sorted(layout))
-        where = f"epoch {state.epoch}, {key}"
-        if placement.ends != ends or tuple(group.end for group in placement.ranges) != ends:
-            yield f"{where}: the ranges end at {placement.ends}, not at {ends}"
-            continue
-        for index, group in enumerate(placement.ranges):
-            if group.start != ends[index - 1]:
-                yield f"{where}: the range to {group.end} begins at {group.start}"
-            span = layout[group.end]
-            found = SeenRange(_members(group.read), _members(group.write), group.changed)
-            if _listed(found) != _listed(span):
-                yield f"{where}: the range to {group.end} is {found}, expected {span}"
-
-
-def owner_faults(state: ClusterState, record: Movements) -> Iterator[str]:
-    """Yield differences between the owned tokens and those of the model."""
-    if dict(state.token_owners) != record.owners:
-        yield f"epoch {state.epoch}: token owners differ from the entries"
-    for node in state.nodes.values():
-        own = tuple(sorted(token for token, owner in record.owners.items() if owner == node.id))
-        if node.tokens != own:
-            yield f"epoch {state.epoch}: {node.name} shows the tokens {node.tokens}"
-
-
-def _members(group: tuple[Replica, ...]) -> dict[str, int]:
-    return {replica.node: replica.since for replica in group}
-
-
-def _listed(span: SeenRange) -> tuple[object, ...]:
-    """Return the range as tuples, including the order of the members."""
-    return tuple(span.read.items()), tuple(span.write.items()), span.changed

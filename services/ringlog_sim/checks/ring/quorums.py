@@ -22,8 +22,8 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Value
 from ringlog_sim.checks.base import Check
 from ringlog_sim.checks.ring.gates import Acknowledgements
-from ringlog_sim.checks.ring.layout import covering
 from ringlog_sim.checks.ring.movements import movements
+from ringlog_testing.placement.layout import covering
 
 if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation
