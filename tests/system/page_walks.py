@@ -188,6 +188,7 @@ NOT_RUN = {
     ("build/change-topics.md", 1): "is run by tests/client/test_build_pages.py",
     ("build/testing.md", 0): "is run by tests/client/test_build_pages.py",
     ("build/testing.md", 1): "is run by tests/client/test_build_pages.py",
+    ("build/script-answers.md", 0): "is run by tests/client/test_scripted_answers.py",
     ("build/producers.md", 0): "is run by tests/system/test_producers_page.py",
     ("deploy/permissions.md", 0): "is a function for another process",
     ("internals/fuzzing.md", 0): "declares a target",

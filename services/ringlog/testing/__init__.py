@@ -14,12 +14,16 @@ from ringlog.extras import explained
 
 if TYPE_CHECKING:
     from ringlog_testing.cluster.cluster import FakeCluster as FakeCluster
+    from ringlog_testing.requests import ScriptedReplicas as ScriptedReplicas
+    from ringlog_testing.requests import ScriptedReply as ScriptedReply
 
-__all__ = ["FakeCluster"]
+__all__ = ["FakeCluster", "ScriptedReplicas", "ScriptedReply"]
+
+_HOMES = {"FakeCluster": "ringlog_testing.cluster.cluster"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module ringlog.testing has no attribute {name!r}")
     with explained():
-        return getattr(import_module("ringlog_testing.cluster.cluster"), name)
+        return getattr(import_module(_HOMES.get(name, "ringlog_testing.requests")), name)

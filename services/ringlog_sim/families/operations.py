@@ -12,8 +12,8 @@ from ringlog.kernel.values import Witness
 from ringlog_sim.checks.base import Family
 from ringlog_sim.checks.data.rows import RowsCheck
 from ringlog_sim.checks.ring.gates import Acknowledgements, Gates
+from ringlog_sim.checks.ring.movements import Placements
 from ringlog_sim.checks.ring.operations import Stages
-from ringlog_sim.checks.ring.placement import Placements
 from ringlog_sim.checks.ring.quorums import Quorums
 from ringlog_sim.devices.world import Chance
 

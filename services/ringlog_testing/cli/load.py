@@ -1,7 +1,7 @@
 """``ringlog load``: a checked read and write load on a live cluster, and the verdict on its history.
 
-Exit status: 0 without a violation; 1 with a violation, or if the load could not run to its end; 2 for bad input, or if
-no operation was answered; 3 if the checkers disagree.
+The exit status is 0 without a violation, and 1 with a violation or if an error ended the load. It is 2 for bad input or
+without an answered operation, and 3 if the checkers disagree.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Invariants:
 
 - The value and the timestamp of a write are drawn together with its invoke line. So the greater value also has the
   later timestamp, whichever client writes it.
-- An operation without a clear answer is recorded as unknown (``info``), and the client continues. Operators may kill
-  nodes, remove them or restart brokers meanwhile.
+- An operation without a clear answer is recorded as unknown (``info``), and the client continues. So the load runs
+  while nodes are killed or removed.
 - The memory does not grow with time: it has a number for each key, the open operations, and counts of latencies.
 - At the end each key is read once more, so that a loss after the last operation is found, too.
 

@@ -195,7 +195,7 @@ class _Names:
 
 
 def register_space(state: ClusterState, keyspace: str, table: str) -> str:
-    """Return the name under which registers are stored: the keyspace, or the table if it is in tablets.
+    """Return the name that requests for registers use: the keyspace, or the table if it is in tablets.
 
     Raises NoTarget.
     """
