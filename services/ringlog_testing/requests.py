@@ -13,7 +13,6 @@ which the coordinator learns of later states. Time is virtual and passes only wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ringlog.client.data import registers, row_reads
@@ -29,7 +28,7 @@ from ringlog.client.data.registers import (
 )
 from ringlog.client.data.row_reads import FoundPartition, FoundRows, Positions, ReadEnds
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros
+from ringlog.kernel.values import Epoch, Micros, Value
 from ringlog.protocol.effects import Newest, Now, Steps, Until, run_steps
 from ringlog.wire.data import RegisterCell, digest_of, digest_of_writes, key_of
 from ringlog.wire.records import Mutation, encode_mutation
@@ -39,8 +38,7 @@ REPLY: Micros = 1_000
 """The time from a request to its answer, if the script names none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedReply:
+class ScriptedReply(Value):
     """The answer of a replica.
 
     ``value``, ``timestamp``: of its register; None: no value. An answer to a write ignores them. ``rows``: the writes

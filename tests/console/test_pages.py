@@ -25,8 +25,7 @@ from ringlog.kernel.model.modes import Pause
 from ringlog.kernel.model.plans import StagedPlan
 from ringlog.kernel.model.state import CdcWriter, ClusterState, Failure, Operation, Plan, StageMark
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.values import replace
-from ringlog.kernel.values import Position
+from ringlog.kernel.values import Position, replace
 from ringlog.protocol.balancer.load_book import ReceivedLoad
 from ringlog.wire.records import NodeLoad
 from tests.console.console_world import (

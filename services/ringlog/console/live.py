@@ -17,8 +17,7 @@ from ringlog.client.cdc.dead_letters import DeadLetterReader, LetterFilter
 from ringlog.client.node_reports import AcksReader, LoadsReader
 from ringlog.console.moments import LiveReports
 from ringlog.errors import RinglogError
-from ringlog.kernel.values import replace
-from ringlog.kernel.values import NodeId
+from ringlog.kernel.values import NodeId, replace
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.lag import LagReader, writer_lags
 from ringlog.log.kafka.topics import MUTATIONS, topic_name

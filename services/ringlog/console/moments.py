@@ -9,8 +9,7 @@ from ringlog.agents.status import AgentView, views_of
 from ringlog.client.cdc.dead_letters import LetterSummary
 from ringlog.kernel.balance.reports import Reports
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Epoch, Micros, Value, field
-from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.kernel.values import Epoch, Micros, NodeId, Value, field
 from ringlog.log.folding import FoldedRecord
 from ringlog.log.kafka.lag import Lag
 from ringlog.log.replicas.start_point import ListedSnapshot

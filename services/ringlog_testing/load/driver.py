@@ -20,12 +20,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ringlog.client.errors import ClientBroken, ClientClosed
-from ringlog.kernel.values import Micros
+from ringlog.kernel.values import Micros, Value
 from ringlog.log.errors import ReplicaHalted
-from ringlog_testing.histories.events import Op, Type, Value, parse_event
+from ringlog_testing.histories.events import Op, OpValue, Type, parse_event
 from ringlog_testing.histories.recorder import Recorder, Sink
 from ringlog_testing.load.order import LoadCheck
 from ringlog_testing.load.stores import LoadStore, WriteRejected
@@ -43,8 +42,7 @@ ENDS = (ReplicaHalted, ClientBroken, ClientClosed)
 """Errors after which no request of this process can succeed."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
+class LoadOptions(Value):
     """The shape of a load.
 
     ``run``: a name for the keys, different for each run, because a new key has no value. ``keys``: of each store.
@@ -236,7 +234,7 @@ class CheckedLoad:
         """Perform, record and count an operation."""
         name, timeout_s = f"{store.name} {key}", self.options.timeout_s
         value, timestamp = self._begin(process, op, name, (store.name, key))
-        answer: Value = None
+        answer: OpValue = None
         outcome, note, code = Type.INFO, "", ""
         try:
             done = store.write(key, value, timestamp, timeout_s) if op is Op.WRITE else store.read(key, timeout_s)

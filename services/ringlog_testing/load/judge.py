@@ -8,10 +8,10 @@ operations in memory and therefore skips large files. Both must agree: a history
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from ringlog.kernel.values import Value
 from ringlog_testing.histories.check import check
 from ringlog_testing.histories.events import Event, HistoryError, parse_event
 from ringlog_testing.histories.operations import read
@@ -23,8 +23,7 @@ EVENTS_MAX = 400_000
 LINE_BYTES_MAX = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class LoadVerdict:
+class LoadVerdict(Value):
     """The verdict on a history.
 
     ``done``, ``unknown``: number of operations. ``violations``: the first ones, of ``count``. ``witness``: the events

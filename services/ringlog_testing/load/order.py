@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ringlog.kernel.values import Value
 from ringlog_testing.histories.events import Event, HistoryError, Op, Type
 
 VIOLATIONS_MAX = 10
@@ -36,8 +37,7 @@ class ViolationKind(StrEnum):
     LOST_ROWS = "lost rows"
 
 
-@dataclass(frozen=True, slots=True)
-class LoadViolation:
+class LoadViolation(Value):
     """An answer that breaks a rule. ``lines``: of the events of the smallest witness, ascending."""
 
     kind: ViolationKind
@@ -46,8 +46,7 @@ class LoadViolation:
     lines: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Value):
     """The greatest value that an operation has shown: a write by its acknowledgement, a read by its answer."""
 
     value: int = 0
@@ -66,8 +65,7 @@ class _Key:
     """The value of an open write to the lines of the first read that returned it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
+class _Open(Value):
     """An operation without an outcome, and the values shown before it began."""
 
     event: Event

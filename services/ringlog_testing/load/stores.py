@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from ringlog.client.data.coordinator import Coordinator
@@ -26,7 +25,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.tables import Table
 from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.ring.murmur3 import compose
-from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.kernel.values import Epoch, Micros, NodeId, Value
 from ringlog.runtime.draw import SystemDraw, draw_uuid
 from ringlog.wire.records import INSERT, Cell, Mutation, decode_mutation
 from ringlog_testing.load.order import LOST_ROWS
@@ -51,8 +50,7 @@ class NoTarget(Exception):
         self.ways_out = ways_out
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Value):
     """An answer: the value that a read found, None if there is none, and a note with the epoch and the nodes."""
 
     value: int | None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ringlog.kernel.model.state import ClusterState, Replica
 from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.values import Value
 from ringlog_testing.placement.layout import SeenRange
 from ringlog_testing.placement.movements import Movements
 
@@ -14,8 +14,7 @@ RING = 2**64
 """The number of tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class RingShares:
+class RingShares(Value):
     """The shares of the ring that the nodes of a placement read, as fractions. A node in each range has 1."""
 
     key: str

@@ -22,7 +22,7 @@ from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave,
 from ringlog.kernel.commands.topology.movements import Move as MoveTokens
 from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
 from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
-from ringlog.kernel.values import Replication
+from ringlog.kernel.values import Replication, Value
 from ringlog_testing.placement.layout import (
     NO_RANGE,
     AppliedLog,
@@ -66,8 +66,7 @@ Side = tuple[Replication, Owners]
 Sides = tuple[Side, Side, Side]
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Value):
     """In a range of replication ``key`` that ends at ``end``, a movement changes the group ``old`` to ``new``."""
 
     key: str

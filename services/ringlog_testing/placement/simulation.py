@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ from ringlog.kernel.commands.topology.operations import CancelOperation
 from ringlog.kernel.model.outcome import Outcome, OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Node, in_order
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.values import Command, DatacenterReplication, Replication
+from ringlog.kernel.values import Command, DatacenterReplication, Replication, Value
 from ringlog.operator.intents.json_commands import from_json
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.runtime.clock import ManualClock
@@ -65,8 +64,7 @@ class BadOptions(Exception):
     code = "bad_option"
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementFault:
+class PlacementFault(Value):
     """The differences that an entry caused. ``command``: its name."""
 
     epoch: int

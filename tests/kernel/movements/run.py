@@ -30,7 +30,6 @@ from ringlog.kernel.ownership.placements import (
 )
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.values import Command, Replication, replace
-from ringlog.kernel.values import Command, Replication
 from ringlog_sim.checks.ring.operations import lock_faults, source_faults
 from ringlog_sim.checks.ring.quorums import smallest_quorums
 from ringlog_testing.placement.comparison import owner_faults, placement_faults

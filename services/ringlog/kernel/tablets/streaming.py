@@ -8,9 +8,7 @@ Admission and planner count with these functions, so a plan asks for nothing tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from ringlog.kernel.model.outcome import Rejected

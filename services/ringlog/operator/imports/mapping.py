@@ -16,7 +16,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from ringlog.kernel.commands.schema.batch import STATEMENTS_MAX
 from ringlog.kernel.model.plans import COMMANDS_MAX
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.model.tablet_map import uniform_ends
-from ringlog.kernel.values import is_identifier
+from ringlog.kernel.values import Value, is_identifier
 from ringlog.operator.ddl.reading import DdlError, read_ddl
 from ringlog.operator.ddl.writing import identifier, literal
 from ringlog.operator.imports.recording import SCYLLA, TABLETS, BadSource, Row, SourceNode, SourceRecording, nodes_of
@@ -53,8 +52,7 @@ class _LeftOut(Exception):
     """An object that the plan cannot have. The message is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedPlan:
+class ImportedPlan(Value):
     """A plan, and how it differs from its source.
 
     Attributes:

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, is_name, is_token, is_uuid
+from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Value, is_name, is_token, is_uuid
 from ringlog.operator.errors import Refused
 
 CASSANDRA, SCYLLA = "cassandra", "scylla"
@@ -78,8 +77,7 @@ class BadSource(Refused):
         super().__init__(code, text)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Value):
     """A row of a system table. ``number``: its position in the recording, from 1."""
 
     table: str
@@ -156,8 +154,7 @@ class Row:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRecording:
+class SourceRecording(Value):
     """The rows of one cluster, by table."""
 
     kind: str
@@ -177,8 +174,7 @@ class SourceRecording:
         return f'{{"kind": {json.dumps(self.kind)}, "rows": {{\n' + ",\n".join(tables) + "\n}}\n"
 
 
-@dataclass(frozen=True, slots=True)
-class SourceNode:
+class SourceNode(Value):
     """A node of the imported cluster. ``name``: its address, as a name. ``shards``: 1 for Cassandra."""
 
     id: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
@@ -17,6 +16,7 @@ from uuid import UUID
 
 from ringlog.extras import explained
 from ringlog.files import INPUT_BYTES_MAX
+from ringlog.kernel.values import Value
 from ringlog.operator.imports.recording import (
     NODE_TABLES,
     PEERS_V2,
@@ -36,8 +36,7 @@ _PROTOCOL: Final = 4
 Rows = dict[str, list[dict[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Value):
     """The node to ask. ``user``: empty without a login. ``tls``: None for a connection in plain text."""
 
     host: str
