@@ -60,6 +60,12 @@ def test_a_command_without_a_name_asks_for_the_cluster(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("terminal", "client")
+def test_an_effect_without_items_is_not_shown() -> None:
+    status, error = typed("no\n", "log", "forget-archive")
+    assert (status, "Type tests to continue" in error, "would change" in error) == (1, True, False)
+
+
+@pytest.mark.usefixtures("terminal", "client")
 def test_a_command_that_would_be_rejected_is_not_confirmed() -> None:
     status, error = typed("", "table", "drop", "ks.t")
     assert (status, error.partition(":")[0]) == (1, "unknown_table")

@@ -77,7 +77,9 @@ def confirm(context: ClusterContext, verb: Callable[[], Intent], intent: Intent,
         return
     if view["rejected"] is None:
         given = getattr(verb, "keywords", {})
-        confirm_name(next((str(given[one]) for one in SUBJECTS if one in given), context.cluster), _effect_lines(view))
+        name = next((str(given[one]) for one in SUBJECTS if one in given), context.cluster)
+        # Watermarks and table versions are not part of an effect, which is then empty.
+        confirm_name(name, _effect_lines(view) if view["effect"] else ())
 
 
 def is_interactive() -> bool:
