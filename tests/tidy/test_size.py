@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 300,
     "ringlog_sim": 13_970,
     "ringlog_testing": 5_310,
-    "tests": 84_150,
+    "tests": 84_200,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
