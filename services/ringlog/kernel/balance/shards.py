@@ -39,8 +39,6 @@ def _move_one(ledger: Ledger, source: LedgerShard, target: LedgerShard, by_size:
         gap < 2 * source.least or (by_size and gap * 1000 < source.load * ledger.limits.threshold_permille)
     ):
         return False
-    if not ledger.may_write(target):
-        return False
     items, group_of = source.items, ledger.group
     more = Counter([group_of[unit] for unit in items])
     more.subtract([group_of[unit] for unit in target.items])
@@ -48,10 +46,9 @@ def _move_one(ledger: Ledger, source: LedgerShard, target: LedgerShard, by_size:
     chosen: tuple[int, ...] = ()
     for unit, least in items.items():
         group = group_of[unit]
-        if not gone and 2 * least > gap:
-            continue
-        if best is not None and not ledger.tables[group].merging and (more[group], least, -unit) < best:
-            continue  # a unit that moves alone has this score
+        is_alone = not ledger.tables[group].merging
+        if (not gone and 2 * least > gap) or (best and is_alone and (more[group], least, -unit) < best):
+            continue  # too large, or less fitting than the best
         units = ledger.bundle(unit, source, must_go=gone)
         if units is None or (len(units) > 1 and not ledger.may_move(source, target, len(units))):
             continue

@@ -259,10 +259,7 @@ def nodes_of(replicas: tuple[TabletReplica, ...]) -> tuple[NodeId, ...]:
 
 def _only(these: tuple[TabletReplica, ...], those: tuple[TabletReplica, ...]) -> TabletReplica | None:
     places = [(replica.node, replica.shard) for replica in those]
-    for replica in these:
-        if (replica.node, replica.shard) not in places:
-            return replica
-    return None
+    return next((replica for replica in these if (replica.node, replica.shard) not in places), None)
 
 
 def _steps() -> Iterator[tuple[Stage, Stage]]:

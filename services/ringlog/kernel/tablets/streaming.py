@@ -22,13 +22,8 @@ from ringlog.kernel.values import NodeId, Value
 
 Place = tuple[NodeId, int]
 """A shard of a node."""
-_LIMITS: Final = (
-    "tablet_stream_reads_per_shard_max",
-    "tablet_stream_writes_per_shard_max",
-    "tablet_stream_reads_per_node_max",
-    "tablet_stream_writes_per_node_max",
-    "tablet_streams_max",
-)
+_PLACES: Final = ("reads_per_shard", "writes_per_shard", "reads_per_node", "writes_per_node")
+_LIMITS: Final = (*(f"tablet_stream_{place}_max" for place in _PLACES), "tablet_streams_max")
 
 
 class StreamUse(Value):

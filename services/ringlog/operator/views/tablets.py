@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -139,7 +138,7 @@ def migration_view(state: ClusterState, row: Migration) -> Json:
 def plan_view(state: ClusterState, advice: Advice, most: int | None = None) -> Json:
     """Return the migrations that would start now (the first ``most`` of them), and the reason why no others would."""
     may = {(one.table, one.tablet) for one in advice.moves}
-    rows = islice((row for row in advice.plan.migrations if (row.table, row.tablet) in may), most)
+    rows = [row for row in advice.plan.migrations if (row.table, row.tablet) in may][:most]
     return {"migrations": [migration_view(state, row) for row in rows], "stop": advice.stop or None}
 
 
@@ -216,8 +215,8 @@ def loads_view(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) ->
     width = 1 + max((int(columns.shard.max(initial=0)) for _, columns in maps), default=0)
     counts = np.zeros(len(ordered) * width, np.int64)
     for nodes, columns in maps:
-        places = np.array([place_of[node] for node in nodes], np.int64)
-        counts += np.bincount(places[columns.node] * width + columns.shard, minlength=len(counts))
+        places = np.array([place_of[node] for node in nodes], np.int64)[columns.node]
+        counts += np.bincount(places * width + columns.shard, minlength=len(counts))
     found = []
     statuses = node_statuses(state)
     for node, held in zip(ordered, counts.reshape(len(ordered), width).tolist(), strict=True):
