@@ -4,7 +4,7 @@ set -eu
 umask 077
 cd /var/lib/ringlog
 if [ ! -e trust/console.properties ]; then
-  ringlog cluster certificates trust --client console --days 3650
+  ringlog cluster certificates trust --client console --days 3600
 fi
 if [ ! -e tokens ]; then
   printf 'operator %s\n' "$(openssl rand -hex 32)" >tokens.new
