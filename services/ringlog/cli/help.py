@@ -78,6 +78,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "KIND": "--for",
     "PER-SECOND": "--rate",
     "rows|registers": "--only",
+    "ring|tablets|zone|all": "--placement",
     "table|wide|json|yaml": "--output",
     "ours|porcupine|both": "--checker",
     "ms|us|ns": "--unit",

@@ -14,6 +14,7 @@ import typer
 from ringlog.cli import help as help_texts
 from ringlog.cli.shared.connection import Json, errors, fail, out
 from ringlog.files import read_input
+from ringlog_testing.quorums.description import PlacementKind
 
 if TYPE_CHECKING:
     from ringlog_testing.quorums.case import CaseOptions
@@ -41,6 +42,9 @@ def quorums(
     factor: Annotated[int | None, typer.Option(help=help_texts.FACTOR)] = None,
     tokens: Annotated[int | None, typer.Option("--num-tokens", "--tokens", help=help_texts.NUM_TOKENS)] = None,
     new_tokens: Annotated[int, typer.Option(help="Number of tokens of a joining node.", min=1, max=64)] = 1,
+    placement: Annotated[
+        PlacementKind | None, typer.Option(help="Placement of the keyspaces (ring). all: one keyspace of each kind.")
+    ] = None,
     operations: Annotated[
         str | None,
         typer.Option(metavar="KIND,...", help="Kinds of operations. Default: all."),
@@ -65,7 +69,14 @@ def quorums(
     from ringlog_testing.quorums.plans import unknown_here
 
     rules = rules_of(rule or [])
-    numbers = {"nodes": nodes, "racks": racks, "datacenters": datacenters, "factor": factor, "tokens": tokens}
+    numbers: dict[str, Any] = {
+        "nodes": nodes,
+        "racks": racks,
+        "datacenters": datacenters,
+        "factor": factor,
+        "tokens": tokens,
+    }
+    numbers["placement"] = placement
     given = {name: value for name, value in numbers.items() if value is not None}
     kinds = _kinds(operations)
     with _refusals((BadDescription, NotQuiet, TooMuch)):
@@ -132,7 +143,7 @@ def _kinds(operations: str | None) -> tuple[str, ...]:
 
 def _explored(
     explorer: Explorer,
-    given: tuple[Path | None, str | None, dict[str, int]],
+    given: tuple[Path | None, str | None, dict[str, Any]],
     kinds: tuple[str, ...],
     options: CaseOptions,
 ) -> tuple[list[Findings], tuple[str, ...]]:

@@ -18,6 +18,8 @@ the list of its sources). The gates between its views are those that R5 requires
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
@@ -47,14 +49,32 @@ class BadDescription(Exception):
         self.code = code
 
 
-class Numbers(Value):
-    """A regular cluster: ``nodes`` spread over datacenters, then racks. The ``tokens`` of the nodes interleave."""
+class PlacementKind(StrEnum):
+    """The placements of a regular cluster: a keyspace for each."""
+
+    RING = "ring"
+    TABLETS = "tablets"
+    ZONE = "zone"
+    ALL = "all"
+
+    def has(self, one: PlacementKind) -> bool:
+        """Return whether there is a keyspace with this placement."""
+        return self in (one, PlacementKind.ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A regular cluster: ``nodes`` spread over datacenters, then racks. The ``tokens`` of the nodes interleave.
+
+    ``placement``: of its keyspaces. With tablets, each node has two shards.
+    """
 
     nodes: int = 4
     racks: int = 1
     datacenters: int = 1
     factor: int = 3
     tokens: int = 1
+    placement: PlacementKind = PlacementKind.RING
 
 
 def described(numbers: Numbers) -> dict[str, Any]:
@@ -74,10 +94,22 @@ def described(numbers: Numbers) -> dict[str, Any]:
             "datacenter": f"dc{number % numbers.datacenters + 1}",
             "rack": f"r{number // numbers.datacenters % numbers.racks + 1}",
             "tokens": [STEP * (1 + number + numbers.nodes * turn) for turn in range(numbers.tokens)],
+            "shards": 1 if numbers.placement is PlacementKind.RING else 2,
         }
         for number in range(numbers.nodes)
     ]
-    return {"nodes": nodes, "keyspaces": [{"name": "ks", "replication": _simple(numbers.factor)}]}
+    zone = {"zone": "z", "partitions": 1, "replicas": numbers.factor}
+    keyspaces = {
+        PlacementKind.RING: ("ks", _simple(numbers.factor)),
+        PlacementKind.TABLETS: ("kt", {"strategy": "tablets", "factor": numbers.factor}),
+        PlacementKind.ZONE: ("kz", {"strategy": "zone", "zone": "z"}),
+    }
+    wanted = [found for kind, found in keyspaces.items() if numbers.placement.has(kind)]
+    return {
+        "nodes": nodes,
+        "zones": [zone] if numbers.placement.has(PlacementKind.ZONE) else [],
+        "keyspaces": [{"name": name, "replication": replication} for name, replication in wanted],
+    }
 
 
 def _simple(factor: int) -> Json:

@@ -22,6 +22,7 @@ from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog_testing.cli.quorums import register
+from ringlog_testing.quorums.description import Numbers, PlacementKind, described, state_of
 from ringlog_testing.quorums.plans import KINDS as OPERATIONS
 from ringlog_testing.quorums.tablet_plans import KINDS as TABLET_KINDS
 from ringlog_testing.quorums.tablet_plans import NOT_COVERED
@@ -222,3 +223,25 @@ def test_a_bad_file_is_reported_with_a_code(tmp_path: Path, text: str, code: str
     path.write_text(text, "utf-8")
     result = run(path)
     assert (result.exit_code, result.stderr.split(":")[0]) == (2, code)
+
+
+@pytest.mark.parametrize(
+    ("placement", "kind", "keyspaces"),
+    [("ring", "join", {"ks"}), ("tablets", "tablet-migration", {"kt"}), ("zone", "zone", {"kz"})],
+)
+def test_a_regular_cluster_has_the_chosen_placements(placement: str, kind: str, keyspaces: set[str]) -> None:
+    numbers = Numbers(nodes=3, factor=2, placement=PlacementKind(placement))
+    assert set(state_of(described(numbers)).keyspaces) == keyspaces
+    status, shown = answer("--nodes", 3, "--factor", 2, "--placement", placement, "--operations", kind)
+    assert (status, [one["operation"] for one in shown["operations"]]) == (0, [kind])
+    assert shown["operations"][0]["plans"] > 0
+    assert shown["operations"][0]["ranges"] > 0
+
+
+def test_a_cluster_with_all_placements_tries_operations_of_a_node_with_tablets() -> None:
+    state = state_of(described(Numbers(nodes=4, factor=2, placement=PlacementKind.ALL)))
+    assert set(state.keyspaces) == {"ks", "kt", "kz"}
+    status, shown = answer("--nodes", 4, "--factor", 2, "--placement", "tablets", "--operations", "leave")
+    assert status == 0
+    assert shown["operations"][0]["plans"] == 4
+    assert shown["operations"][0]["entries"] > 4 * 5
