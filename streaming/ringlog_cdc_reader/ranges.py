@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -72,8 +71,7 @@ class ReadSettings(Value):
     table_id: str = ""
 
 
-@dataclass(frozen=True)
-class CdcRange(InputPartition):
+class CdcRange(InputPartition, Value, dict=True):
     """Records [begin, end) of one partition, for a task of a stream.
 
     Attributes:
@@ -88,8 +86,7 @@ class CdcRange(InputPartition):
     life: NamePeriod | None = None
 
 
-@dataclass(frozen=True)
-class WholeRange(InputPartition):
+class WholeRange(InputPartition, Value, dict=True):
     """Records [begin, end) of one partition across generations, for a task of a batch query.
 
     Attributes:

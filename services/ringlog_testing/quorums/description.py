@@ -18,7 +18,6 @@ the list of its sources). The gates between its views are those that R5 requires
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -62,8 +61,7 @@ class PlacementKind(StrEnum):
         return self in (one, PlacementKind.ALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Value):
     """A regular cluster: ``nodes`` spread over datacenters, then racks. The ``tokens`` of the nodes interleave.
 
     ``placement``: of its keyspaces. With tablets, each node has two shards.
