@@ -77,9 +77,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             yield session
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """Return a broker that rejects anonymous clients."""
+    """Return a broker that rejects anonymous clients; tests separate their data by cluster names with ``PREFIX``."""
     with guarded_kafka(tmp_path_factory.mktemp("guarded")) as found:
         yield found
 

@@ -95,11 +95,16 @@ WAIT_S = 60.0
 
 @dataclass
 class Cluster:
-    """A cluster whose kinds of processes have their own users."""
+    """A cluster whose kinds of processes have their own users. ``begin``: bytes of the broker's log before it."""
 
     guarded: Guarded
     user: User
     name: str = field(default_factory=lambda: f"{PREFIX}{uuid.uuid4().hex[:8]}")
+    begin: int = 0
+
+    def __post_init__(self) -> None:
+        """Skip the decisions of earlier tests."""
+        self.begin = self.guarded.log.stat().st_size
 
     def given(self, kind: BrokerUser) -> list[str]:
         """Return the names of a kind as options."""
@@ -129,7 +134,8 @@ class Cluster:
     def decisions(self, kind: BrokerUser) -> tuple[set[str], set[str]]:
         """Return the permitted and the denied operations of a kind."""
         found: dict[str, set[str]] = {"Allowed": set(), "Denied": set()}
-        for user, word, operation, _, name in DECISION.findall(self.guarded.log.read_text(errors="replace")):
+        lines = self.guarded.log.read_bytes()[self.begin :].decode(errors="replace")
+        for user, word, operation, _, name in DECISION.findall(lines):
             if user == kind:
                 found[word].add(self.short(name, operation.lower()))
         return found["Allowed"], found["Denied"]
