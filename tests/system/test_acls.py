@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -284,7 +284,7 @@ def _taken(guarded: Guarded, kind: BrokerUser, names: list[str]) -> dict[str, se
     entry = [ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)]
     changes = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entry) for name in names]
     return {
-        "write": {name for name in names if _written(login, name)},
+        "write": _writable(login, names),
         "read": _readable(login, names),
         "describe_configs": _permitted(client.describe_configs(configs)),
         "alter_configs": _permitted(client.incremental_alter_configs(changes, validate_only=True)),
@@ -305,17 +305,23 @@ def _permitted(answers: dict[object, object]) -> set[str]:
     return found
 
 
-def _written(login: dict[str, str], topic: str) -> bool:
+def _writable(login: dict[str, str], names: Collection[str]) -> set[str]:
     """Try a record that exceeds the limit of all topics."""
-    ended: list[KafkaError] = []
+    ended: list[tuple[str, int]] = []
     producer = Producer(login | {"log_level": 2, "message.max.bytes": 2 * TOO_LARGE})
-    try:
-        producer.produce(topic, bytes(TOO_LARGE), partition=0, on_delivery=lambda error, _: ended.append(error))
-        producer.flush(WAIT_S)
-    except KafkaException as refused:  # the client knows already
-        ended.append(refused.args[0])
-    assert ended[0].code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE), "no record"
-    return ended[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+    def end(error: KafkaError, message: Message) -> None:
+        ended.append((message.topic(), error and error.code()))
+
+    for name in names:
+        try:
+            producer.produce(name, bytes(TOO_LARGE), partition=0, on_delivery=end)
+        except KafkaException as refused:  # the client knows already
+            ended.append((name, refused.args[0].code()))
+    assert producer.flush(WAIT_S) == 0
+    refusals = KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE
+    assert (len(ended), {code for _, code in ended} - {*refusals}) == (len(names), set()), "no record is written"
+    return {name for name, code in ended if code == KafkaError.MSG_SIZE_TOO_LARGE}
 
 
 def _readable(login: dict[str, str], names: Collection[str]) -> set[str]:

@@ -21,7 +21,7 @@ from tests.certificates import needs_openssl
 from tests.system.agents_world import until
 from tests.system.guarded_kafka import PREFIX, Guarded
 from tests.system.test_ack_codes import _await_look, _join, _operation, _rejected_acks
-from tests.system.test_acls import WAIT_S, _readable, _written
+from tests.system.test_acls import WAIT_S, _readable, _writable
 from tests.system.test_kafka_login import TABLE
 from tests.system.test_request_keys import _is_done, by
 from tests.system.user import User
@@ -98,7 +98,7 @@ class Target:
         """Return the topics that the thief reads, and those that it writes."""
         names = {f"{self.name}.{suffix}": suffix for suffix in ALL_SUFFIXES}
         read = {names[name] for name in _readable(thief.login, list(names))}
-        return _listed(read), _listed(suffix for name, suffix in names.items() if _written(thief.login, name))
+        return _listed(read), _listed(names[name] for name in _writable(thief.login, list(names)))
 
     def commands(self, thief: Thief) -> tuple[str, str]:
         """Return the kinds of commands that the thief may send, and whether some concern another node or writer."""
