@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +38,7 @@ from ringlog.runtime.kafka.security import Security
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.artifacts import jars
 from ringlog.stack.broker import new_cluster_id
-from ringlog.stack.java import find_java
+from ringlog.stack.java import BROKER, archive_options, find_java
 from ringlog.stack.layout import StackLayout, StackSettings, write_settings
 from ringlog.stack.probes import PROBE_TOPIC
 from ringlog.stack.processes import HOST, choose
@@ -97,15 +97,21 @@ class Guarded(Value):
 
     def run_tool(self, program: str, *words: str) -> str:
         """Run a tool of Kafka as the super user, and return its output."""
-        java, properties = find_java(), self.admin.with_name("tool.properties")
-        assert java is not None
+        properties = self.admin.with_name("tool.properties")
         options = read_kafka_config(self.admin).security.java()
         properties.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
-        command = [java.path, "-cp", ":".join(map(str, jars("kafka"))), program]
-        command += ["--bootstrap-server", self.tls, "--command-config", str(properties), *words]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        ended = kafka_tool(program, "--bootstrap-server", self.tls, "--command-config", str(properties), *words)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
+
+
+def kafka_tool(program: str, *words: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a tool of Kafka with the broker's archive of classes. ``options``: further options of Java."""
+    java = find_java()
+    assert java is not None
+    command = [java.path, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *archive_options(BROKER), *options]
+    command += ["-cp", ":".join(map(str, jars("kafka"))), program, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 import stat
-import subprocess
 import time
 import urllib.parse
 import uuid
@@ -24,7 +23,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 from tests.system.cdc_world import PARTITIONS, write
-from tests.system.guarded_kafka import PREFIX, Guarded, allow
+from tests.system.guarded_kafka import PREFIX, Guarded, allow, kafka_tool
 from tests.system.user import User
 
 from ringlog.kernel.ring.murmur3 import compose
@@ -33,8 +32,6 @@ from ringlog.log.kafka.topics import TOPICS
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.kafka.config import QUIET, connection
 from ringlog.runtime.kafka.options import read_kafka_config
-from ringlog.stack.artifacts import jars
-from ringlog.stack.java import find_java
 from ringlog.wire.records import encode_mutation, mutation_key, mutation_partition
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -268,15 +265,13 @@ def _check_java(guarded: Guarded, file: Path, folder: Path) -> None:
     """Check that Java gets a token. Java rejects unsigned tokens, and this broker has no others, so the test ends
     there.
     """
-    java, properties = find_java(), folder / "java.properties"
-    assert java is not None
+    properties = folder / "java.properties"
     security = read_kafka_config(file, [(SECRET_VARIABLE, SECRET)]).security
     assert security.oauth is not None
     escaped = {name: value.replace("\\", "\\\\") for name, value in security.java().items()}
     properties.write_text("".join(f"{name}={value}\n" for name, value in escaped.items()))
-    command = [java.path, *security.oauth.jvm_options(), "-cp", ":".join(map(str, jars("kafka")))]
-    command += ["kafka.admin.ConfigCommand", "--bootstrap-server", guarded.tokens, "--command-config", str(properties)]
-    command += ["--describe", "--entity-type", "topics"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    words = ["--bootstrap-server", guarded.tokens, "--command-config", str(properties)]
+    words += ["--describe", "--entity-type", "topics"]
+    ended = kafka_tool("kafka.admin.ConfigCommand", *words, options=security.oauth.jvm_options())
     assert "Malformed JWT provided" in ended.stderr
     assert SECRET not in ended.stdout + ended.stderr

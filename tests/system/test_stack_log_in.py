@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.system.guarded_kafka import kafka_tool
 from tests.system.user import User
 
 from ringlog.runtime.kafka.config import connection
@@ -19,9 +20,7 @@ from ringlog.runtime.kafka.options import read_kafka_config
 from ringlog.runtime.kafka.security import PLAIN as NO_LOG_IN
 from ringlog.runtime.kafka.security import Security
 from ringlog.stack import Stack, StackInfo
-from ringlog.stack.artifacts import jars
 from ringlog.stack.broker import new_cluster_id
-from ringlog.stack.java import find_java
 from ringlog.stack.layout import StackLayout, StackSettings, read_settings, write_settings
 from ringlog.stack.processes import HOST, choose
 
@@ -72,15 +71,11 @@ def test_only_a_client_with_the_file_logs_in(info: StackInfo) -> None:
     assert [is_let_in(info.bootstrap_servers, other) for other in (NO_LOG_IN, wrong, by_plain, broker)] == [False] * 4
 
 
-def described(folder: Path, where: str, config: Path | None) -> subprocess.CompletedProcess[str]:
+def described(folder: Path, where: str, config: Path) -> subprocess.CompletedProcess[str]:
     """Query the topics, or the quorum, with Kafka's own tools, at a broker or at a controller."""
-    java = find_java()
-    assert java is not None
-    tool = ["kafka.admin.ConfigCommand", where, f"{HOST}:{port_of(folder, where)}", "--describe", "--all"]
-    tool += ["--entity-type", "brokers", "--entity-name", "1"]
-    tool += [] if config is None else ["--command-config", str(config)]
-    command = [java.path, "-XX:TieredStopAtLevel=1", "-cp", ":".join(map(str, jars("kafka"))), *tool]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    words = [where, f"{HOST}:{port_of(folder, where)}", "--describe", "--all"]
+    words += ["--entity-type", "brokers", "--entity-name", "1", "--command-config", str(config)]
+    return kafka_tool("kafka.admin.ConfigCommand", *words)
 
 
 def port_of(folder: Path, where: str) -> int:
