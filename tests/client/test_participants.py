@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -131,7 +130,6 @@ class AsyncFileStore:
 
     async def fetch(self, gain: Gain) -> AsyncIterator[bytes]:
         for row in self._files.fetch(gain):
-            await asyncio.sleep(0)
             yield row
 
     async def forget(self, loss: Loss) -> None:
