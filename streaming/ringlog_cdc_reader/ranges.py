@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -71,7 +72,8 @@ class ReadSettings(Value):
     table_id: str = ""
 
 
-class CdcRange(InputPartition, Value, dict=True):
+@dataclass(frozen=True)
+class CdcRange(InputPartition):
     """Records [begin, end) of one partition, for a task of a stream.
 
     Attributes:
@@ -86,7 +88,8 @@ class CdcRange(InputPartition, Value, dict=True):
     life: NamePeriod | None = None
 
 
-class WholeRange(InputPartition, Value, dict=True):
+@dataclass(frozen=True)
+class WholeRange(InputPartition):
     """Records [begin, end) of one partition across generations, for a task of a batch query.
 
     Attributes:

@@ -30,6 +30,7 @@ unless the query sorts them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -38,7 +39,6 @@ from pyspark.sql.types import StructType
 from ringlog.client.cdc.errors import TablesForgotten
 from ringlog.client.cdc.progress import ConsumerProgress
 from ringlog.client.cdc.table_versions import NamePeriod
-from ringlog.kernel.values import replace
 from ringlog.log.replicas.identity import IdentityRecord, MemoryIdentityStore, record_from_json, record_to_json
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc_reader.columns import LogColumns
