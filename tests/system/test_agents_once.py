@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.system.topic_settings import alter
 
-from ringlog.agents.exits import HALTED
+from ringlog.agents.exits import CRASHED, HALTED
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
@@ -64,6 +64,28 @@ class Sender:
 
     def close(self) -> None:
         self._log.close()
+
+
+LEAVING = """
+import asyncio, os, sys
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from ringlog.agents.worker import run
+
+_, flag, role = sys.argv
+name = "_GroupCoordinator__coordination_routine"
+real = getattr(GroupCoordinator, name)
+
+async def routine(coordinator):
+    work = asyncio.ensure_future(real(coordinator))
+    while not os.path.exists(flag):
+        await asyncio.sleep(0.1)
+    work.cancel()
+    raise OSError("planted")
+
+setattr(GroupCoordinator, name, routine)
+run(role)
+"""
+"""An agent whose task for the consumer group ends with an error once the file exists."""
 
 
 def members(world: AgentsWorld) -> int:
@@ -125,6 +147,16 @@ def check_rejections(world: AgentsWorld, sender: Sender) -> None:
     assert rejected() <= asked
     assert not rejected() & sender.applied.keys()
     assert len(world.state.writers) == 300
+
+
+def test_a_standby_that_left_its_consumer_group_ends(world: AgentsWorld, tmp_path: Path) -> None:
+    world.start("validator")
+    flag = tmp_path / "leave"
+    standby = world.spawn("validator", ("-c", LEAVING, str(flag)))
+    until(lambda: members(world) == 2, "a standby in the group")
+    assert standby.process.poll() is None
+    flag.touch()
+    assert standby.exit_code() == CRASHED
 
 
 def test_an_agent_on_a_topic_that_would_lose_entries_ends(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:

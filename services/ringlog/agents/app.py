@@ -100,6 +100,7 @@ class AgentApp:
         worker.spinner = None
         self._loop = worker.loop
         self._watch.start()
+        self._group_watch = self._loop.create_task(self._watch_group())
         log.info("stands_by", role=self.role)
         try:
             worker.execute_from_commandline()
@@ -187,6 +188,28 @@ class AgentApp:
             if self._rests and assignment == self._assignment:
                 self._rests = False
                 self.app.consumer.resume_partitions({self._source})
+
+    async def _watch_group(self) -> None:
+        """End the process after the library's task for the consumer group has ended with an error.
+
+        Nothing starts that task again. The library raises its error to an instance that reads records, but a standby
+        reads none and would stay a standby.
+        """
+        while (group := self._group_task()) is None or not group.done():
+            await asyncio.sleep(KEEP_UP_S)
+        if self.end.code == STOPPED and not group.cancelled() and group.exception() is not None:
+            self.end = End(CRASHED, f"the consumer group was left: {group.exception()}")
+            self._start_exit_timer()
+            await self._crash()
+
+    def _group_task(self) -> asyncio.Task[None] | None:
+        """Return the library's task for the consumer group; None before the consumer has started."""
+        consumer: Any = self.app._consumer  # the property would make one
+        thread: Any = None if consumer is None else consumer._thread
+        client: Any = None if thread is None else thread._consumer
+        coordinator: Any = None if client is None else client._coordinator
+        task: asyncio.Task[None] | None = None if coordinator is None else coordinator._coordination_task
+        return task
 
     async def _on_revoked(self, _app: Any, revoked: set[TP], **_: Any) -> None:
         if self._source in revoked:
