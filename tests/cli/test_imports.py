@@ -43,6 +43,8 @@ def test_the_help_imports_no_sub_command() -> None:
         "ringlog.cli.main",
         "ringlog.errors",
         "ringlog.files",
+        "ringlog.kernel",
+        "ringlog.kernel.values",
         "ringlog.runtime",
         "ringlog.runtime.certificates",
         "ringlog.runtime.process",

@@ -146,6 +146,7 @@ class OAuth(HidingValue):
             with urllib.request.build_opener(Stays).open(request, timeout=TIMEOUT_S) as answer:
                 found: bytes = answer.read(ANSWER_BYTES_MAX)
         except urllib.error.HTTPError as error:
+            error.close()
             raise NoToken(f"{self.endpoint} answers {error.code}") from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise NoToken(f"{self.endpoint} does not answer: {type(error).__name__}") from error
