@@ -4,8 +4,8 @@
     found = script.read("ks", b"seat-12A")
 
 The steps of ``ringlog.client.data`` run unchanged: plans, retries, the re-check of answers on each new state, digests,
-and write-backs. A script replaces connections, clock and log: the answers of each replica in order, and the moments at
-which the coordinator learns of later states. Time is virtual and passes only while the coordinator waits.
+and write-backs. A script replaces connections, clock and log. It has the answers of each replica in order, and the
+epochs that the coordinator learns meanwhile. Time is virtual and passes only while the coordinator waits.
 
 ``ringlog_testing.cluster`` makes states: keep ``cluster.state`` between its steps.
 """

@@ -126,7 +126,7 @@ class SeenMovement:
 class Movements:
     """The model. ``upto`` updates it to an epoch of the true log. ``flying``: movements that have not ended, by id.
 
-    ``created``: keyspace to its first epoch. ``refreshed``: the last epoch at which groups were recomputed.
+    ``created``: keyspace to its first epoch. ``refreshed``: the epoch that last recomputed groups.
     ``forfeited``: a node was assassinated, so rows may be missing permanently.
     """
 

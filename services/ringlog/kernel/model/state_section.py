@@ -1,7 +1,7 @@
 """The declaration of a section of the state: its published and cached fields, and their key.
 
-A section that is a map of records is declared beside its record; ``state.RECORD_SECTIONS`` lists them. Sections that
-need more (split fields, items from several sections) are declared in ``kernel.sections``. The class of a change record,
+A section that is a map of records is declared in the module of the record; ``state.RECORD_SECTIONS`` has them all.
+Sections that need more (split fields, items from several sections) are declared in ``kernel.sections``. The class of a change record,
 its ``.avsc``, the bound of ``kernel.cardinality_limits`` and the view in caches follow from the declaration.
 """
 
