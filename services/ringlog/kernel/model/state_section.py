@@ -1,8 +1,8 @@
 """The declaration of a section of the state: its published and cached fields, and their key.
 
 A section that is a map of records is declared in the module of the record; ``state.RECORD_SECTIONS`` has them all.
-Sections that need more (split fields, items from several sections) are declared in ``kernel.sections``. The class of a change record,
-its ``.avsc``, the bound of ``kernel.cardinality_limits`` and the view in caches follow from the declaration.
+Sections that need more (split fields, items from several sections) are declared in ``kernel.sections``. The class of a
+change record, its ``.avsc``, the bound of ``kernel.cardinality_limits`` and the view in caches follow from it.
 """
 
 from __future__ import annotations
