@@ -23,7 +23,7 @@ AGENT = 'role="coordinator"'
 NODE = 'node="n1"'
 CASES: dict[str, tuple[str, ...]] = {
     "RinglogDown": ('up{job="ringlog-nodes",instance="n1:7101"} 1 0',),
-    "RinglogRoleVacant": (f'ringlog_agent_state{{{AGENT},state="active"}} 1 0',),
+    "RinglogRoleVacant": (f'ringlog_agent_state{{{AGENT},state="active"}} 1 _',),
     "RinglogAgentNotReady": (f'ringlog_agent_ready{{{AGENT},instance="a1:9401"}} 1 0',),
     "RinglogNodeNotReady": (f"ringlog_node_ready{{{NODE}}} 1 0",),
     "RinglogNodeSilent": (f"ringlog_node_heard_seconds{{{NODE}}} 0+60 240",),
@@ -128,5 +128,6 @@ def test_each_alert_fires_in_its_case_only(tmp_path: Path) -> None:
     for alert, planted in (
         ("RinglogWriterBehind", {"expr": "ringlog_cdc_writers_behind_seconds > 899"}),
         ("RinglogRecoveryOpen", {"for": "2h"}),
+        ("RinglogRoleVacant", {"expr": 'max by (role) (ringlog_agent_state{state="active"}) == 0'}),
     ):
         assert promtool(tmp_path, {alert: rules()[alert] | planted}).returncode != 0, alert
