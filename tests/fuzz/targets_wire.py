@@ -94,7 +94,8 @@ def _befores(prev: str | None) -> tuple[Any, ...]:
 
 def _shown(line: FoldedRecord) -> None:
     with out.capture():
-        cli_log._print(line)
+        cli_log._print(line, is_short=True)
+        cli_log._print(line, is_short=False)
 
 
 def _entries() -> tuple[bytes, ...]:
