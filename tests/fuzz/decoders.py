@@ -34,7 +34,7 @@ EXEMPT = {
     "log.snapshots.decode_snapshot": "compared by its digests (tests/log/test_snapshots.py)",
     "node.registers.packed.decode_record": "cut and damaged in tests/node/test_cells.py",
     "cli.cluster.app.parse_settings": "an operator's NAME=VALUE arguments; a bad one is refused with its text",
-    "cli.shared.options._print_view": "reads what it has just written",
+    "cli.shared.options.print_value": "reads what it has just written",
     "ringlog_testing.cli.delays.show_rules": "reads what it has just written",
     "cli.schema.table.create_table": "an operator's file, read like a rehearsed line; the rest is author_json",
     "client.cdc.copies.sqlite.SqliteTables._sweep": "what the class wrote into its own database, in one transaction",

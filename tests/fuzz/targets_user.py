@@ -12,6 +12,8 @@ import pytest
 
 from ringlog.cache.redis_url import BadRedisUrl, redis_address, without_password
 from ringlog.kernel.values import asdict
+from ringlog.operator.imports.mapping import plan_of
+from ringlog.operator.imports.recording import BadSource, read_recording
 from ringlog.runtime import certificates
 from ringlog.runtime.context import ClusterContext, stored_clusters
 from ringlog.runtime.kafka.oauth import NoToken, token_in
@@ -22,6 +24,7 @@ from ringlog.stack.commands import addresses
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
 
+TESTDATA = Path(__file__).parents[1] / "testdata"
 _CONTEXT = ClusterContext(
     "b:1", "shop", "redis://:pw@r/0", "/etc/client.properties", "00000001-0000-4000-8000-000000000003"
 )
@@ -102,7 +105,27 @@ def trusts(data: bytes) -> None:
     TrustFile(path).now()
 
 
+def imports(data: bytes) -> None:
+    """Make a plan of a recorded cluster of Cassandra."""
+    plan_of(read_recording(data.decode("utf-8", "replace")))
+
+
+def _recorded_cluster() -> tuple[bytes, ...]:
+    """Return a recording with at most two rows of each table."""
+    whole = json.loads((TESTDATA / "imports" / "cassandra-5.0.json").read_text(encoding="utf-8"))
+    rows = {table: found[:2] for table, found in whole["rows"].items()}
+    return (json.dumps({"kind": whole["kind"], "rows": rows}).encode(),)
+
+
 TARGETS = (
+    Target(
+        "imports",
+        ("operator.imports.recording.read_recording",),
+        imports,
+        (BadSource,),
+        _recorded_cluster,
+        of_json,
+    ),
     Target(
         "contexts",
         ("runtime.context.stored_clusters",),

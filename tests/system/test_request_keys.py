@@ -7,6 +7,7 @@ logins and keys of an application, of the node and of the CDC job.
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.system.agents_world import until
 from tests.system.guarded_kafka import PREFIX, Guarded
 from tests.system.user import User
 
+from ringlog import ClusterState, Gain, Loss, NodeInfo, Participant
 from ringlog.client.client import Client
 from ringlog.kernel.commands.cdc.writers import RegisterCdcWriter
 from ringlog.kernel.commands.cluster.cluster import Noop, TakeOver
@@ -50,6 +52,10 @@ def test_a_stolen_key_sends_the_commands_of_its_role_only(
     (n1,) = json.loads(user.run("node", "list", "--json"))
     assert {"root", "n1", "coordinator"} <= {line["submitter"].partition("-")[0] for line in _log(user)}
 
+    # So does a store that takes part from a program.
+    monkeypatch.setenv(VARIABLE, str(guarded.logins[BrokerUser.node]))
+    _take_part(guarded.users, cluster, _key(tmp_path / "n2.key"), tmp_path / "n2")
+
     before = json.loads(user.run("status", "--json"))["roles"]["validator"]
     keys = {name: _key(tmp_path / f"{name}.key") for name in ("shop", "n1", "cdc")}
     kinds = (BrokerUser.client, BrokerUser.node, BrokerUser.cdc_writer)
@@ -59,7 +65,7 @@ def test_a_stolen_key_sends_the_commands_of_its_role_only(
             _steal(thief, key, n1["id"])
     assert json.loads(user.run("status", "--json"))["roles"]["validator"] == before
     names = [one["name"] for one in json.loads(user.run("principal", "list", "--json"))]
-    assert names == ["cdc", "n1", "ops", "root", "shop"]
+    assert names == ["cdc", "n1", "n2", "ops", "root", "shop"]
 
     # A rotated and a revoked key end with their epoch.
     monkeypatch.setenv(VARIABLE, str(guarded.logins[BrokerUser.client]))
@@ -72,6 +78,36 @@ def test_a_stolen_key_sends_the_commands_of_its_role_only(
     user.run("pause", "schema")
     assert [line["entry"]["command"] for line in _log(user, "--by", "ops")] == ["PauseChanges"]
     assert MASTER not in user.logs() + user.told + user.command_lines()
+
+
+class NoRows:
+    """A store without rows."""
+
+    def adopt(self, before: ClusterState | None, after: ClusterState) -> None: ...
+
+    def drain(self, below: int) -> None: ...
+
+    def fetch(self, gain: Gain) -> tuple[bytes, ...]:
+        return ()
+
+    def forget(self, loss: Loss) -> None: ...
+
+
+def _take_part(brokers: str, cluster: str, key: PrincipalKey, folder: Path) -> None:
+    """Register, join and leave as the node of this key, which signs each request."""
+    with Client(brokers, cluster, key.name, keys=lambda: (key,)) as client:
+        node = Participant(client, NodeInfo(key.name, "n2:7101", rack="r2"), NoRows(), folder=folder, join=4)
+        running = threading.Thread(target=node.run, daemon=True)
+        running.start()
+        until(lambda: _state_of(client, node.id) == "normal", f"{key.name} to join")
+        node.leave(120)
+        running.join(60)
+        assert not running.is_alive()
+
+
+def _state_of(client: Client, node: str) -> str:
+    found = client.state.nodes.get(node)
+    return "" if found is None else found.state
 
 
 def by(guarded: Guarded, cluster: str, kind: BrokerUser) -> list[str]:
@@ -105,7 +141,7 @@ def _create_principals(user: User, cluster: str, agents: Path) -> None:
     user.run("submit", '{"command": "Noop"}', status=1)
     user.run("cluster", "use", cluster, "--request-key", str(folder / "root.key"))
     assert json.loads(user.run("whoami", "--json"))["valid"]
-    for name, role in (("shop", "application"), ("n1", "node"), ("cdc", "node"), ("ops", "operator")):
+    for name, role in (("shop", "application"), ("n1", "node"), ("n2", "node"), ("cdc", "node"), ("ops", "operator")):
         user.run("principal", "create", name, "--role", role, *master, "--to", str(folder / f"{name}.key"))
     assert "requests are not authenticated" not in user.run("status")
 
