@@ -33,7 +33,6 @@ FAMILY = '''"""Lamps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
@@ -43,7 +42,6 @@ from ringlog.kernel.values import Command
 CODES = {"too_bright": "There is no such lamp."}
 
 
-@dataclass(frozen=True, slots=True)
 class Dim(Command):
     """Fewer lamps.
 

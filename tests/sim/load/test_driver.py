@@ -111,7 +111,7 @@ def test_a_correct_store_passes_and_each_key_is_read_at_the_end(tmp_path: Path) 
 
 
 def test_a_loss_after_the_last_operation_is_found(tmp_path: Path) -> None:
-    _, verdict = ran(Registers("stale", OPERATIONS + 4), tmp_path)
+    _, verdict = ran(Registers("stale", OPERATIONS), tmp_path, clients=1)
     assert verdict.count
     assert verdict.witness[-1].process.startswith("final-")
 
