@@ -26,7 +26,7 @@ COLUMNS = (Column("key", "text"), Column("value", "bigint"))
 EVENTS = 300
 FORGETFUL = """
 import sys
-from dataclasses import replace
+from ringlog.kernel.values import replace
 from ringlog.node.registers import registers
 
 real, calls = registers.apply, 0

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 FAILS = """
 import sys
-from dataclasses import replace
+from ringlog.kernel.values import replace
 from ringlog.log.replicas.state_agreement import DigestComparison
 
 real = DigestComparison.folded

@@ -62,7 +62,7 @@ class SignedRequest(CommandRequest):
 
 
 _plain: Final[Callable[[CommandRequest], Sequence[Any]]] = attrgetter(*CommandRequest.__struct_fields__)
-"""The fields of a request without its code. ``dataclasses.replace`` would cost more than the MAC."""
+"""The fields of a request without its code."""
 _new_signed: Final[Callable[..., SignedRequest]] = SignedRequest
 
 
