@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import uuid
 from dataclasses import dataclass
@@ -187,7 +188,7 @@ class World:
         return self
 
     def _copies(self) -> list[Out]:
-        return [replace(out) for out in self._right]
+        return [copy.copy(out) for out in self._right]
 
     def _send(self, suffix: str, partition: int, key: bytes, value: bytes | None) -> None:
         self._producer.produce(f"{self.cluster}.{suffix}", value, key=key, partition=partition)

@@ -9,13 +9,14 @@ import socket
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 from tests.cdc.partitions import cdc_partition
 from tests.system.audit_world import Out, World, timeuuid
 
 from ringlog.kernel.sections import CDC_STREAMS
-from ringlog.kernel.values import CdcOptions, replace
+from ringlog.kernel.values import CdcOptions
 from ringlog.stack import StackInfo
 from ringlog.wire.records import CdcRow, Cell, DeadLetter, decode_mutation
 from ringlog_audit.report import AuditReport

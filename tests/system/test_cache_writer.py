@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,6 @@ from ringlog.cache.reader import CachedReader, CachedView, CacheNotReady
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import digest
-from ringlog.kernel.values import replace
 from ringlog.log.kafka.topics import METADATA
 from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import Stack, StackInfo
