@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringlog_testing.histories.check import check
-from ringlog_testing.histories.events import Event, HistoryError, Op, Type, Value, to_json
+from ringlog_testing.histories.events import Event, HistoryError, Op, OpValue, Type, to_json
 from ringlog_testing.histories.operations import pair
 from ringlog_testing.histories.verdict import Linearizability
 from ringlog_testing.load.judge import LINE_BYTES_MAX, judge
@@ -106,7 +106,7 @@ def random_history(seed: int) -> list[Event]:
     """Return a history of a register whose replica sometimes forgets, invents or returns an earlier value."""
     draw = random.Random(seed)
     events: list[Event] = []
-    open_: dict[str, tuple[Op, Value]] = {}
+    open_: dict[str, tuple[Op, OpValue]] = {}
     written, current = 0, 0
     for line in range(1, draw.randrange(6, 16)):
         process = f"p{draw.randrange(3)}"
