@@ -5,6 +5,7 @@ An agent refuses to start on a topic that would lose entries.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections import Counter
 from contextlib import closing
@@ -67,25 +68,24 @@ class Sender:
 
 
 LEAVING = """
-import asyncio, os, sys
+import asyncio, sys
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from ringlog.agents.worker import run
 
-_, flag, role = sys.argv
+_, pipe, role = sys.argv
 name = "_GroupCoordinator__coordination_routine"
 real = getattr(GroupCoordinator, name)
 
 async def routine(coordinator):
     work = asyncio.ensure_future(real(coordinator))
-    while not os.path.exists(flag):
-        await asyncio.sleep(0.1)
+    await asyncio.to_thread(open, pipe)
     work.cancel()
     raise OSError("planted")
 
 setattr(GroupCoordinator, name, routine)
 run(role)
 """
-"""An agent whose task for the consumer group ends with an error once the file exists."""
+"""An agent whose task for the consumer group ends with an error when the pipe is written."""
 
 
 def members(world: AgentsWorld) -> int:
@@ -151,11 +151,11 @@ def check_rejections(world: AgentsWorld, sender: Sender) -> None:
 
 def test_a_standby_that_left_its_consumer_group_ends(world: AgentsWorld, tmp_path: Path) -> None:
     world.start("validator")
-    flag = tmp_path / "leave"
-    standby = world.spawn("validator", ("-c", LEAVING, str(flag)))
+    os.mkfifo(pipe := tmp_path / "leave")
+    standby = world.spawn("validator", ("-c", LEAVING, str(pipe)))
     until(lambda: members(world) == 2, "a standby in the group")
     assert standby.process.poll() is None
-    flag.touch()
+    pipe.write_text("")
     assert standby.exit_code() == CRASHED
 
 

@@ -28,6 +28,7 @@ from ringlog.kernel.commands.topology.nodes import UpdateNode
 from ringlog.kernel.commands.topology.operations import AdvanceOperation
 from ringlog.kernel.values import Command, Witness
 from ringlog.log.kafka.acls import BrokerUser
+from ringlog.protocol.nodes.errors import NodeFailed
 from ringlog.protocol.submission.results import RejectedResult
 from ringlog.runtime.kafka.config import VARIABLE
 from ringlog.wire.requests import PrincipalKey, key_of_principal, principal_key
@@ -94,13 +95,16 @@ class NoRows:
 
 
 def _take_part(brokers: str, cluster: str, key: PrincipalKey, folder: Path) -> None:
-    """Register, join and leave as the node of this key, which signs each request."""
+    """Register and join as the node of this key, which signs each request. Only an operator's key lets it leave."""
     with Client(brokers, cluster, key.name, keys=lambda: (key,)) as client:
         node = Participant(client, NodeInfo(key.name, "n2:7101", rack="r2"), NoRows(), folder=folder, join=4)
-        running = threading.Thread(target=node.run, daemon=True)
+        stop = threading.Event()
+        running = threading.Thread(target=node.run, args=(stop,), daemon=True)
         running.start()
         until(lambda: _state_of(client, node.id) == "normal", f"{key.name} to join")
-        node.leave(120)
+        with pytest.raises(NodeFailed, match="Leave: n2 needs the role operator"):
+            node.leave(120)
+        stop.set()
         running.join(60)
         assert not running.is_alive()
 

@@ -22,7 +22,7 @@ from tests.tidy.files import ROOT, python_files, shown
 MODULES_MAX = 15
 SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
-    "ringlog/agents": 2_600,
+    "ringlog/agents": 2_610,
     "ringlog/cache": 670,
     "ringlog/cli": 6_400,
     "ringlog/client": 6_810,
@@ -32,19 +32,19 @@ BUDGETS = {
     "ringlog/operator": 5_550,
     "ringlog/protocol": 3_400,
     "ringlog/console": 2_130,
-    "ringlog/runtime": 2_000,
+    "ringlog/runtime": 2_010,
     "ringlog/stack": 1_790,
     "ringlog/wire": 1_840,
     "ringlog/testing": 20,
     "ringlog_audit": 2_460,
     "ringlog_cdc": 7_950,
-    "ringlog_cdc_reader": 1_020,
+    "ringlog_cdc_reader": 1_030,
     "ringlog_debezium": 550,
     "ringlog_demo": 950,
     "ringlog_schemas": 290,
     "ringlog_sim": 13_040,
     "ringlog_testing": 5_290,
-    "tests": 84_900,
+    "tests": 84_970,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

@@ -100,7 +100,7 @@ class AgentApp:
         worker.spinner = None
         self._loop = worker.loop
         self._watch.start()
-        self._group_watch = self._loop.create_task(self._watch_group())
+        _future = self.app.add_future(self._watch_group())
         log.info("stands_by", role=self.role)
         try:
             worker.execute_from_commandline()
