@@ -63,7 +63,8 @@ def _plain(item: Any) -> Any:
     if isinstance(item, Value):
         return asdict(item)
     if isinstance(item, list | tuple):
-        return type(item)(map(_plain, item))
+        inner = map(_plain, item)
+        return type(item)(*inner) if hasattr(item, "_fields") else type(item)(inner)
     return {key: _plain(each) for key, each in item.items()} if isinstance(item, dict) else item
 
 
