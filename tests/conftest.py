@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from ringlog.runtime.logs import setup_logs
 
@@ -31,17 +32,17 @@ setup_logs()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort tests by their requirements and keep the order within a file: cheap tests run first.
 
-    If several processes share the tests, those that share a Spark session start first: one process runs all of them and
-    needs most of the time. The quick tests follow, then tests with their own Spark, then the other real processes.
-    Among the latter, files with slow tests come first, then files with many tests, because a long file cannot be
-    divided at the end.
+    If several processes share the tests, they take files from both ends of this order (``ByNeed``). Tests that share a
+    Spark session are the first: one process runs all of them and needs most of the time. The quick tests follow, then
+    tests with their own Spark, then the other real processes. The last are the files with slow tests, because a long
+    file cannot be divided at the end of the run.
     """
     for item in items:
         left_out = item.get_closest_marker("soak")
         if left_out is not None and not (left_out.args and str(left_out.args[0])):
             raise pytest.UsageError(f"{item.nodeid}: name the test that covers it in `make test`")
     shared = hasattr(config, "workerinput")
-    spark, slow, system = (1, 2, 3) if shared else (2, 1, 1)
+    spark, slow, system = (1, 3, 2) if shared else (2, 1, 1)
     at_once = {path for path in {item.path for item in items} if shared and _shares_a_session(path)}
     long = {item.path for item in items if item.get_closest_marker("slow")}
     tests = Counter(item.path for item in items)
@@ -53,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             return spark, 0
         if not item.get_closest_marker("system"):
             return 0, 0
-        return (slow, 0) if item.path in long else (system, -tests[item.path] * shared)
+        return (slow, 0) if item.path in long else (system, tests[item.path] * shared)
 
     items.sort(key=costs)
 
@@ -72,8 +73,15 @@ def pytest_collection() -> Generator[None, object, object]:
 class ByNeed(LoadScopeScheduling):
     """Gives each process whole files, and gives one process all tests that share a Spark session or a faults cluster.
 
-    Tests with their own driver may run in any process, so that the session's process does not finish last.
+    Every second process takes files from the end of the order. So tests that compute run beside tests that wait for
+    other processes, and short files are left when the processes meet. Tests with their own driver may run in any
+    process, so that the session's process does not finish last.
     """
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if int(node.gateway.id.removeprefix("gw")) % 2:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]

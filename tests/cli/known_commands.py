@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import typer
@@ -19,6 +20,12 @@ BEFORE = frozenset(f"--{name.replace('_', '-')}" for name in CONNECTION_OPTIONS)
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
+@cache
+def program() -> Any:
+    """Return the program's commands."""
+    return typer.main.get_command(app)
+
+
 def options_of(command: Any) -> dict[str, bool]:
     """Return whether a value follows, per option name."""
     found = {"--help": False}
@@ -32,7 +39,7 @@ def options_of(command: Any) -> dict[str, bool]:
 
 def unknown(words: list[str]) -> str | None:
     """Return the first word of a command line that the program does not know; None if it knows all."""
-    command: Any = typer.main.get_command(app)
+    command = program()
     is_value = False
     for word in words[1:]:
         if is_value:
@@ -51,7 +58,7 @@ def unknown(words: list[str]) -> str | None:
 
 def parse(arguments: Sequence[str]) -> None:
     """Parse a command line like the program, and execute nothing. Raises TyperException for a wrong one."""
-    found: Any = typer.main.get_command(app)
+    found = program()
     context, rest = typer.Context(found, info_name="ringlog"), list(arguments)
     while isinstance(found, TyperGroup):
         if found.invoke_without_command and (not rest or rest[0].startswith("-")):
@@ -63,7 +70,7 @@ def parse(arguments: Sequence[str]) -> None:
 
 def hidden_words(words: list[str]) -> list[str]:
     """Return the words of a command line that are old names: options and commands that the help does not show."""
-    command: Any = typer.main.get_command(app)
+    command = program()
     found = []
     for word in words[1:]:
         name = word.partition("=")[0]

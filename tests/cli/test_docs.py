@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from ringlog.cli import reference
-from ringlog.cli.main import app
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.registry import CODES, COMMANDS
 from ringlog.log.kafka.topics import TOPICS
 from ringlog_schemas import catalog
-from tests.cli.known_commands import hidden_words, unknown, wrong_use
+from tests.cli.known_commands import hidden_words, program, unknown, wrong_use
 from tests.tidy.files import ROOT, files, shown
 from tests.tidy.markdown import blocks, program_arguments, shell_commands
 
@@ -119,14 +117,18 @@ def _holds(line: str, shown: dict[str, Any]) -> bool:
 FOLDER = ROOT / "docs" / "reference"
 
 
-@pytest.mark.parametrize("name", sorted(reference.pages()))
-def test_the_committed_page_is_current(name: str) -> None:
-    committed = (FOLDER / name).read_text(encoding="utf-8")
-    assert reference.pages()[name] == committed, "run: python -m ringlog.cli.reference docs/reference"
+@pytest.fixture(scope="module")
+def made() -> dict[str, str]:
+    """The text of each generated page."""
+    return reference.pages()
 
 
-def test_the_page_is_complete() -> None:
-    made = reference.pages()
+def test_the_committed_pages_are_current(made: dict[str, str]) -> None:
+    changed = [name for name, text in made.items() if (FOLDER / name).read_text(encoding="utf-8") != text]
+    assert changed == [], "run: python -m ringlog.cli.reference docs/reference"
+
+
+def test_the_pages_are_complete(made: dict[str, str]) -> None:
     assert [code for code in CODES if f"| `{code}` |" not in made["codes.md"]] == []
     assert [kind for kind in COMMANDS if f"## {kind}\n" not in made["log-commands.md"]] == []
     assert [name for name in SETTINGS if f"| `{name}` |" not in made["settings.md"]] == []
@@ -145,7 +147,7 @@ def test_topics_name_schemas_that_exist() -> None:
 
 def test_no_help_begins_mid_sentence() -> None:
     """No help text begins with a fragment such as a relative clause."""
-    left = [(typer.main.get_command(app), "ringlog")]
+    left = [(program(), "ringlog")]
     broken = re.compile(r"(?:Of|Which|Whom|Whose|So|That)\b")
     found, seen = [], 0
     while left:
@@ -159,11 +161,14 @@ def test_no_help_begins_mid_sentence() -> None:
     assert seen > 300
 
 
-def test_only_changed_pages_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_changed_pages_are_written(
+    made: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "pages", lambda: made)
     assert reference.main([str(tmp_path)]) == 0
     (tmp_path / "codes.md").write_text("old")
     assert reference.write(tmp_path) == ("codes.md",)
     assert reference.write(tmp_path) == ()
-    assert {path.name for path in tmp_path.iterdir()} == set(reference.pages())
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == made
     assert reference.main([]) == 2
     assert capsys.readouterr().err.startswith("usage: ")

@@ -170,7 +170,7 @@ def records(count: int) -> list[LogRecord]:
 
 
 def alive() -> int:
-    gc.collect()
+    """The number of records in memory. They are in no cycle, so no collection is needed; looking takes half a second."""
     return sum(type(one) is FoldedRecord for one in gc.get_objects())
 
 
@@ -181,7 +181,8 @@ def test_only_the_last_lines_are_kept_in_memory() -> None:
         nonlocal most
         for record in records(60):
             yield record
-            most = max(most, alive())
+            if record.offset > 55:
+                most = max(most, alive())
 
     shown = list(chosen(follow(watched()), LogFilter(all_records=True), 3))
     assert [line.offset for line in shown] == [58, 59, 60]

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -174,6 +175,22 @@ class CommandGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+@cache
+def _subcommand(name: str) -> Any:
+    """Import and build a subcommand: one command line names it several times."""
+    subcommand = COMMANDS[name]
+    found = getattr(import_module(subcommand.module), subcommand.attribute)
+    if isinstance(found, typer.Typer):
+        found.info.cls = CommandGroup
+    command = typer.main.get_command(found if isinstance(found, typer.Typer) else _single(found))
+    if isinstance(found, typer.Typer):
+        command.help = subcommand.help
+    command.name = name
+    _add_configs(command)
+    prepare(command)
+    return command
+
+
 class LazyGroup(CommandGroup):
     """A group that loads a subcommand when it is used, and none to list them."""
 
@@ -197,19 +214,7 @@ class LazyGroup(CommandGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Return the subcommand of that name, or None."""
-        if cmd_name not in COMMANDS:
-            return None
-        subcommand = COMMANDS[cmd_name]
-        found = getattr(import_module(subcommand.module), subcommand.attribute)
-        if isinstance(found, typer.Typer):
-            found.info.cls = CommandGroup
-        command = typer.main.get_command(found if isinstance(found, typer.Typer) else _single(found))
-        if isinstance(found, typer.Typer):
-            command.help = subcommand.help
-        command.name = cmd_name
-        _add_configs(command)
-        prepare(command)
-        return command
+        return _subcommand(cmd_name) if cmd_name in COMMANDS else None
 
 
 def _add_configs(command: Any) -> None:
