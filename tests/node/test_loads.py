@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from itertools import chain
 from threading import Event
+from time import thread_time_ns
 from typing import Any
 
 import pytest
@@ -13,19 +14,20 @@ from structlog.testing import capture_logs
 from ringlog.client.node_reports import load_reports
 from ringlog.client.participant.retry import Stopped
 from ringlog.kernel.balance.advice import advise
-from ringlog.kernel.balance.model import READS, WRITES
+from ringlog.kernel.balance.model import BYTES, CPU, READS, WRITES
 from ringlog.kernel.balance.reports import UNREGISTERED, Reports
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.values import replace
 from ringlog.log.errors import RecordTooLarge
 from ringlog.log.kafka.producer import Delivered
 from ringlog.log.port import LogRecord
 from ringlog.node.protocol.lifecycle import AwaitLoads, MeasureTablets, PublishLoad, report_loads
 from ringlog.node.registers.cells import CellMap
-from ringlog.node.registers.served import ServedRequests
+from ringlog.node.registers.served import HALF_LIFE_US, ServedRequests
 from ringlog.node.reports.loads import Loads, sizes_of
 from ringlog.node.rows.replica import RowReplica
-from ringlog.protocol.balancer.load_book import ReceivedLoad, measured, take
+from ringlog.protocol.balancer.load_book import ReceivedLoad, measured, report_of, take
 from ringlog.protocol.balancer.load_reports import SELDOM_US, load_of, own_tablets
 from ringlog.protocol.effects import Now, WallClock, run_steps
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
@@ -57,22 +59,93 @@ def test_a_node_without_tablets_reports_an_empty_load() -> None:
     assert sizes_of(STATE, clusters.TABLE, CellMap().sizes(clusters.TABLE)) == {}
 
 
-def test_rates_are_of_the_last_whole_period() -> None:
-    served, tablets = ServedRequests(), STATE.tablets[clusters.TABLE]
-    first, last = tablets.ends[0], tablets.ends[7]
-    assert served.rates(STATE, 0) == {READS: {}, WRITES: {}}
-    for _ in range(90):
-        served.count_request(READS, STATE, clusters.TABLE, first)
-    served.count_request(WRITES, STATE, clusters.TABLE, last)
+OWN = {clusters.TABLE: tuple(range(8))}
+
+
+def served_at(served: ServedRequests, kind: str, number: int, requests: int) -> None:
+    """Count requests of a tablet of ``STATE``."""
+    for _ in range(requests):
+        served.count_request(kind, STATE, clusters.TABLE, STATE.tablets[clusters.TABLE].ends[number])
+
+
+def test_the_first_average_is_the_mean_of_a_whole_period() -> None:
+    served = ServedRequests()
+    assert served.rates(STATE, OWN, 0)[READS] == {clusters.TABLE: {}}
+    served_at(served, READS, 0, 90)
+    served_at(served, WRITES, 7, 1)
     for space in ("ks", "ks.none"):
-        served.count_request(WRITES, STATE, space, last)
-    assert served.rates(STATE, 30_000_000) == {READS: {clusters.TABLE: {0: 3}}, WRITES: {clusters.TABLE: {7: 1}}}
-    served.count_request(READS, STATE, clusters.TABLE, last)
-    whole = {READS: {clusters.TABLE: {0: 2, 7: 1}}, WRITES: {clusters.TABLE: {7: 1}}}
-    assert served.rates(STATE, SELDOM_US) == whole, "91 reads in a minute"
-    served.count_request(READS, STATE, clusters.TABLE, first)
-    assert served.rates(STATE, SELDOM_US + 1_000_000) == whole, "a second is too short"
-    assert served.rates(STATE, 2 * SELDOM_US) == {READS: {clusters.TABLE: {0: 1}}, WRITES: {}}
+        served.count_request(WRITES, STATE, space, 0)
+    assert served.rates(STATE, OWN, SELDOM_US - 1)[READS] == {clusters.TABLE: {}}, "not measured yet"
+    found = served.rates(STATE, OWN, SELDOM_US)
+    assert found[READS] == {clusters.TABLE: {0: 2} | dict.fromkeys(range(1, 8), 0)}, "90 reads in a minute"
+    assert found[WRITES] == {clusters.TABLE: dict.fromkeys(range(7), 0) | {7: 1}}
+
+
+def test_an_average_halves_in_its_half_life_without_requests() -> None:
+    served, now = ServedRequests(), 0
+    served.rates(STATE, OWN, now)
+    served_at(served, READS, 3, 60 * 1_000)
+    rates = []
+    while now < HALF_LIFE_US + SELDOM_US:
+        now += SELDOM_US
+        rates.append(served.rates(STATE, OWN, now)[READS][clusters.TABLE][3])
+    assert rates[0] == 1_000
+    assert rates[-1] in (500, 501), "rounded up"
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_a_new_tablet_is_measured_after_a_period_of_its_own() -> None:
+    served = ServedRequests()
+    served.rates(STATE, {clusters.TABLE: (0,)}, 0)
+    served.rates(STATE, {clusters.TABLE: (0, 1)}, SELDOM_US // 2)
+    served_at(served, READS, 1, 600)
+    own = {clusters.TABLE: (0, 1)}
+    at_first, later = served.rates(STATE, own, SELDOM_US), served.rates(STATE, own, 2 * SELDOM_US)
+    assert [found[READS][clusters.TABLE].keys() for found in (at_first, later)] == [{0}, {0, 1}]
+    sizes = {clusters.TABLE: {0: 7, 1: 9}}
+    record = load_of(STATE, "n", own, sizes, 5, at_first)
+    assert [(row.tablets, row.bytes, row.reads) for row in record.tables] == [((0,), (7,), (0,)), ((1,), (9,), ())]
+    report = report_of(record)
+    table = STATE.tables[clusters.TABLE].id
+    assert (report.loads[BYTES][table], report.loads[READS][table]) == ({0: 7, 1: 9}, {0: 0})
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(16, {6: 5, 7: 5}), (4, {1: 10})])
+def test_averages_survive_a_split_and_a_merge(count: int, wanted: dict[int, int]) -> None:
+    """A zero after a split would merge the table again."""
+    served = ServedRequests()
+    served.rates(STATE, OWN, 0)
+    served_at(served, READS, 3, 600)
+    served.rates(STATE, OWN, SELDOM_US)
+    resized = clusters.with_table(clusters.three_racks(), clusters.factor(3), count)
+    assert resized.tables[clusters.TABLE].id == STATE.tables[clusters.TABLE].id
+    own = {clusters.TABLE: tuple(range(count))}
+    found = served.rates(resized, own, SELDOM_US + 1)[READS][clusters.TABLE]
+    assert found == dict.fromkeys(range(count), 0) | wanted
+
+
+def test_a_table_of_the_same_name_starts_without_averages() -> None:
+    served = ServedRequests()
+    served.rates(STATE, OWN, 0)
+    served_at(served, READS, 3, 600)
+    served.rates(STATE, OWN, SELDOM_US)
+    table = replace(STATE.tables[clusters.TABLE], id="another")
+    state = replace(STATE, tables=STATE.tables.set(clusters.TABLE, table))
+    assert served.rates(state, OWN, SELDOM_US + 1)[READS] == {clusters.TABLE: {}}
+
+
+def test_processor_time_is_that_of_the_thread_of_the_request() -> None:
+    """60 ms of work, and a wait that uses no processor."""
+    served, end = ServedRequests(), STATE.tablets[clusters.TABLE].ends[2]
+    served.rates(STATE, OWN, 0)
+    began = thread_time_ns()
+    while thread_time_ns() - began < 60_000_000:
+        pass
+    Event().wait(0.2)
+    served.count_request(WRITES, STATE, clusters.TABLE, end, began)
+    found = served.rates(STATE, OWN, SELDOM_US)[CPU][clusters.TABLE]
+    assert 1_000 <= found[2] < 3_000, "60 ms in 60 s are 1,000 microseconds per second"
+    assert all(found[number] == 0 for number in range(8) if number != 2)
 
 
 def test_read_weight_moves_hot_tablets() -> None:
@@ -83,12 +156,12 @@ def test_read_weight_moves_hot_tablets() -> None:
     heard = []
     for node in sorted(state.nodes):
         served, own = ServedRequests(), own_tablets(state, node)
-        served.rates(state, 0)
+        served.rates(state, own, 0)
         for number in own[clusters.TABLE] if node == busy else ():
             for _ in range(600):
                 served.count_request(READS, state, clusters.TABLE, tablets.ends[number])
         sizes = {clusters.TABLE: dict.fromkeys(own[clusters.TABLE], 2**30)}
-        heard.append(ReceivedLoad(load_of(state, node, own, sizes, 0, served.rates(state, SELDOM_US)), 1))
+        heard.append(ReceivedLoad(load_of(state, node, own, sizes, 0, served.rates(state, own, SELDOM_US)), 1))
     reports = take(reports, heard, state)
     assert not advise(state, measured(reports, state)).moves
     state = applied(state, ChangeSettings((("balance_load_reads_percent", 33),)))

@@ -26,10 +26,10 @@ BUDGETS = {
     "ringlog/cache": 670,
     "ringlog/cli": 6_400,
     "ringlog/client": 6_810,
-    "ringlog/kernel": 17_850,
+    "ringlog/kernel": 17_900,
     "ringlog/log": 4_860,
-    "ringlog/node": 5_750,
-    "ringlog/operator": 5_550,
+    "ringlog/node": 5_800,
+    "ringlog/operator": 5_580,
     "ringlog/protocol": 3_400,
     "ringlog/console": 2_130,
     "ringlog/runtime": 2_010,
@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 290,
     "ringlog_sim": 13_040,
     "ringlog_testing": 5_290,
-    "tests": 84_970,
+    "tests": 85_230,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

@@ -123,7 +123,7 @@ def test_earlier_amounts_are_converted(before: int, now: int, amounts: dict[int,
 def test_a_report_before_a_split_counts_for_the_table_only() -> None:
     found = fold_report(Reports(), report(t={0: 6}, count=2), NOW, KNOWN)
     (measured,) = within_window(found, NOW, KNOWN).values()
-    assert (measured.loads, measured.earlier) == ({"bytes": {}}, {"ks.t": {0: 3, 1: 3}})
+    assert (measured.loads, measured.earlier) == ({"bytes": {}}, {"bytes": {"ks.t": {0: 3, 1: 3}}})
 
 
 @given(st.integers(1, 64), st.integers(0, 4), st.data())

@@ -163,7 +163,8 @@ def _plan(context: ClusterContext, why: bool) -> Iterator[Any]:
     for row in view.get("refused", ()):
         _print_reason(f"{row['table']}/{row['tablet']}", row["code"], row["detail"], "")
     for row in view.get("resizes", ()):
-        out.print(f"{row['table']}: {row['decision']}", markup=False)
+        reason = views.demand_text(row)
+        out.print(f"{row['table']}: {row['decision']}" + (f"; {reason}" if reason else ""), markup=False)
 
 
 def _print_reason(subject: str, code: str, why: str, detail: str) -> None:

@@ -19,7 +19,7 @@ Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Load balancing", and ``se
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -40,7 +40,7 @@ from ringlog.kernel.balance.reports import ReportBasis
 from ringlog.kernel.balance.rules import OpenRacks, TableLimits
 from ringlog.kernel.balance.shards import even_out
 from ringlog.kernel.balance.siblings import bring_together
-from ringlog.kernel.balance.sizing import Resizing, Sized, SizeOptions, decide_resizes
+from ringlog.kernel.balance.sizing import Demand, Sized, SizeOptions, changed_decisions, decide_resizes, demands
 from ringlog.kernel.balance.source import collect_input, limits_of
 from ringlog.kernel.balance.spread import Spread, stop_of
 from ringlog.kernel.commands.control.pauses import pause_of
@@ -52,7 +52,7 @@ from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.model.tablet_map import TabletMap
 from ringlog.kernel.tablets.mutual_exclusion import may_begin
 from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
-from ringlog.kernel.values import Command, NodeId, Value, replace
+from ringlog.kernel.values import Command, NodeId, Value, field, replace
 
 
 def make_plan(inputs: BalanceInput) -> BalancePlan:
@@ -117,7 +117,7 @@ class Advice(Value):
 
     ``inputs`` and ``plan``: the planner's input and answer. ``moves``: the migrations of the plan that may start now.
     ``refused``: the others. ``resizes``: decisions to split, to merge or to revoke either, each with its sequence
-    number. ``is_paused``: all balancing is paused.
+    number. ``demands``: the decision about each table and its reason. ``is_paused``: all balancing is paused.
     """
 
     inputs: BalanceInput
@@ -126,6 +126,7 @@ class Advice(Value):
     refused: tuple[RefusedMigration, ...] = ()
     resizes: tuple[DecideResize, ...] = ()
     is_paused: bool = False
+    demands: Mapping[str, Demand] = field(default_factory=dict)
 
     @property
     def commands(self) -> tuple[Command, ...]:
@@ -151,7 +152,12 @@ def advise(
 ) -> Advice:
     """Return the advice for now. ``tables``: move only tablets of these tables; None: of all."""
     inputs = input_of(state, measured)
-    decisions = tuple(_decisions(state, inputs))
+    sized = [sizing_table(state, inputs, tablets) for _, tablets in balanced(state)]
+    demanded = demands(sized, inputs.hosts, inputs.limits)
+    decisions = tuple(
+        DecideResize(row.table, row.decision, state.tablets[row.table].sequence + 1)
+        for row in changed_decisions(sized, demanded, inputs.limits)
+    )
     # Siblings do not move for a merge that this plan revokes: the next plan would move them back.
     changing = {one.table for one in decisions}
     tables_now = tuple([replace(one, merging=one.merging and one.table not in changing) for one in inputs.tables])
@@ -162,7 +168,7 @@ def advise(
     if begun:
         chosen = {(one.table, one.tablet) for one in begun}
         plan = BalancePlan(tuple(row for row in changes if (row.table, row.tablet) in chosen))
-        return Advice(inputs, plan, begun, (), decisions, is_paused)
+        return Advice(inputs, plan, begun, (), decisions, is_paused, demanded)
     if tables is not None:
         kept = [one if one.table in tables else replace(one, paused=True) for one in inputs.tables]
         inputs = replace(inputs, tables=kept)
@@ -179,7 +185,7 @@ def advise(
         inputs = replace(inputs, refused={**inputs.refused, **left})
     limited = [row for row in refused if row[1].code == STREAMING_LIMIT]
     told = tuple(RefusedMigration(one, rejected.code, rejected.detail) for one, rejected in (*never, *limited))
-    return Advice(inputs, plan, moves, told, decisions, is_paused)
+    return Advice(inputs, plan, moves, told, decisions, is_paused, demanded)
 
 
 def _first_that_begin(
@@ -239,17 +245,6 @@ def report_basis(state: ClusterState) -> ReportBasis:
 # ------------------------------------------------------------------------------------------------------- sizing
 
 
-def resizings(state: ClusterState, inputs: BalanceInput) -> tuple[Resizing, ...]:
-    """Return the decisions that should replace the present ones."""
-    tables = [sizing_table(state, inputs, tablets) for _, tablets in balanced(state)]
-    return decide_resizes(tables, inputs.hosts, limits_of(state))
-
-
-def _decisions(state: ClusterState, inputs: BalanceInput) -> Iterator[DecideResize]:
-    for row in resizings(state, inputs):
-        yield DecideResize(row.table, row.decision, state.tablets[row.table].sequence + 1)
-
-
 def would_be_undone(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads], table: str, decision: str) -> str:
     """Return the decision that the balancer would make to undo an operator's decision; empty if it would not.
 
@@ -284,6 +279,7 @@ def sizing_table(state: ClusterState, inputs: BalanceInput, tablets: TabletMap) 
     known = [_bytes_of(table, tablets.count, inputs.measured) for table in together]
     sizes = [size for size, _ in known if size is not None]
     assert known, "a table is one of those that share its tablets"
+    traffic, measured = _traffic(together, tablets.count, inputs)
     return Sized(
         name,
         tablets.count,
@@ -295,6 +291,8 @@ def sizing_table(state: ClusterState, inputs: BalanceInput, tablets: TabletMap) 
         len(together),
         complete=all(complete for _, complete in known),
         paused=pause_of(state, SPLITS, name) is not None,
+        traffic=traffic,
+        measured=measured,
     )
 
 
@@ -314,9 +312,22 @@ def _bytes_of(table: str, count: int, measured: Mapping[NodeId, MeasuredLoads]) 
 
     None if no node reports any size.
     """
+    most = _greatest(BYTES, table, measured)
+    return (sum(most.values()) * count // len(most) if most else None), len(most) == count
+
+
+def _traffic(tables: Sequence[str], count: int, inputs: BalanceInput) -> tuple[dict[str, int], bool]:
+    """Return the traffic of the busiest replicas of the known tablets by kind, and whether all are known."""
+    kinds = inputs.limits.traffic_targets
+    known = {kind: [_greatest(kind, table, inputs.measured) for table in tables] for kind in kinds}
+    sums = {kind: sum(sum(each.values()) for each in found) for kind, found in known.items()}
+    return sums, all(len(each) == count for found in known.values() for each in found)
+
+
+def _greatest(kind: str, table: str, measured: Mapping[NodeId, MeasuredLoads]) -> dict[int, int]:
+    """Return the greatest reported amount of each tablet that any node reports."""
     most: dict[int, int] = {}
     for report in measured.values():
-        found = report.loads.get(BYTES, {}).get(table) or report.earlier.get(table, {})
-        for number, amount in found.items():
+        for number, amount in report.of_table(kind, table).items():
             most[number] = max(amount, most.get(number, 0))
-    return (sum(most.values()) * count // len(most) if most else None), len(most) == count
+    return most

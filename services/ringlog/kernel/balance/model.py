@@ -104,10 +104,10 @@ BYTES: Final = "bytes"
 READS: Final = "reads"
 WRITES: Final = "writes"
 CPU: Final = "cpu"
-LOADS: Final = (BYTES, READS, WRITES, CPU)
-"""The loads that a node may report of each tablet: bytes; and per second: reads, writes, microseconds of processor
-time.
-"""
+TRAFFIC: Final = (READS, WRITES, CPU)
+"""The traffic of a tablet, as averages per second: reads, writes, microseconds of processor time."""
+LOADS: Final = (BYTES, *TRAFFIC)
+"""The loads that a node may report of each tablet."""
 
 Reported = Mapping[str, Mapping[str, Mapping[int, int]]]
 """Kind of load, table, tablet: amount."""
@@ -117,12 +117,16 @@ class MeasuredLoads(Value):
     """The last report of a node.
 
     ``capacity``: in bytes, including all free space; None if it is not measured. ``loads``: the loads of its tablets.
-    ``earlier``: bytes by table and tablet, converted from a report before a split or merge.
+    ``earlier``: loads of tables, converted from a report before a split or merge. Only the sizing uses them.
     """
 
     capacity: int | None
     loads: Reported
-    earlier: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    earlier: Reported = field(default_factory=dict)
+
+    def of_table(self, kind: str, table: str) -> Mapping[int, int]:
+        """Return the amounts of a table by tablet, from the report or else from before a split or merge."""
+        return self.loads.get(kind, {}).get(table) or self.earlier.get(kind, {}).get(table, {})
 
 
 class Limits(Value):
@@ -143,6 +147,15 @@ class Limits(Value):
     reads_percent: int = 0
     writes_percent: int = 0
     cpu_percent: int = 0
+    target_reads: int = 0
+    target_writes: int = 0
+    target_cpu: int = 0
+
+    @property
+    def traffic_targets(self) -> dict[str, int]:
+        """The traffic per second of one tablet by kind. A kind without a target does not split tables."""
+        targets = {READS: self.target_reads, WRITES: self.target_writes, CPU: self.target_cpu}
+        return {kind: target for kind, target in targets.items() if target}
 
     @property
     def least_bytes(self) -> int:

@@ -12,7 +12,7 @@ may arrive before the reader has applied the entry that it follows, and a table 
 
 The table's id identifies it, since its name may be used again; the number of tablets identifies the tablets. Amounts
 from before a split or merge are not sizes of tablets, so the host is incomplete until its next report. The bytes of the
-whole table are still known, and are converted for the sizing.
+whole table and its traffic are still known, and are converted for the sizing.
 
 An ignored report is kept with its code until the node sends a good one, or for ``WINDOW_US``.
 """
@@ -24,7 +24,7 @@ from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.balance.model import BYTES, LOADS, MeasuredLoads
+from ringlog.kernel.balance.model import LOADS, MeasuredLoads
 from ringlog.kernel.balance.sizing import COUNT_MAX
 from ringlog.kernel.values import Micros, NodeId, Value, field
 
@@ -156,16 +156,16 @@ def ignored_within_window(reports: Reports, now: Micros, basis: ReportBasis) -> 
 def measured_of(report: LoadReport, basis: ReportBasis) -> MeasuredLoads:
     """Return the loads of the present tablets, with tables by name."""
     loads: dict[str, dict[str, Mapping[int, int]]] = {}
-    earlier: dict[str, Mapping[int, int]] = {}
+    earlier: dict[str, dict[str, Mapping[int, int]]] = {}
     for kind, tables in report.loads.items():
-        loads[kind] = {}
+        loads[kind], earlier[kind] = {}, {}
         for table, found in tables.items():
             name, count = basis.tables.get(table, ("", 0))
             amounts: Mapping[int, int] = found  # type: ignore[assignment]  # _fault has looked at each amount
             if count == report.counts[table]:
                 loads[kind][name] = amounts
-            elif count and kind == BYTES:
-                earlier[name] = recut(amounts, report.counts[table], count)
+            elif count:
+                earlier[kind][name] = recut(amounts, report.counts[table], count)
     assert report.capacity is None or isinstance(report.capacity, int)
     return MeasuredLoads(report.capacity, loads, earlier)
 

@@ -2,20 +2,32 @@
 
 ::
 
-    size       bytes / target
+    size       the greatest of: bytes / target; for each traffic with a target: sum of the tablets' averages / target
     least      the greatest of: the hints initial, least, expected bytes / target; least tablets for each shard x
                shards / factor, in the datacenter where that is most
     goal       s <= 1: if a rack would have more than ``goal`` tablets for each shard, size and least of its tables
                are multiplied by s; then least is rounded up to a power of two, within the hints
     split      if 2 x count <= least, or size > 2 x count (or, already splitting, size >= count)
     merge      if count > most, or size < count / 2 (or, already merging, size <= count) and half of them are not
-               fewer than least
+               fewer than least; not for size < count / 2 while the traffic of a tablet is unknown
 
-**Decisions end.** While the bytes are constant, size, least and s are constant, too: they depend on no measured table's
-count. After a split for ``size > 2 x count`` the count is below the size. A merge needs a count above twice the size,
-so none follows. After a merge the count is above the size, so no split follows. Nor does a merge go below ``least``. A
-table without sizes only grows, up to ``least``; until its count is stable, s may fall. Comparing a scaled size with a
-count that is not scaled made split and merge alternate without end.
+**Decisions end.** While bytes and traffic are constant, size, least and s are constant, too: they depend on no measured
+table's count. After a split for ``size > 2 x count`` the count is below the size. A merge needs a count above twice the
+size, so none follows. After a merge the count is above the size, so no split follows. Nor does a merge go below
+``least``. A table without sizes only grows, up to ``least``; until its count is stable, s may fall. Comparing a scaled
+size with a count that is not scaled made split and merge alternate without end.
+
+Nodes round the average of a tablet up, so the sum exceeds the real one by less than ``count``, and the size by less
+than ``count / target``. A target is at least 1. So a split needs a real size above the count before it, which is half
+of the count after it: no merge follows. A merge lowers the sum, so no split follows.
+
+**Traffic that varies.** The size counts the sum, so a busy key in a table of idle tablets does not split it without
+end. A split and a merge are a factor of more than two apart, from the count after the split. An average halves in five
+minutes (``ringlog.node.registers.served``), so an interruption of that length undoes no split. Traffic that varies by
+more, and more slowly, splits and merges its table once in each cycle, unless a hint sets its least number of tablets.
+
+**Unknown traffic.** Splits count the known tablets only. Merges wait, because all nodes may have restarted. A store
+whose nodes do not measure a traffic must not get a target for it.
 
 **Tables without sizes.** If a tablet's size is missing, its table keeps the decision in progress, because a tablet's
 size is unknown for a moment while it moves. The table's part in the goal is estimated from the known tablets, or is its
@@ -38,9 +50,9 @@ from fractions import Fraction
 from math import ceil
 from typing import Final
 
-from ringlog.kernel.balance.model import BalancedHost, Limits
+from ringlog.kernel.balance.model import BYTES, BalancedHost, Limits
 from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
-from ringlog.kernel.values import Value
+from ringlog.kernel.values import Value, field
 
 COUNT_MAX: Final = 1 << 20
 """The most tablets of one table."""
@@ -61,6 +73,8 @@ class Sized(Value):
     ``complete``: False if ``bytes`` is an estimate because the size of some tablet is missing. ``factors``: replicas of
     a tablet in each datacenter; ``racks``: per datacenter the racks that the replication names. ``decision``: the one
     in progress. ``tables``: the number of tables that share the map. ``paused``: no decision is made about it.
+    ``traffic``: the sums of the known averages by kind. ``measured``: whether each tablet has an average of each kind
+    with a target.
     """
 
     table: str
@@ -73,32 +87,65 @@ class Sized(Value):
     tables: int = 1
     complete: bool = True
     paused: bool = False
+    traffic: Mapping[str, int] = field(default_factory=dict)
+    measured: bool = True
 
 
-class Resizing(Value):
-    """``decision`` (``SPLIT``, ``MERGE``, ``NONE``) replaces the present one."""
+LEAST: Final = "least"
+
+
+class Demand(Value):
+    """The decision for ``table`` (``SPLIT``, ``MERGE``, ``NONE``), and its reason.
+
+    ``kind``: the load (of ``LOADS``) that asks for the most tablets, or ``LEAST`` for hints and shards. ``tablets``:
+    their number, within the goal.
+    """
 
     table: str
     decision: str
+    kind: str
+    tablets: int
 
 
-def decide_resizes(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> tuple[Resizing, ...]:
+def decide_resizes(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> tuple[Demand, ...]:
     """Return the decisions that differ from the present ones: at most ``limits.resizes_per_plan``, revocations
     first.
     """
+    return changed_decisions(tables, demands(tables, hosts, limits), limits)
+
+
+def changed_decisions(tables: Sequence[Sized], wanted: Mapping[str, Demand], limits: Limits) -> tuple[Demand, ...]:
+    """Return those of ``demands`` that ``decide_resizes`` returns."""
+    found = [wanted[one.table] for one in tables if wanted[one.table].decision != one.decision and not one.paused]
+    found.sort(key=lambda row: (row.decision != NONE, row.table))
+    return tuple(found[: limits.resizes_per_plan])
+
+
+def demands(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> dict[str, Demand]:
+    """Return the decision about each table, and the load that leads to it."""
     shards = _shards(hosts)
     least = {one.table: _least(one, shards, limits) for one in tables}
-    size = {one.table: Fraction(one.bytes or 0, _target(one, limits)) for one in tables}
+    sizes = {one.table: _sizes(one, limits) for one in tables}
+    size = {table: max(found.values()) for table, found in sizes.items()}
     assert len(least) == len(tables), "each table has one decision"
     scale = _scale(tables, shards, limits, least, size)
-    found = []
-    for one in sorted(tables, key=lambda each: each.table):
-        part = scale[one.table]
-        decision = _decision(one, _rounded(least[one.table] * part, one.options), size[one.table] * part, limits)
-        if decision != one.decision and not one.paused:
-            found.append(Resizing(one.table, decision))
-    found.sort(key=lambda row: row.decision != NONE)
-    return tuple(found[: limits.resizes_per_plan])
+    found = {}
+    for one in tables:
+        table, part = one.table, scale[one.table]
+        rounded = _rounded(least[table] * part, one.options)
+        kind = next(kind for kind, amount in sizes[table].items() if amount == size[table])
+        most = max(rounded, ceil(size[table] * part))
+        decision = _decision(one, rounded, size[table] * part, limits)
+        found[table] = Demand(table, decision, kind if most > rounded else LEAST, most)
+    return found
+
+
+def _sizes(one: Sized, limits: Limits) -> dict[str, Fraction]:
+    """Return the number of tablets that each load asks for."""
+    found = {BYTES: Fraction(one.bytes or 0, _target(one, limits))}
+    for kind, target in limits.traffic_targets.items():
+        found[kind] = Fraction(one.traffic.get(kind, 0), target)
+    return found
 
 
 def _decision(one: Sized, least: int, size: Fraction, limits: Limits) -> str:
@@ -114,7 +161,7 @@ def _decision(one: Sized, least: int, size: Fraction, limits: Limits) -> str:
         return one.decision if {SPLIT: may_split, MERGE: may_merge}.get(one.decision) else NONE
     if may_split and (size > 2 * count or (one.decision == SPLIT and size >= count)):
         return SPLIT
-    if may_merge and (2 * size < count or (one.decision == MERGE and size <= count)):
+    if may_merge and ((2 * size < count and one.measured) or (one.decision == MERGE and size <= count)):
         return MERGE
     return NONE
 

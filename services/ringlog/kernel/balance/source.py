@@ -69,6 +69,9 @@ def limits_of(state: ClusterState) -> Limits:
         reads_percent=setting(state, "balance_load_reads_percent"),
         writes_percent=setting(state, "balance_load_writes_percent"),
         cpu_percent=setting(state, "balance_load_cpu_percent"),
+        target_reads=setting(state, "balance_tablet_reads"),
+        target_writes=setting(state, "balance_tablet_writes"),
+        target_cpu=setting(state, "balance_tablet_cpu_us"),
     )
 
 

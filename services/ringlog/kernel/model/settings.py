@@ -40,6 +40,15 @@ SETTINGS: Final[dict[str, SettingRule]] = {
     "balance_tablet_bytes": SettingRule(
         _TABLET_BYTES, 1 << 10, 1 << 48, "bytes", "target size of a tablet; a tablet splits above twice this size"
     ),
+    "balance_tablet_cpu_us": SettingRule(
+        0, 0, 1 << 48, "microseconds per second", "target processor time of a tablet; 0: does not split tables"
+    ),
+    "balance_tablet_reads": SettingRule(
+        0, 0, 1 << 48, "reads per second", "target reads of a tablet; 0: reads do not split tables"
+    ),
+    "balance_tablet_writes": SettingRule(
+        0, 0, 1 << 48, "writes per second", "target writes of a tablet; 0: writes do not split tables"
+    ),
     "balance_tablets_per_shard_goal": SettingRule(
         100, 1, 10_000, "tablets", "mean of a rack above which tables get fewer tablets"
     ),

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from time import thread_time_ns
 from typing import Any, TypeVar
 
 from ringlog.kernel.balance.model import READS, WRITES
@@ -140,6 +141,7 @@ class RegisterHost:
             may_wait: True if the request may wait for an epoch that is not adopted yet.
             authorize: Checks the sender under the state that admits the request.
         """
+        began = thread_time_ns()
         with self._changed:
             found = run_request_steps(
                 self._changed, admit_register_request(self._registers, request, may_wait, authorize), self.check
@@ -147,7 +149,7 @@ class RegisterHost:
             if isinstance(found, Behind) or (isinstance(found, Reply) and found.refused):
                 return found
             kind = READS if isinstance(request, ReadRequest) else WRITES
-            self._served.count_request(kind, self.value.state, request.key.keyspace, request.key.token)
+            self._served.count_request(kind, self.value.state, request.key.keyspace, request.key.token, began)
             if isinstance(found, Reply):
                 return found
             # Still under the lock, so the journal's thread cannot answer before the future is registered.

@@ -58,7 +58,7 @@ async def report_loads(row_replica: RowReplica) -> None:
         if own is not None:
             sizes = await MeasureTablets(state, own)
             schedule.sent(own, now)
-            rates = row_replica.served.rates(state, now)
+            rates = row_replica.served.rates(state, own, now)
             with row_replica.lock:
                 judged = dict(row_replica.positions)
             await PublishLoad(load_of(state, row_replica.node, own, sizes, await WallClock(), rates, judged))

@@ -27,6 +27,7 @@ import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from time import thread_time_ns
 
 from ringlog.kernel.balance.model import READS, WRITES
 from ringlog.kernel.generations.admission import RULED_BY, AdmissionRules, needed_watermark, rules_of, verdict
@@ -281,6 +282,7 @@ class RowReplica:
             ``kept``, ``not_mine``, ``dropped``, ``held``, or the code of the rule that rejects the write.
         """
         with self.lock:
+            began = thread_time_ns()
             found = verdict(self._rules, mutation, append_time_us, own_key)
             if found is None:
                 return HELD
@@ -298,7 +300,7 @@ class RowReplica:
                 value = encode_mutation(as_stored(decode_mutation(value), stored))
             self._put(RowVersion(name, token, key, mutation.clustering_key, mutation.timestamp, value), table.id)
             if isinstance(owned, OwnedTablets):
-                self.served.count_request(WRITES, self.state, name, token)
+                self.served.count_request(WRITES, self.state, name, token, began)
             return KEPT
 
     def _put(self, version: RowVersion, table_id: str) -> None:
@@ -362,9 +364,10 @@ class RowReplica:
         """Return the epoch and the versions of a partition. Raises NotReady or NotServed."""
         with self.lock:
             self._check_read(table, partition_key)
+        began = thread_time_ns()
         with partition_read(self, (table, partition_key), None) as versions:
             self._check_read(table, partition_key)
-            self.count_read(table, partition_key)
+            self.count_read(table, partition_key, began)
             return self.state.epoch, versions or []
 
     def _check_read(self, table: str, partition_key: bytes) -> None:
@@ -385,9 +388,9 @@ class RowReplica:
         """Return the versions of a partition, or None if they exceed ``bytes_max`` bytes."""
         return self.store.partition(table, token_of_partition(partition_key), partition_key, bytes_max)
 
-    def count_read(self, table: str, partition_key: bytes) -> None:
-        """Count a read of a partition."""
-        self.served.count_request(READS, self.state, table, token_of_partition(partition_key))
+    def count_read(self, table: str, partition_key: bytes, began_ns: int) -> None:
+        """Count a read of a partition. ``began_ns``: ``thread_time_ns()`` when it began."""
+        self.served.count_request(READS, self.state, table, token_of_partition(partition_key), began_ns)
 
     def has_table(self, table: str) -> bool:
         """Return True if the adopted epoch has a table of that name."""

@@ -13,6 +13,8 @@ read page by page before that (``ringlog.node.rows.compaction``). A node that is
 
 from __future__ import annotations
 
+from time import thread_time_ns
+
 from ringlog.kernel.history import contradicts
 from ringlog.node.checks import token_of_partition
 from ringlog.node.rows.compaction import partition_read
@@ -41,9 +43,11 @@ def answered(row_replica: RowReplica, request: ReadRowsRequest) -> ReadRowsReply
     with row_replica.lock:
         if request.position or _refusal(row_replica, request):
             return _reply(row_replica, request, [])
+    began = thread_time_ns()
     with partition_read(row_replica, (request.table, request.partition_key), PARTITION_BYTES_MAX) as versions:
-        row_replica.count_read(request.table, request.partition_key)
-        return _reply(row_replica, request, versions)
+        reply = _reply(row_replica, request, versions)
+        row_replica.count_read(request.table, request.partition_key, began)
+        return reply
 
 
 def _reply(row_replica: RowReplica, request: ReadRowsRequest, versions: list[RowVersion] | None) -> ReadRowsReply:

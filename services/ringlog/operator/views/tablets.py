@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from ringlog.kernel.balance.advice import Advice, RefusedMigration
 from ringlog.kernel.balance.measures import by_size
-from ringlog.kernel.balance.model import NOWHERE, STOPS, WHY, BalanceStop, MeasuredLoads, Migration, Place
+from ringlog.kernel.balance.model import (
+    BYTES,
+    CPU,
+    NOWHERE,
+    READS,
+    STOPS,
+    WHY,
+    WRITES,
+    BalanceStop,
+    MeasuredLoads,
+    Migration,
+    Place,
+)
 from ringlog.kernel.balance.reports import REPORT_CODES, Reports
+from ringlog.kernel.balance.sizing import LEAST
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import NO_MEMBER, ClusterState, in_order
 from ringlog.kernel.model.tablet_map import TabletMap, TabletReplica
@@ -79,22 +92,30 @@ def troubles_view(state: ClusterState, acks: Mapping[str, NodeAck], table: str =
     return found
 
 
-def resizes_view(state: ClusterState, acks: Mapping[str, NodeAck], table: str = "") -> list[Json]:
-    """Return unfinished resizes of ``table`` (empty: of all) and the cause of each delay."""
+def resizes_view(
+    state: ClusterState, acks: Mapping[str, NodeAck], table: str = "", advice: Advice | None = None
+) -> list[Json]:
+    """Return unfinished resizes of ``table`` (empty: of all) and the cause of each delay.
+
+    ``advice``: adds the present reason of each decision (``demand_view``).
+    """
     found = []
     for command in resizes(state, acks):
         resize = state.tablets[command.table].resize
         if table in ("", command.table) and resize is not None:
             decided = decided_now(state, command)
             waits = with_names(state, decided.detail) if isinstance(decided, Rejected) else COORDINATOR
-            found.append({"table": command.table, **picked(resize, "decision", "sequence"), "waits_for": waits})
+            row = {"table": command.table, **picked(resize, "decision", "sequence"), "waits_for": waits}
+            found.append(row if advice is None else row | demand_view(advice, command.table))
     return found
 
 
 def resizing(rows: list[Json]) -> Iterator[str]:
     """Yield a line for each resize of ``resizes_view``."""
     for row in rows:
-        yield f"{row['decision']} {row['sequence']} of {row['table']} waits for {row['waits_for']}"
+        reason = demand_text(row)
+        waits = f"{row['decision']} {row['sequence']} of {row['table']} waits for {row['waits_for']}"
+        yield f"{waits}; {reason}" if reason else waits
 
 
 def troubles(rows: list[Json]) -> Iterator[str]:
@@ -154,8 +175,31 @@ def why_view(state: ClusterState, advice: Advice, most: int | None = None) -> Js
             | {"detail": with_names(state, row.detail)}
             for row in advice.plan.obstacles
         ],
-        "resizes": [picked(one, "table", "decision", "sequence") for one in advice.resizes],
+        "resizes": [
+            picked(one, "table", "decision", "sequence") | demand_view(advice, one.table) for one in advice.resizes
+        ],
     }
+
+
+DEMANDS: Final[Mapping[str, str]] = {
+    BYTES: "its bytes ask",
+    READS: "its reads ask",
+    WRITES: "its writes ask",
+    CPU: "its processor time asks",
+    LEAST: "its hints, or the minimum of tablets for each shard, ask",
+}
+"""The load that asks for the number of tablets of a table."""
+
+
+def demand_view(advice: Advice, table: str) -> Json:
+    """Return the load that asks for the most tablets of a table, and their number; both None if no reason is known."""
+    found = advice.demands.get(table)
+    return {"demand": None if found is None else found.kind, "wanted": None if found is None else found.tablets}
+
+
+def demand_text(row: Json) -> str:
+    """Return the reason of a decision with a ``demand_view``, or an empty string."""
+    return "" if row.get("demand") is None else f"{DEMANDS[row['demand']]} for {row['wanted']:,} tablets"
 
 
 def _refusal(state: ClusterState, one: RefusedMigration) -> Json:
@@ -193,7 +237,7 @@ def status_view(
         "nodes": loads_view(state, advice.inputs.measured),
         "moving": moving,
         "troubles": troubles_view(state, acks),
-        "resizing": resizes_view(state, acks),
+        "resizing": resizes_view(state, acks, advice=advice),
         "pauses": pauses(state),
         "ignored": [
             {"node": name_of(state, node) if node else None, "code": code} for node, code in ignored(reports, state)

@@ -72,7 +72,7 @@ def report_of(load: NodeLoad) -> LoadReport:
         for kind, amounts in _columns(table):
             fits = len(amounts) == len(table.tablets)
             found = zip(table.tablets, amounts if fits else [None] * len(table.tablets), strict=True)
-            loads[kind][table.id] = dict(found)
+            loads[kind][table.id] = {**loads[kind].get(table.id, {}), **dict(found)}
     return LoadReport(load.node, load.at, load.capacity, loads, {table.id: table.count for table in load.tables})
 
 

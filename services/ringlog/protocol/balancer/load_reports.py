@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ringlog.kernel.balance.advice import table_groups
-from ringlog.kernel.balance.model import READS, WRITES
+from ringlog.kernel.balance.model import READS, TRAFFIC
 from ringlog.kernel.balance.reports import WINDOW_US
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.tablets.groups import map_of
@@ -83,24 +83,27 @@ def load_of(
     Args:
         own: the tablets to report.
         sizes: their sizes in bytes. A missing one counts as 0.
-        rates: reads and writes per second, by kind. A table without rates reports none.
+        rates: averages per second of the measured tablets, by kind. A tablet without one counts as not measured.
         judged: positions of the mutations topic. The node has validated every record below them.
 
     A reference node does not measure its capacity, so the record has none.
     """
 
-    def column(amounts: Amounts, table: str) -> tuple[int, ...]:
-        return tuple(amounts.get(table, {}).get(number, 0) for number in own[table])
+    def column(amounts: Amounts, table: str, numbers: Iterable[int]) -> tuple[int, ...]:
+        return tuple([amounts.get(table, {}).get(number, 0) for number in numbers])
 
     tables = []
     for table, numbers in sorted(own.items()):
-        reads, writes = (column(rates.get(kind, {}), table) for kind in (READS, WRITES))
-        columns = (reads if any(reads) else (), writes if any(writes) else ())
         found = state.tables[table]
         tablets = map_of(state, found)
         assert tablets is not None, "a table that is reported is in tablets"
-        amounts = (column(sizes, table), *columns)
-        tables.append(TableLoad(table, numbers, *amounts, id=found.id, count=tablets.count))
+        known = rates.get(READS, {}).get(table, {})
+        for is_measured in (True, False):
+            part = tuple([number for number in numbers if (number in known) == is_measured])
+            if part:
+                reads, writes, cpu = (column(rates[kind], table, part) if is_measured else () for kind in TRAFFIC)
+                in_bytes = column(sizes, table, part)
+                tables.append(TableLoad(table, part, in_bytes, reads, writes, cpu, found.id, tablets.count))
     positions = tuple(Position(partition, offset) for partition, offset in sorted(judged.items()))
     return NodeLoad(node, at, None, tuple(tables), positions)
 
