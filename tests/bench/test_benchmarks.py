@@ -98,3 +98,20 @@ def test_each_page_is_measured() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == list(VIEWS)
+
+
+# The benchmark of a skewed load, with few writes.
+
+
+def test_a_skewed_load_spreads() -> None:
+    command = [sys.executable, str(ROOT / "bench" / "skew.py"), "300", "200"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert "MISSED" not in done.stdout or done.returncode == 1
+    even, moved, split = [line.split() for line in done.stdout.splitlines()[1:4]]
+    tablets, shards, throughput = ([row[place] for row in (even, moved, split)] for place in (-4, -2, -1))
+    assert tablets[0] == tablets[1] == "32"
+    assert int(tablets[2]) > 32
+    assert float(throughput[0]) == 1
+    assert float(throughput[2]) > 1
+    assert float(shards[2].rstrip("%")) < float(shards[0].rstrip("%"))

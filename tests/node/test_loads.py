@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from itertools import chain
+from pathlib import Path
 from threading import Event
 from time import thread_time_ns
 from typing import Any
@@ -22,9 +23,10 @@ from ringlog.kernel.values import replace
 from ringlog.log.errors import RecordTooLarge
 from ringlog.log.kafka.producer import Delivered
 from ringlog.log.port import LogRecord
+from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.protocol.lifecycle import AwaitLoads, MeasureTablets, PublishLoad, report_loads
 from ringlog.node.registers.cells import CellMap
-from ringlog.node.registers.served import HALF_LIFE_US, ServedRequests
+from ringlog.node.registers.served import HALF_LIFE, ServedRequests
 from ringlog.node.reports.loads import Loads, sizes_of
 from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.balancer.load_book import ReceivedLoad, measured, report_of, take
@@ -33,7 +35,7 @@ from ringlog.protocol.effects import Now, WallClock, run_steps
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.trust import Trust
 from ringlog.wire.acks import key_of
-from ringlog.wire.data import Key, RegisterCell
+from ringlog.wire.data import Key, RegisterCell, WriteRequest
 from ringlog.wire.records import NodeLoad
 from tests.kernel.entries import applied
 from tests.kernel.tablets import clusters
@@ -86,7 +88,7 @@ def test_an_average_halves_in_its_half_life_without_requests() -> None:
     served.rates(STATE, OWN, now)
     served_at(served, READS, 3, 60 * 1_000)
     rates = []
-    while now < HALF_LIFE_US + SELDOM_US:
+    while now < (HALF_LIFE + 1) * SELDOM_US:
         now += SELDOM_US
         rates.append(served.rates(STATE, OWN, now)[READS][clusters.TABLE][3])
     assert rates[0] == 1_000
@@ -146,6 +148,22 @@ def test_processor_time_is_that_of_the_thread_of_the_request() -> None:
     found = served.rates(STATE, OWN, SELDOM_US)[CPU][clusters.TABLE]
     assert 1_000 <= found[2] < 3_000, "60 ms in 60 s are 1,000 microseconds per second"
     assert all(found[number] == 0 for number in range(8) if number != 2)
+
+
+def test_register_requests_are_measured(tmp_path: Path) -> None:
+    node, served = STATE.tablets[clusters.TABLE].nodes[0], ServedRequests()
+    own = own_tablets(STATE, node)
+    number = own[clusters.TABLE][0]
+    end = STATE.tablets[clusters.TABLE].ends[number]
+    served.rates(STATE, own, 0)
+    host = RegisterHost(node, tmp_path, served=served)
+    host.adopt(STATE)
+    key = Key(clusters.TABLE, end, b"k")
+    assert host.answered(WriteRequest("", node, STATE.epoch, "", key, RegisterCell(1, b"v"))) is not None
+    host.close()
+    found = served.rates(STATE, own, SELDOM_US)
+    assert (found[WRITES][clusters.TABLE][number], found[READS][clusters.TABLE][number]) == (1, 0)
+    assert found[CPU][clusters.TABLE][number] > 0
 
 
 def test_read_weight_moves_hot_tablets() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ringlog.kernel.balance.model import CPU, READS, WRITES
 from ringlog.kernel.commands.placement.tablets import (
     AdvanceTablets,
     MigrateTablets,
@@ -20,7 +21,11 @@ from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.tablets.stages import STREAMING, next_stage, nodes_of, session, writers
 from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions, Witness, replace
+from ringlog.node.registers.served import ServedRequests
 from ringlog.node.rows.replica import NotServed, RowFetch, RowReplica
+from ringlog.node.rows.row_reads import answered
+from ringlog.protocol.balancer.load_reports import SELDOM_US, own_tablets
+from ringlog.wire.data import ReadRowsRequest
 from ringlog.wire.records import Mutation, encode_mutation
 from tests.kernel.entries import applied, uuid
 from tests.node.streams import received, source_rows
@@ -160,3 +165,27 @@ def test_a_closed_session_sends_and_accepts_nothing(rows: Rows) -> None:
     while rows.tablet().transition is not None:
         rows.advance()
     rows.check()
+
+
+@pytest.mark.parametrize("kind", [WRITES, READS, "reads of a peer"])
+def test_each_request_is_measured_for_its_tablet(kind: str) -> None:
+    rows = Rows()
+    node, row_replica = next(iter(rows.holders.items()))
+    row_replica.served = ServedRequests()
+    own = own_tablets(rows.state, node)
+    row_replica.served.rates(rows.state, own, 0)
+    if kind == WRITES:
+        rows.write(200)
+    for row in rows.topic if kind != WRITES else ():
+        key = row.partition_key[0] or b""
+        if row_replica.has(TABLE, token_of(key), is_write=False):
+            if kind == READS:
+                row_replica.read(TABLE, key)
+            else:
+                table_id = rows.state.tables[TABLE].id
+                request = ReadRowsRequest("", node, rows.state.epoch, "", TABLE, table_id, key, (), False, False)
+                assert answered(row_replica, request).refused == ""
+    found = row_replica.served.rates(rows.state, own, SELDOM_US)
+    counted = WRITES if kind == WRITES else READS
+    assert set(found[counted][TABLE].values()) == {1}, "few per second, rounded up"
+    assert all(amount > 0 for amount in found[CPU][TABLE].values())
