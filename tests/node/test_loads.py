@@ -94,6 +94,10 @@ def test_an_average_halves_in_its_half_life_without_requests() -> None:
     assert rates[0] == 1_000
     assert rates[-1] in (500, 501), "rounded up"
     assert rates == sorted(rates, reverse=True)
+    for _ in range(200):
+        now += SELDOM_US
+        rates.append(served.rates(STATE, OWN, now)[READS][clusters.TABLE][3])
+    assert rates[-1] == 0
 
 
 def test_a_new_tablet_is_measured_after_a_period_of_its_own() -> None:

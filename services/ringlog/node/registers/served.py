@@ -34,7 +34,9 @@ HALF_LIFE: Final = 5
 """A pause of this number of periods halves an average, which never merges a table that the load before it has split."""
 
 _SCALE: Final = 1_000
-"""Averages are stored as integers, in thousandths per second, so that ``recut`` keeps their sums."""
+"""Averages are integers, in thousandths per second, so that ``recut`` keeps their sums. They are rounded down, so the
+average of an idle tablet reaches 0.
+"""
 
 
 class _Table:
@@ -42,8 +44,7 @@ class _Table:
     had ``numbers``.
     """
 
-    def __init__(self, period: Micros, count: int, begun: Micros, numbers: tuple[int, ...]) -> None:
-        self.period = period
+    def __init__(self, count: int, begun: Micros, numbers: tuple[int, ...]) -> None:
         self.count = count
         self.begun = begun
         self.numbers = frozenset(numbers)
@@ -55,17 +56,19 @@ class _Table:
         self.count = count
         self.start_period(now, numbers)
 
-    def end_period(self, counts: Mapping[tuple[str, int], int], now: Micros, numbers: tuple[int, ...]) -> None:
+    def end_period(
+        self, counts: Mapping[tuple[str, int], int], now: Micros, numbers: tuple[int, ...], half_life: Micros
+    ) -> None:
         """Take ``counts`` (kind and tablet to requests, or to nanoseconds of ``CPU``) into the averages."""
         passed = now - self.begun
-        weight = 1 - 0.5 ** (passed / self.period / HALF_LIFE)
+        weight = 1 - 0.5 ** (passed / half_life)
         for kind, before in self.averages.items():
             unit = _SCALE if kind != CPU else _SCALE / 1_000
             found = dict(before)
             for number in self.numbers.intersection(numbers):
                 mean = counts.get((kind, number), 0) * unit * SECOND_US / passed
                 old = before.get(number, mean)
-                found[number] = round(old + (mean - old) * weight)
+                found[number] = int(old + (mean - old) * weight)
             self.averages[kind] = found
         self.start_period(now, numbers)
 
@@ -79,9 +82,7 @@ class _Table:
 
     def reported(self, kind: str) -> dict[int, int]:
         """Return the averages per second, rounded up."""
-        return {
-            number: -(-amount // _SCALE) for number, amount in self.averages[kind].items() if number in self.numbers
-        }
+        return {number: -(-amount // _SCALE) for number, amount in self.averages[kind].items()}
 
 
 class ServedRequests:
@@ -102,8 +103,7 @@ class ServedRequests:
             began_ns: ``thread_time_ns()`` of this thread when the work began; None: only the request counts.
         """
         found = state.tables.get(table)
-        tablets = None if found is None else map_of(state, found)
-        if found is None or tablets is None:
+        if found is None or (tablets := map_of(state, found)) is None:
             return
         number = tablets.index_of(token)
         with self._lock:
@@ -128,12 +128,12 @@ class ServedRequests:
                 table = state.tables[name]
                 tablets = map_of(state, table)
                 assert tablets is not None, "a table that is reported is in tablets"
-                one = kept[table.id] = self._tables.get(table.id) or _Table(self._period, tablets.count, now, numbers)
+                one = kept[table.id] = self._tables.get(table.id) or _Table(tablets.count, now, numbers)
                 key = table.id, tablets.count
                 if one.count != tablets.count:
                     one.resize(tablets.count, now, numbers)
                 elif now - one.begun >= self._period:
-                    one.end_period(counts.get(key, {}), now, numbers)
+                    one.end_period(counts.get(key, {}), now, numbers, HALF_LIFE * self._period)
                 elif key in counts:
                     self._counts[key] = counts[key]
                 for kind in TRAFFIC:
