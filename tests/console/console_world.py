@@ -16,6 +16,7 @@ from ringlog.client.client import Client
 from ringlog.console.app import Console, make_app
 from ringlog.console.hub import EpochHub
 from ringlog.console.moments import LiveReports, ViewInput
+from ringlog.console.oidc import Provider
 from ringlog.console.pages import Head, render
 from ringlog.console.table import ConsoleView
 from ringlog.kernel.model.state import ClusterState
@@ -110,6 +111,7 @@ class World:
     hub: EpochHub
     http: httpx.AsyncClient
     live: list[LiveReports] = field(default_factory=list)
+    provider: Provider | None = None
 
 
 @contextmanager
@@ -126,7 +128,11 @@ def hub_of(cluster: FakeCluster) -> Iterator[tuple[Client, EpochHub]]:
 
 @contextmanager
 def console_of(
-    cluster: FakeCluster, users: Mapping[str, str] | None = None, *, allows_changes: bool = False
+    cluster: FakeCluster,
+    users: Mapping[str, str] | None = None,
+    *,
+    allows_changes: bool = False,
+    provider: Provider | None = None,
 ) -> Iterator[World]:
     """Serve a console over a cluster in memory. ``users``: token to name."""
     with hub_of(cluster) as (client, hub):
@@ -142,9 +148,11 @@ def console_of(
             cluster.clock.now_us,
             open_client if allows_changes else None,
             None if users is None else lambda: users,
+            provider=provider,
+            has_tokens=bool(users),
         )
         transport = httpx.ASGITransport(make_app(console))  # type: ignore[arg-type]
-        yield World(cluster, client, hub, httpx.AsyncClient(transport=transport, base_url=ORIGIN), live)
+        yield World(cluster, client, hub, httpx.AsyncClient(transport=transport, base_url=ORIGIN), live, provider)
 
 
 def three_nodes() -> FakeCluster:

@@ -180,16 +180,16 @@ def test_a_user_confirms_what_was_rehearsed() -> None:
 # ------------------------------------------------------------------------------------------------------- start
 
 
-def test_another_address_needs_tokens_and_certificates(tmp_path: Path) -> None:
-    check_safe("127.0.0.1", None, allows_changes=False)
-    check_safe("localhost", tmp_path, allows_changes=True)
+def test_another_address_needs_a_log_in_and_certificates() -> None:
+    check_safe("127.0.0.1", has_login=False, allows_changes=False)
+    check_safe("localhost", has_login=True, allows_changes=True)
     for host in ("0.0.0.0", "192.0.2.1", "::"):
-        for tokens in (None, tmp_path):
+        for has_login in (False, True):
             with pytest.raises(Refused, match="other machines") as refused:
-                check_safe(host, tokens, allows_changes=False)
+                check_safe(host, has_login=has_login, allows_changes=False)
             assert refused.value.code == "unguarded_address"
     with pytest.raises(Refused, match="needs --tokens"):
-        check_safe("127.0.0.1", None, allows_changes=True)
+        check_safe("127.0.0.1", has_login=False, allows_changes=True)
 
 
 def test_a_file_of_users_is_private_and_has_a_name_and_a_token_on_each_line(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ HOOKS = {
         "address_family",
     },
     "called by faust": {"spinner", "on_start", "_sentinel_task"},
-    "read by templates of the console": {"has_login", "may_change"},
+    "read by templates of the console": {"may_change"},
     "read by uvicorn": {"should_exit"},
     "read by pydantic": {"model_config", "_empty_is_default", "_empty_is_none", "_empty_is_not"},
     "read by the Java gateway of Spark": {"implements"},

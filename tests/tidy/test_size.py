@@ -31,7 +31,7 @@ BUDGETS = {
     "ringlog/node": 5_800,
     "ringlog/operator": 5_580,
     "ringlog/protocol": 3_400,
-    "ringlog/console": 2_130,
+    "ringlog/console": 2_560,
     "ringlog/runtime": 2_010,
     "ringlog/stack": 1_790,
     "ringlog/wire": 1_840,
@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 290,
     "ringlog_sim": 13_040,
     "ringlog_testing": 5_290,
-    "tests": 85_230,
+    "tests": 85_720,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

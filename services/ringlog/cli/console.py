@@ -26,8 +26,12 @@ def console(
         Path | None,
         typer.Option("--tokens", metavar="FILE", help="Users who may log in: a file with NAME TOKEN on each line."),
     ] = None,
+    oidc: Annotated[
+        Path | None,
+        typer.Option("--oidc", metavar="FILE", help="Identity provider that users log in at: a file of its options."),
+    ] = None,
     allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Let users submit commands. Needs --tokens.")
+        bool, typer.Option("--allow-changes", help="Let users submit commands. Needs --tokens or --oidc.")
     ] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
@@ -35,7 +39,8 @@ def console(
     """Run a web console and an HTTP API of the cluster.
 
     The pages show health, nodes, operations and the log, also of past epochs. Without --allow-changes they change
-    nothing. Other addresses than the loopback interface need --tokens, and certificates in --trust-config.
+    nothing. Other addresses than the loopback interface need --tokens or --oidc, and certificates in
+    --trust-config.
     """
     require("console")
     from ringlog.console import server  # These libraries are slow to load, and an extra.
@@ -44,7 +49,7 @@ def console(
     private_process()
     raise_file_limit()
     try:
-        server.check_safe(host, tokens, allows_changes=allow_changes)
+        server.check_safe(host, has_login=bool(tokens or oidc), allows_changes=allow_changes)
     except Refused as refused:
         fail(refused.code, str(refused), 2)
     context = resolve(bootstrap, cluster)
@@ -61,6 +66,7 @@ def console(
             listening,
             host,
             tokens,
+            oidc,
             stopping,
             lambda url: out.print(url, markup=False),
             allows_changes=allow_changes,

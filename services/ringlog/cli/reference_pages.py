@@ -115,7 +115,7 @@ def redis_layout(head: str, table: Table) -> Iterator[str]:
 
 _ABOUT_HTTP = """\
 `ringlog console` serves this interface ([web console](../operate/console.md)). `/v1/openapi.json` describes it for
-programs. With tokens, each request needs `Authorization: Bearer TOKEN`.
+programs. With `--tokens` or `--oidc`, each request needs `Authorization: Bearer TOKEN`.
 
 The header `Ringlog-Epoch` of an answer has its epoch, and `Age` the seconds since the state was last known to have
 every entry. `ETag` begins with the epoch. With `If-None-Match`, an unchanged view gives status 304. `/NAME.json` has

@@ -1,8 +1,9 @@
 """Access to the console: users with tokens, and the checks that keep other web pages out.
 
-A program sends ``Authorization: Bearer TOKEN``. A browser logs in with a token and gets a cookie that no script can
-read and that other sites do not send. The cookie has an HMAC by a key of this process, so it does not contain the
-token. It ends with the token, after ``LOGIN_S``, or when the console restarts.
+A program sends ``Authorization: Bearer TOKEN``. A browser logs in with a token or at an identity provider
+(``console.oidc``) and gets a cookie that no script can read and that other sites do not send. The cookie has an HMAC by
+a key of this process, so it does not contain the token. It ends with the token, after ``LOGIN_S``, or when the console
+restarts.
 
 Invariants: a request under another host name is refused (DNS rebinding), and so is one that another site caused, except
 a link to a page. A request that changes something needs the origin of the console, unless it has a bearer token. Tokens
@@ -11,6 +12,7 @@ are compared in constant time. Each response has a content security policy witho
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -33,6 +35,8 @@ Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
 
 USER: Final = "ringlog.user"
 """The key of a request's user in its scope."""
+GUARD: Final = "ringlog.guard"
+"""The key of the ``AccessMiddleware`` in the scope of a request."""
 COOKIE: Final = "ringlog_login"
 LOGIN_S: Final = 12 * 3_600
 READY: Final = "/ready"
@@ -49,6 +53,15 @@ HEADERS: Final = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+
+
+class NotLoggedIn(Exception):
+    """A log-in or a token that is refused. ``code``: one of ``CODES``."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
 
 
 class User(Value):
@@ -88,14 +101,20 @@ class AccessMiddleware:
     Args:
         hosts: Names that the console answers to, besides those of the loopback interface.
         users: Returns the users, as token to name; None: any client that reaches the address may read.
+        user_of_bearer: Returns the user of an access token of an identity provider. Raises NotLoggedIn.
     """
 
     def __init__(
-        self, app: Asgi, hosts: tuple[str, ...] = (), users: Callable[[], Mapping[str, str]] | None = None
+        self,
+        app: Asgi,
+        hosts: tuple[str, ...] = (),
+        users: Callable[[], Mapping[str, str]] | None = None,
+        user_of_bearer: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
         self._app = app
         self._hosts = hosts
         self._users = users
+        self._user_of_bearer = user_of_bearer
         self._key = secrets.token_bytes(32)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -114,16 +133,17 @@ class AccessMiddleware:
                 message["headers"] = [*message["headers"], *(one for one in defaults if one[0] not in given)]
             await send(message)
 
-        user = self._user_of(headers)
-        scope[USER] = user
-        scope["ringlog.login"] = self.login
-        if refused := self._refusal(scope, headers, user):
+        user, refused = None, self._refusal(scope, headers)
+        if refused is None:
+            user, refused = await self._admitted(scope, headers)
+        scope[USER], scope[GUARD] = user, self
+        if refused:
             await _respond(guarded, *refused, wants_page=_wants_page(scope, headers))
             return
         await self._app(scope, receive, guarded)
 
-    def _refusal(self, scope: Message, headers: Mapping[str, list[str]], user: User | None) -> tuple[str, str] | None:
-        """Return code and detail of a refusal; None for an admitted request."""
+    def _refusal(self, scope: Message, headers: Mapping[str, list[str]]) -> tuple[str, str] | None:
+        """Return code and detail if another site caused the request; otherwise None."""
         if not is_own(headers.get("host", []), *self._hosts):
             return "wrong_host", "this server has another name"
         site = headers.get("sec-fetch-site", ["none"])[0]
@@ -135,17 +155,32 @@ class AccessMiddleware:
             origins = [origin.lower() for origin in headers.get("origin", [])]
             if origins not in ([own], []) or (not origins and "authorization" not in headers):
                 return "cross_origin", "a change needs the origin of the console, or a bearer token"
-        if user is None and not scope["path"].startswith(OPEN_PATHS):
-            return "not_authenticated", "send a token of this console: Authorization: Bearer …"
         return None
 
-    def _user_of(self, headers: Mapping[str, list[str]]) -> User | None:
+    async def _admitted(
+        self, scope: Message, headers: Mapping[str, list[str]]
+    ) -> tuple[User | None, tuple[str, str] | None]:
+        """Return the user, or code and detail of a refusal. Pages of the log-in admit all."""
+        is_open = scope["path"].startswith(OPEN_PATHS)
+        try:
+            user = await self._user_of(headers, asks=not is_open)
+        except NotLoggedIn as error:
+            return None, (error.code, error.detail)
+        if user is None and not is_open:
+            return None, ("not_authenticated", "send a token of this console: Authorization: Bearer …")
+        return user, None
+
+    async def _user_of(self, headers: Mapping[str, list[str]], *, asks: bool) -> User | None:
         if self._users is None:
             return User()
         if "authorization" in headers:
             scheme, _, token = headers["authorization"][0].partition(" ")
-            is_one = len(headers["authorization"]) == 1 and scheme.lower() == "bearer"
-            return self.user_of_token(token.strip()) if is_one else None
+            if len(headers["authorization"]) != 1 or scheme.lower() != "bearer":
+                return None
+            user = self.user_of_token(token.strip())
+            if user is None and asks and self._user_of_bearer and token.count(".") == 2:
+                return User(await self._user_of_bearer(token.strip()))
+            return user
         return self._user_of_cookie("; ".join(headers.get("cookie", [])))
 
     def user_of_token(self, token: str) -> User | None:
@@ -161,22 +196,34 @@ class AccessMiddleware:
         if self.user_of_token(token) is None:
             return None
         issued = str(int(time.time()))
-        return f"{issued}.{self._mac(issued, token)}"
+        return f"{issued}.{self.mac(issued, token)}"
 
-    def _mac(self, issued: str, token: str) -> str:
-        return hmac.new(self._key, f"{issued} {token}".encode(), hashlib.sha256).hexdigest()
+    def login_as(self, name: str) -> str:
+        """Return the value of the cookie for a user of the identity provider."""
+        issued, shown = str(int(time.time())), base64.urlsafe_b64encode(name.encode()).decode()
+        return f"{issued}.{self.mac('name', issued, shown)}.{shown}"
+
+    def mac(self, *parts: str) -> str:
+        """Return a MAC, in hex digits, by the key of this process.
+
+        The first part is the purpose: a word, or for tokens the time of the log-in, which is a number.
+        """
+        return hmac.new(self._key, " ".join(parts).encode(), hashlib.sha256).hexdigest()
 
     def _user_of_cookie(self, text: str) -> User | None:
         try:
             morsel = SimpleCookie(text).get(COOKIE)
         except CookieError:
             return None
-        issued, _, mac = ("" if morsel is None else morsel.value).partition(".")
+        issued, mac, shown = (("" if morsel is None else morsel.value).split(".") + [""] * 3)[:3]
         if not issued.isascii() or not issued.isdecimal() or not 0 <= time.time() - int(issued) <= LOGIN_S:
             return None
-        found = None
+        found, given = None, mac.encode("utf-8", "surrogateescape")
+        if shown:
+            is_ours = hmac.compare_digest(self.mac("name", issued, shown).encode(), given)
+            return User(base64.urlsafe_b64decode(shown).decode()) if is_ours else None
         for token, name in (self._users or dict)().items():
-            if hmac.compare_digest(self._mac(issued, token).encode(), mac.encode("utf-8", "surrogateescape")):
+            if hmac.compare_digest(self.mac(issued, token).encode(), given):
                 found = User(name)
         return found
 
@@ -204,6 +251,10 @@ CODES: Final = {
     "unknown_field": (400, "The view does not have the parameter."),
     "not_confirmed": (400, "The confirmation is not the name of the cluster."),
     "not_authenticated": (401, "The request has no valid token."),
+    "login_expired": (403, "The log-in took too long, was used before, or began in another browser."),
+    "login_refused": (403, "The identity provider did not log the user in."),
+    "bad_id_token": (403, "The identity provider sent an ID token that does not pass the checks."),
+    "user_not_allowed": (403, "The user has no claim that the console admits."),
     "wrong_host": (403, "The request names another host."),
     "cross_origin": (403, "Another web page sent the request, or the request has no origin."),
     "not_authorized": (403, "The console is read-only, or the user does not have the right."),
@@ -213,6 +264,8 @@ CODES: Final = {
     "request_expired": (410, "The outcome of the request is unknown, and final."),
     "body_too_large": (413, "The body is too large."),
     "wrong_media_type": (415, "The body is not `application/json`."),
+    "provider_unreachable": (503, "The identity provider does not answer. Sessions continue."),
+    "login_busy": (503, "Too many log-ins at the same time. Try again in a moment."),
     "replay_busy": (503, "Another request reads the past. Try again in a moment."),
     "internal_error": (500, "A defect of the console."),
     "too_many_streams": (503, "No further event stream can be opened now."),

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlencode
 
 from fastapi import FastAPI, Request, Response
@@ -25,14 +25,18 @@ from fastapi.responses import RedirectResponse
 from ringlog import __version__
 from ringlog.client.client import Client
 from ringlog.console import changing, pages
-from ringlog.console.access import COOKIE, LOGIN_S, READY, USER, AccessMiddleware, Asgi, Message, Receive, Send, problem
+from ringlog.console.access import READY, USER, AccessMiddleware, Asgi, Message, Receive, Send, problem
 from ringlog.console.events import EventStreams
 from ringlog.console.hub import EpochHub
+from ringlog.console.logging_in import LoginPages
 from ringlog.console.moments import NO_REPORTS, LiveReports, ViewInput
 from ringlog.console.table import COMMON, EPOCH_MAX, VIEWS, WAIT_S, ConsoleView, Parameter
 from ringlog.errors import RinglogError
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros, Value
+
+if TYPE_CHECKING:  # needs the extra oidc
+    from ringlog.console.oidc import Provider
 
 Json = dict[str, Any]
 PROBLEM: Final = "application/problem+json"
@@ -52,6 +56,8 @@ class Console(Value):
         now: Returns the time in microseconds.
         open_client: Returns a client that acts for a person; None: the console is read-only.
         users: Returns the users, as token to name; None: no login.
+        provider: The identity provider; None: users have tokens only. It needs ``users``, which may have none.
+        has_tokens: True if a browser may log in with a token.
         hosts: See ``AccessMiddleware``.
     """
 
@@ -62,6 +68,8 @@ class Console(Value):
     open_client: Callable[[str], AbstractContextManager[Client]] | None = None
     users: Callable[[], Mapping[str, str]] | None = None
     hosts: tuple[str, ...] = ()
+    provider: Provider | None = None
+    has_tokens: bool = True
 
 
 class Problem(Exception):
@@ -145,6 +153,7 @@ def make_app(console: Console) -> Asgi:
     )
     pages.environment()
     routes = Routes(console)
+    login = LoginPages(console.provider, lambda: routes.head("", "/login", ""), _form, has_tokens=console.has_tokens)
     api.exception_handler(Problem)(routes.on_problem)
     api.exception_handler(RinglogError)(routes.on_error)
     api.exception_handler(Exception)(routes.on_defect)
@@ -182,15 +191,14 @@ def make_app(console: Console) -> Asgi:
         ("GET", "/", routes.root),
         ("GET", "/static/{name}", pages.static),
         ("GET", READY, routes.ready),
-        ("GET", "/login", routes.login_page),
-        ("POST", "/login", routes.login),
-        ("POST", "/logout", routes.logout),
+        *login.routes(),
         ("GET", "/change", routes.change_page),
         ("POST", "/change", routes.change),
     )
     for method, path, hidden_handler in hidden:
         api.add_api_route(path, hidden_handler, methods=[method], response_model=None, include_in_schema=False)
-    return AccessMiddleware(api, console.hosts, console.users)
+    bearer = console.provider.user_of_bearer if console.provider else None
+    return AccessMiddleware(api, console.hosts, console.users, bearer)
 
 
 BODY: Final = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
@@ -231,11 +239,12 @@ class Routes:
         user, path = request.scope[USER], request.url.path
 
         def make(moment: ViewInput, value: Json) -> bytes:
-            return pages.render(view, moment, value, self._head(user.name, path, request.url.query))
+            return pages.render(view, moment, value, self.head(user.name, path, request.url.query))
 
         return await self._view(view, request, make, "text/html; charset=utf-8")
 
-    def _head(self, user: str, path: str, query: str) -> pages.Head:
+    def head(self, user: str, path: str, query: str) -> pages.Head:
+        """Return the parts of a page that do not depend on its view."""
         console = self._console
         return pages.Head(
             place=console.place,
@@ -303,7 +312,7 @@ class Routes:
     def _refused(self, request: Request, body: Json) -> Response:
         if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1/"):
             user = request.scope[USER] or request
-            head = self._head(getattr(user, "name", ""), request.url.path, "")
+            head = self.head(getattr(user, "name", ""), request.url.path, "")
             return Response(pages.render_problem(body, head), body["status"], media_type="text/html; charset=utf-8")
         return Response(json.dumps(body), body["status"], media_type=PROBLEM)
 
@@ -364,39 +373,17 @@ class Routes:
         """Answer a probe, which has no token. The pages also work while the broker is away."""
         return Response("ready\n", media_type="text/plain")
 
-    async def login_page(self) -> Response:
-        """Return the form for a token."""
-        return Response(pages.render_login(self._head("", "/login", ""), failed=False), media_type="text/html")
-
-    async def login(self, request: Request) -> Response:
-        """Log a browser in."""
-        form = await _form(request)
-        cookie = request.scope["ringlog.login"](form.get("token", "").strip())
-        if cookie is None:
-            body = pages.render_login(self._head("", "/login", ""), failed=True)
-            return Response(body, 401, media_type="text/html")
-        answer = RedirectResponse("/health", 303)
-        is_tls = request.url.scheme == "https"
-        answer.set_cookie(COOKIE, cookie, max_age=LOGIN_S, httponly=True, samesite="strict", secure=is_tls, path="/")
-        return answer
-
-    async def logout(self) -> Response:
-        """Log a browser out."""
-        answer = RedirectResponse("/login", 303)
-        answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
-        return answer
-
     async def change_page(self, request: Request) -> Response:
         """Return the form for commands."""
         query = parsed({"command": Parameter(str, "", 4_000)}, list(request.query_params.multi_items()))
-        head = self._head(request.scope[USER].name, "/change", "")
+        head = self.head(request.scope[USER].name, "/change", "")
         return Response(pages.render_change(head, {"text": query.get("command", "")}), media_type="text/html")
 
     async def change(self, request: Request) -> Response:
         """Rehearse the typed commands, or submit the rehearsed one."""
         form, state = await _form(request), self._console.hub.state
         text = form.get("text", "")
-        head = self._head(request.scope[USER].name, "/change", "")
+        head = self.head(request.scope[USER].name, "/change", "")
         shown: Json = {"text": text, "to_end": "to_end" in form}
         try:
             values = [json.loads(line) for line in text.splitlines() if line.strip()]

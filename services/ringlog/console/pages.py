@@ -160,9 +160,9 @@ def render_problem(problem: Json, head: Head) -> bytes:
     return _page("problem.html", head, problem=problem)
 
 
-def render_login(head: Head, *, failed: bool) -> bytes:
-    """Return the form for a token."""
-    return _page("login.html", head, failed=failed)
+def render_login(head: Head, **values: Any) -> bytes:
+    """Return the page of the log-in: its ways, its failure, or its end."""
+    return _page("login.html", head, **values)
 
 
 def render_change(head: Head, shown: Json) -> bytes:

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ringlog.client.client import Client
 from ringlog.console.access import users_of
 from ringlog.console.app import Console, make_app
 from ringlog.console.hub import EpochHub
 from ringlog.console.live import LiveReader
+from ringlog.extras import require
 from ringlog.log.opening import open_snapshots
 from ringlog.node.servers.http_server import HttpServer
 from ringlog.operator.errors import Refused
@@ -24,6 +25,9 @@ from ringlog.runtime.monitoring.open_connections import OpenConnections
 from ringlog.runtime.monitoring.scrape import with_port
 from ringlog.runtime.trust import ON_BEHALF_VARIABLE, current, is_loopback
 
+if TYPE_CHECKING:
+    from ringlog.console.oidc import Provider
+
 CONNECTIONS_MAX: Final = 256
 IDLE_S: Final = 30.0
 """Seconds until an idle connection is closed."""
@@ -32,15 +36,24 @@ FILL_S: Final = 10.0
 SUBMITTER: Final = "console"
 
 
-def check_safe(host: str, tokens: Path | None, *, allows_changes: bool) -> None:
+def check_safe(host: str, *, has_login: bool, allows_changes: bool) -> None:
     """Refuse an address or a mode without the protection that it needs. Raises Refused."""
-    if not is_loopback(host) and (tokens is None or not current().encrypts):
+    if not is_loopback(host) and not (has_login and current().encrypts):
         raise Refused(
             "unguarded_address",
-            f"other machines can reach {host}: pass --tokens, and --trust-config with tls.ca, tls.certificate, tls.key",
+            f"other machines can reach {host}: pass --tokens or --oidc, and --trust-config with tls.ca, "
+            "tls.certificate, tls.key",
         )
-    if allows_changes and tokens is None:
-        raise Refused("bad_usage", "--allow-changes needs --tokens: each change names its user")
+    if allows_changes and not has_login:
+        raise Refused("bad_usage", "--allow-changes needs --tokens or --oidc: each change names its user")
+
+
+def provider_of(path: Path) -> Provider:
+    """Return the identity provider of a file. Raises ExtraMissing and BadTrustConfig."""
+    require("oidc")
+    from ringlog.console.oidc import Provider, read_oidc  # These libraries are an extra.
+
+    return Provider(read_oidc(path))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -63,12 +76,20 @@ def serve(
     listening: socket.socket,
     host: str,
     tokens: Path | None,
+    oidc: Path | None,
     stopping: threading.Event,
     report: Callable[[str], None],
     *,
     allows_changes: bool = False,
 ) -> None:
-    """Serve until ``stopping`` is set. ``client``: a started client of the cluster. ``report``: gets the address."""
+    """Serve until ``stopping`` is set.
+
+    Args:
+        client: A started client of the cluster.
+        tokens: The file of users and tokens.
+        oidc: The file of the identity provider (``console.oidc``).
+        report: Gets the address.
+    """
     place = context.bootstrap, context.cluster
     hub = EpochHub(client, partial(open_snapshots, *place))
     live = LiveReader(*place, client.replica)
@@ -84,7 +105,9 @@ def serve(
             live=lambda: live.reports,
             now=SystemClock().now_us,
             open_client=open_client if allows_changes else None,
-            users=None if tokens is None else users_of(tokens),
+            users=users_of(tokens) if tokens else dict if oidc else None,
+            provider=provider_of(oidc) if oidc else None,
+            has_tokens=tokens is not None,
             hosts=(host,),
         )
     )
