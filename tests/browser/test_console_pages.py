@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from ringlog.console.app import Console, make_app
+from ringlog.console.oidc import OidcConfig, Provider
 from ringlog.console.server import listen
 from ringlog.console.table import VIEWS
 from ringlog.kernel.commands.topology.movements import Leave
@@ -17,6 +18,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.node.servers.http_server import HttpServer
 from ringlog.runtime.monitoring.open_connections import OpenConnections
 from tests.console.console_world import NOW, hub_of, large_state, reports, three_nodes
+from tests.console.identity_provider import CLIENT, SECRET, identity_provider
 from tests.kernel import entries
 from tests.tidy.files import ROOT
 
@@ -26,7 +28,7 @@ TOKEN: Final = "token-of-ann-0123456789"
 SHOTS: Final = ROOT / "build" / "browser"
 SCHEMES: Final = ("light", "dark")
 WIDTHS: Final = {"desktop": (1280, 900), "phone": (360, 740)}
-PAGES: Final = {3: (*VIEWS, "change"), 100: ("nodes", "tablets")}
+PAGES: Final = {3: (*VIEWS, "change"), 1_000: tuple(VIEWS)}
 """The pages by the number of nodes."""
 DETAILS: Final = {"nodes": "?node=n3", "operations": "?operation=leave-{epoch}", "log": "?diff=1&from=1&to={epoch}"}
 SEVERE: Final = ("serious", "critical")
@@ -47,17 +49,19 @@ UNSEEN: Final = """() => {
 
 def busy(nodes: int) -> ClusterState:
     """Return a cluster with a silent node, a departure that waits, and tablets."""
-    state = large_state(nodes, 64, 4)
+    state = large_state(nodes, 64 if nodes < 1_000 else 2_500, 4)
     return entries.applied(state, Leave(state.node_names["n3"])) if nodes > 3 else state
 
 
 @contextmanager
-def served(nodes: int) -> Iterator[str]:
+def served(nodes: int, provider: Provider | None = None) -> Iterator[str]:
     """Serve a console with a user, and return its address."""
     with hub_of(three_nodes()) as (_, hub):
         hub.state = busy(nodes)
         live = reports(hub.state, silent="n2")
-        console = Console(hub, "tests at memory", lambda: live, lambda: NOW, None, lambda: {TOKEN: "ann"})
+        console = Console(
+            hub, "tests at memory", lambda: live, lambda: NOW, None, lambda: {TOKEN: "ann"}, provider=provider
+        )
         listening = listen("127.0.0.1", 0)
         server = HttpServer(
             make_app(console), listening, connections=OpenConnections(64, 30.0), requests_certificate=False
@@ -133,3 +137,25 @@ def test_each_page_is_without_defects(chromium: Any, cluster: tuple[int, str], s
             window.check(f"{name}{'-detail' if detail else ''}-{nodes}-{scheme}-{width}")
             window.walk(name)
     window.context.close()
+
+
+def test_a_user_logs_in_at_a_provider_on_another_site(chromium: Any) -> None:
+    with identity_provider() as idp:
+        idp.issuer = idp.issuer.replace("127.0.0.1", "localhost")  # the browser withholds strict cookies across sites
+        allow = (("groups", frozenset({"operators"})),)
+        with served(3, Provider(OidcConfig(idp.issuer, CLIENT, allow, SECRET))) as address:
+            window = Window(chromium, address, "light", "desktop")
+            window.page.goto("/login")
+            window.page.click("text=Log in at")
+            window.page.wait_for_url("**/health")
+            assert "Log out ann" in window.page.locator("header").inner_text()
+            window.page.click("text=Log out")
+            window.page.wait_for_url("**/login")
+            idp.claims["groups"] = []
+            window.page.click("text=Log in at")
+            window.page.wait_for_url("**/callback*")
+            assert "user_not_allowed" in window.page.get_by_role("alert").inner_text()
+            assert window.problems[0].startswith("403 for"), "the browser reports the refusal"
+            window.problems.clear()
+            window.check("login-refused")
+            window.context.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from itertools import chain
 
@@ -14,6 +15,7 @@ from immutables import Map
 
 from ringlog import commands
 from ringlog.client.cdc.dead_letters import LetterSummary
+from ringlog.console import drawing
 from ringlog.console.live import mutations_behind
 from ringlog.console.table import VIEWS
 from ringlog.console.views.levels import with_commands
@@ -249,6 +251,25 @@ def test_dead_letters_are_counted_by_reason_with_the_newest_of_each() -> None:
     page = page_of(view, at)
     assert ("ringlog cdc dead-letters show 9" in page, "detail 7" in page) == (True, False)
     assert view.read(view_input(state))["dead_letters"] is None
+
+
+@pytest.mark.parametrize(("nodes", "shards"), [(0, 0), (1, 1), (25, 4), (26, 4), (200, 4), (200, 64), (200, 300)])
+def test_the_cells_of_a_heat_map_do_not_overlap(nodes: int, shards: int) -> None:
+    drawn = drawing.heat([{"node": f"n{number}", "shards": [1] * shards} for number in range(nodes)])
+    width, height = map(float, re.findall(r'viewBox="0 0 (\S+) (\S+)"', drawn)[0])
+    cells = re.findall(r'<rect x="(\d+)" y="(\d+)" width="(\d+)"', drawn)
+    assert (len(cells), len({(x, y) for x, y, _ in cells})) == (nodes * shards, nodes * shards)
+    assert all(int(x) + int(side) <= width and int(y) + int(side) <= height for x, y, side in cells)
+    assert nodes < 200 or shards > 4 or height < 1_200, "columns beside each other"
+
+
+def test_one_degraded_range_of_ten_thousand_is_visible() -> None:
+    bar = drawing.share_bar({"ok": 9_999, "warn": 1, "bad": 0})
+    found = re.findall(r'width="([\d.]+)" height="10" class="part (\w+)"', bar)
+    widths = {level: float(width) for width, level in found}
+    assert widths["warn"] > 2
+    assert widths.keys() == {"ok", "warn"}
+    assert sum(widths.values()) == pytest.approx(200, abs=0.1)
 
 
 def test_the_heat_map_and_the_plan_count_every_tablet() -> None:

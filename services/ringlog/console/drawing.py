@@ -20,6 +20,9 @@ OUTER, INNER = 150.0, 112.0
 SEPARATE_MAX: Final = 96
 """Arcs that lines separate. The lines of more arcs would cover their colours."""
 STAGE_WIDTH: Final = 640
+BLOCK_ROWS, HEAT_WIDTH = 25, 1_200
+"""Nodes in a column of the heat map, and the width in pixels after which columns become longer."""
+SHARE_MIN: Final = 0.02
 
 
 def tag(name: str, attributes: Mapping[str, object], *children: object) -> Markup:
@@ -97,27 +100,31 @@ def stages(row: Json) -> Markup:
 
 
 def heat(rows: Sequence[Json]) -> Markup:
-    """Draw the replicas of each shard of each node, darker with more of them."""
+    """Draw the replicas of each shard of each node in columns of nodes. A darker cell has more replicas."""
     most = max((max(row["shards"], default=0) for row in rows), default=0) or 1
     columns = max((len(row["shards"]) for row in rows), default=1)
     side = 16 if columns <= 32 else 6
+    block = 130 + columns * (side + 2)
+    lines = max(BLOCK_ROWS, -(-len(rows) // max(1, HEAT_WIDTH // block)))
     marks = []
-    for line, row in enumerate(rows):
-        y = line * (side + 2)
-        marks.append(tag("text", {"x": 0, "y": f"{y + side * 0.75:g}"}, row["node"][:16]))
+    for place, row in enumerate(rows):
+        x, y = place // lines * block, place % lines * (side + 2)
+        marks.append(tag("text", {"x": x, "y": f"{y + side * 0.75:g}"}, row["node"][:16]))
         for shard, count in enumerate(row["shards"]):
             step = 0 if not count else 1 + min(4, 5 * count // (most + 1))
-            box = {"x": 110 + shard * (side + 2), "y": y, "width": side, "height": side, "class": f"heat h{step}"}
+            box = {"x": x + 110 + shard * (side + 2), "y": y, "width": side, "height": side, "class": f"heat h{step}"}
             marks.append(tag("rect", box, tag("title", {}, f"{row['node']}/{shard}: {count} tablets")))
     title = f"Tablets of {len(rows)} nodes by shard, at most {most} on one shard"
-    return svg(title, 110 + columns * (side + 2), max(len(rows), 1) * (side + 2), marks, "heatmap")
+    width, height = block * max(1, -(-len(rows) // lines)), min(lines, max(len(rows), 1)) * (side + 2)
+    return svg(title, width, height, marks, "heatmap")
 
 
 def share_bar(parts: Mapping[str, int]) -> Markup:
-    """Draw parts of a whole, each with a class of its level."""
+    """Draw parts of a whole, each with a class of its level. A small part is drawn larger, so that it is visible."""
     total, x, marks = sum(parts.values()) or 1, 0.0, []
+    shares = {level: max(count / total, SHARE_MIN) if count else 0.0 for level, count in parts.items()}
     for level, count in parts.items():
-        width = 200 * count / total
+        width = 200 * shares[level] / sum(shares.values())
         if count:
             marks.append(
                 tag("rect", {"x": f"{x:.2f}", "y": 0, "width": f"{width:.2f}", "height": 10, "class": f"part {level}"})

@@ -330,13 +330,8 @@ class Provider:
             known = await self.metadata(header.get("kid"))
             return claims_of(token, known.keys, self.config.issuer, audience)
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
-            why = "has expired" if isinstance(error, jwt.ExpiredSignatureError) else f"is invalid ({_name(error)})"
-            raise NotLoggedIn(code, f"the token {why}") from error
-
-
-def _name(error: Exception) -> str:
-    """Return the kind of an error. Its text may quote the token."""
-    return type(error).__name__.removesuffix("Error")
+            # The text of an error may quote the token.
+            raise NotLoggedIn(code, f"the token is refused: {type(error).__name__}") from error
 
 
 class _Unusable(Exception):
