@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 290,
     "ringlog_sim": 13_040,
     "ringlog_testing": 5_290,
-    "tests": 85_720,
+    "tests": 85_760,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
