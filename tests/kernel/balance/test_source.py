@@ -96,7 +96,7 @@ def test_a_plan_of_a_state() -> None:
 
 def test_each_setting_is_read_live() -> None:
     names = [name for name in SETTINGS if name.startswith(("balance_", "tablet_stream"))]
-    assert len(names) == 14
+    assert len(names) == 17
     for name in names:
         changed = replace(EMPTY_STATE, settings=Map({name: SETTINGS[name].default + 1}))
         assert limits_of(changed) != limits_of(EMPTY_STATE), name
