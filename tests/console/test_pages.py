@@ -16,7 +16,8 @@ from immutables import Map
 from ringlog import commands
 from ringlog.client.cdc.dead_letters import LetterSummary
 from ringlog.console import drawing
-from ringlog.console.live import mutations_behind
+from ringlog.console.live import machines_of, mutations_behind
+from ringlog.console.moments import Machine
 from ringlog.console.table import VIEWS
 from ringlog.console.views.levels import with_commands
 from ringlog.console.views.operations import remaining
@@ -27,7 +28,7 @@ from ringlog.kernel.model.modes import Pause
 from ringlog.kernel.model.plans import StagedPlan
 from ringlog.kernel.model.state import CdcWriter, ClusterState, Failure, Operation, Plan, StageMark
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.values import Position, replace
+from ringlog.kernel.values import SECOND_US, Position, replace
 from ringlog.protocol.balancer.load_book import ReceivedLoad
 from ringlog.wire.records import NodeLoad
 from tests.console.console_world import (
@@ -234,6 +235,54 @@ def test_the_lag_of_a_node_is_that_of_its_last_report() -> None:
     records = [load(Position(0, 1)), ReceivedLoad(None, 1), load(Position(0, 4), Position(1, 9), Position(7, 1))]
     assert mutations_behind(records, {0: 10, 1: 5, 2: 3}) == {"n": 6}
     assert mutations_behind([load()], {0: 10}) == {}
+
+
+def test_machines_of_nodes_show_what_breaks_this_week() -> None:
+    """A certificate that ends and a full disk have a level on the page of nodes, a reason on the page of health."""
+    state = replace(large_state(5), epoch=9)
+    ids, day, many = [state.node_names[f"n{number}"] for number in range(1, 6)], 86_400 * SECOND_US, 1 << 40
+    machines = {
+        ids[0]: Machine(many, NOW + 3 * day),
+        ids[1]: Machine(many, NOW - 1),
+        ids[2]: Machine(3 << 29, None),
+        ids[3]: Machine(many, NOW + 30 * day),
+        "unknown": Machine(0, 0),
+    }
+    at = view_input(state, replace(reports(state), machines=machines))
+    rows = {row["name"]: row for row in VIEWS["nodes"].read(at)["nodes"]["rows"]}
+    assert [rows[f"n{number}"]["level"] for number in range(1, 6)] == ["warn", "bad", "warn", "ok", "ok"]
+    assert rows["n1"]["certificate_left_us"] == 3 * day
+    assert [rows[name]["disk_free"] for name in ("n3", "n5")] == [3 << 29, None]
+    health = VIEWS["health"].read(at)
+    found = [(row["text"], row["level"], row["query"]) for row in health["reasons"] if "of node" in row["text"]]
+    assert found == [
+        ("the certificate of node n1 ends in 3 days", "warn", {"node": "n1"}),
+        ("the certificate of node n2 has expired", "bad", {"node": "n2"}),
+        ("the disk of node n3 has 1.5 GiB left", "warn", {"node": "n3"}),
+    ]
+    assert health["level"] == "bad"
+    ends = VIEWS["clocks"].read(at)["node_certificates"]
+    assert [row["node"] for row in ends["ending"]] == ["n2", "n1"]
+    assert (ends["nodes"], ends["level"]) == (3, "bad")
+    page = page_of(VIEWS["clocks"], at)
+    assert ("3 nodes report one" in page, "expired" in page) == (True, True)
+    for node, texts in {"n1": ("ends in 3 days",), "n3": ("1.5 GiB", "none reported"), "n5": ("not reported",)}.items():
+        chosen = page_of(VIEWS["nodes"], replace(at, query={"node": node}))
+        assert [text for text in texts if text not in chosen] == []
+
+
+def test_impossible_values_of_a_machine_count_as_not_measured() -> None:
+    def load(node: str, disk: int | None, end: int | None) -> ReceivedLoad:
+        return ReceivedLoad(NodeLoad(node, 1, None, (), (), disk, end), 1)
+
+    records = [
+        load("a", 5, 6),
+        ReceivedLoad(None, 1),
+        load("a", 7, None),
+        load("b", -1, -1),
+        load("c", 1 << 62, 1 << 63),
+    ]
+    assert machines_of(records) == {"a": Machine(7, None), "b": Machine(), "c": Machine()}
 
 
 def test_dead_letters_are_counted_by_reason_with_the_newest_of_each() -> None:

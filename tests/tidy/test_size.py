@@ -28,10 +28,10 @@ BUDGETS = {
     "ringlog/client": 6_810,
     "ringlog/kernel": 17_900,
     "ringlog/log": 4_860,
-    "ringlog/node": 5_810,
+    "ringlog/node": 5_820,
     "ringlog/operator": 5_580,
     "ringlog/protocol": 3_410,
-    "ringlog/console": 2_570,
+    "ringlog/console": 2_630,
     "ringlog/runtime": 2_010,
     "ringlog/stack": 1_790,
     "ringlog/wire": 1_840,
@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 290,
     "ringlog_sim": 13_040,
     "ringlog_testing": 5_290,
-    "tests": 85_760,
+    "tests": 85_810,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

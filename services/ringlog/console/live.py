@@ -15,9 +15,10 @@ from typing import Any, Final
 from ringlog.agents.status import HeartbeatReader
 from ringlog.client.cdc.dead_letters import DeadLetterReader, LetterFilter
 from ringlog.client.node_reports import AcksReader, LoadsReader
-from ringlog.console.moments import LiveReports
+from ringlog.console.moments import LiveReports, Machine
 from ringlog.errors import RinglogError
-from ringlog.kernel.values import NodeId, replace
+from ringlog.kernel.balance.reports import CAPACITY_MAX
+from ringlog.kernel.values import MICROS_MAX, NodeId, replace
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.lag import LagReader, writer_lags
 from ringlog.log.kafka.topics import MUTATIONS, topic_name
@@ -105,7 +106,10 @@ class LiveReader:
         with suppress(TopicMissing):
             records = self._reader(LoadsReader).at_end()
             times = report_times(records, old.last_reports.at)
-            found = replace(found, last_reports=LastReports(times, now), loads=take(old.loads, records, state))
+            machines = {**old.machines, **machines_of(records)}
+            found = replace(
+                found, last_reports=LastReports(times, now), loads=take(old.loads, records, state), machines=machines
+            )
             if old.read_at and records:  # at the start, records are as old as their nodes' last reports
                 behind = mutations_behind(records, self._reader(_mutations).ends())
                 found = replace(found, mutations_behind={**old.mutations_behind, **behind})
@@ -138,5 +142,18 @@ def mutations_behind(records: Iterable[ReceivedLoad], ends: Mapping[int, int]) -
     loads = {one.load.node: one.load for one in records if one.load is not None and one.load.judged}
     return {
         node: sum(max(0, ends[place.partition] - place.offset) for place in load.judged if place.partition in ends)
+        for node, load in loads.items()
+    }
+
+
+def machines_of(records: Iterable[ReceivedLoad]) -> dict[NodeId, Machine]:
+    """Return what the last record of each node says of its machine. Impossible values count as not measured."""
+
+    def possible(value: int | None, most: int) -> int | None:
+        return value if value is not None and 0 <= value <= most else None
+
+    loads = {one.load.node: one.load for one in records if one.load is not None}
+    return {
+        node: Machine(possible(load.disk_free, CAPACITY_MAX), possible(load.certificate_end, MICROS_MAX))
         for node, load in loads.items()
     }

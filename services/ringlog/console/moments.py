@@ -19,6 +19,13 @@ from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.wire.records import AgentStatus, NodeAck
 
 
+class Machine(Value):
+    """A node's machine. ``disk_free`` in bytes, None: not measured. ``certificate_end``: None without a certificate."""
+
+    disk_free: int | None = None
+    certificate_end: Micros | None = None
+
+
 class LiveReports(Value):
     """Reports of nodes, agents and brokers, which are not in the log.
 
@@ -30,6 +37,7 @@ class LiveReports(Value):
         appended: Newest append time of the mutations topic.
         mutations_behind: By node, the mutations that it had not validated when its last report arrived. A node is
             missing until it reports while this process runs.
+        machines: By node, the free disk and the end of the certificates, as its last report says.
         letters: The newest dead letters, newest first.
         letters_end: The end of their topic when they were read; None: not read.
     """
@@ -46,6 +54,7 @@ class LiveReports(Value):
     appended: Micros | None = None
     snapshots: Sequence[ListedSnapshot] = ()
     mutations_behind: Mapping[NodeId, int] = field(default_factory=dict)
+    machines: Mapping[NodeId, Machine] = field(default_factory=dict)
     letters: Sequence[LetterSummary] = ()
     letters_end: int | None = None
 

@@ -80,6 +80,14 @@ def compact(value: Any, most: int = 160) -> str:
     return printable(text if len(text) <= most else text[: most - 1] + "…")
 
 
+_UNITS: Final = {20: "MiB", 30: "GiB", 40: "TiB"}
+
+
+def _size(number: int) -> str:
+    power = 40 if number >= 1 << 40 else 30 if number >= 1 << 30 else 20
+    return f"{number / (1 << power):,.1f} {_UNITS[power]}"
+
+
 @cache
 def environment() -> Environment:
     """Return the templates. All are loaded now, so that an upgrade of the files does not mix with this process."""
@@ -101,7 +109,7 @@ def environment() -> Environment:
         "compact": compact,
         "heard": format_last_heard,
         "printable": printable,
-        "size": lambda number: f"{number / (1 << 20):,.1f} MiB",
+        "size": _size,
         "commas": lambda number: f"{number:,}",
         "seconds": lambda micros: f"{micros / SECOND_US:,.1f} s",
     }

@@ -130,7 +130,7 @@ class NodeProcess:
         self._agreement = DigestComparison(
             client.replica, lambda _: options.folder / EVIDENCE, partial(open_snapshots, bootstrap, cluster)
         )
-        self._loads = Loads(bootstrap, cluster, self._row_replica, lambda: self._data.cells, stopping)
+        self._loads = Loads(bootstrap, cluster, self._row_replica, lambda: self._data.cells, stopping, options.folder)
         folder, acks = self._folder, KafkaLog(bootstrap, cluster, ACKS)
         self._duplicate_check = DuplicateCheck(
             acks, folder.node, folder.incarnation, lambda: current().ack_keys, folder.ack_keys

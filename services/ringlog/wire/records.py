@@ -126,7 +126,11 @@ class TableLoad(Value):
 
 
 class NodeLoad(Value):
-    """The load of a node. ``at`` is its clock in microseconds. ``capacity`` is in bytes, None if not measured."""
+    """The load of a node, for the balancer, and the state of its machine, for operators.
+
+    ``at`` is its clock in microseconds, as is ``certificate_end``. ``capacity`` and ``disk_free`` are in bytes. None:
+    not measured, or no certificate.
+    """
 
     node: str
     at: int
@@ -134,6 +138,8 @@ class NodeLoad(Value):
     tables: tuple[TableLoad, ...]
     judged: tuple[Position, ...] = ()
     """Positions in the mutations topic. The node has validated all records before them."""
+    disk_free: int | None = None
+    certificate_end: int | None = None
 
 
 class CodedLoad(Value):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, IDLE, OK, WARN, node_level, with_commands, worst
+from ringlog.console.views.nodes import machine_problems
 from ringlog.kernel.history import ARCHIVED, confirmed_snapshots
 from ringlog.operator.views.summary import status_view
 from ringlog.operator.views.words import format_pause, span
@@ -28,6 +29,10 @@ _PAGES: Final = (
 """The page and the command for a reason, by its first words. A command in the reason itself takes precedence."""
 
 
+MACHINES_MAX: Final = 20
+"""Nodes whose machines have problems that the page lists. The page of nodes has all of them."""
+
+
 def health(moment: ViewInput) -> Json:
     """Return the verdict, the reasons with their commands, and a card for each part of the system."""
     state, live = moment.state, moment.live
@@ -36,6 +41,8 @@ def health(moment: ViewInput) -> Json:
     if moment.is_past:
         reasons = _without_agents(reasons)
     rows = [_reason(text, found["pauses"]) for text in reasons]
+    machines = machine_problems(moment)
+    rows += [_machine_reason(name, *one) for name in sorted(machines)[:MACHINES_MAX] for one in machines[name]]
     if live.problem:
         rows.insert(0, _reason(f"the log is not readable: {live.problem}"))
     cards = [*_cards(moment, found)]
@@ -47,6 +54,12 @@ def health(moment: ViewInput) -> Json:
         "reasons": rows,
         "cards": cards,
     }
+
+
+def _machine_reason(node: str, level: str, text: str) -> Json:
+    renews = "certificate" in text
+    advice = "renew it: ringlog cluster certificates" if renews else "free space, or move the folder to a larger disk"
+    return {"text": text, "level": level, "page": "nodes", "query": {"node": node}, "next": advice}
 
 
 def _without_agents(reasons: list[str]) -> list[str]:

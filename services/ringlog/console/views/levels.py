@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from reprlib import Repr
 from typing import Any, Final
 
-from ringlog.kernel.values import Value
+from ringlog.kernel.values import SECOND_US, Micros, Value
 
 Json = dict[str, Any]
 OK, WARN, BAD, IDLE = "ok", "warn", "bad", "idle"
 LEVELS: Final = (BAD, WARN, OK, IDLE)
 """The levels, the worst first."""
 
+SOON_US: Final[Micros] = 7 * 86_400 * SECOND_US
+"""A certificate that expires within a week is a warning."""
 LIMIT, LIMIT_MAX = 100, 1_000
 """Rows of a page."""
 
@@ -21,6 +23,13 @@ LIMIT, LIMIT_MAX = 100, 1_000
 def worst(levels: Iterable[str]) -> str:
     """Return the worst level; ``ok`` without any."""
     return min(levels, key=LEVELS.index, default=OK)
+
+
+def certificate_level(end: Micros | None, now: Micros) -> str:
+    """Return the level of a certificate by its end; None: there is none."""
+    if end is None or end - now >= SOON_US:
+        return OK
+    return WARN if end > now else BAD
 
 
 def paged(rows: Sequence[Any], query: Mapping[str, Any]) -> Json:

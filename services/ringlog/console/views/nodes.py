@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any, Final
 
-from ringlog.console.moments import ViewInput
-from ringlog.console.views.levels import LEVELS, node_level, paged, worst
-from ringlog.kernel.model.state import ClusterState, Node
+from ringlog.console.moments import Machine, ViewInput
+from ringlog.console.views.levels import LEVELS, OK, WARN, certificate_level, node_level, paged, worst
+from ringlog.kernel.model.state import NO_MEMBER, ClusterState, Node
+from ringlog.operator.doctor import DISK_FREE_MIN
 from ringlog.operator.node_details import RING, node_details, owned_shares
 from ringlog.operator.views import views
 from ringlog.operator.views.tablets import bytes_of
+from ringlog.operator.views.words import span
 from ringlog.protocol.balancer.load_book import measured
 
 Json = dict[str, Any]
+NO_MACHINE: Final = Machine()
 ARCS_MAX: Final = 360
 """Arcs of the drawn ring. A ring with more tokens is drawn in this many equal sectors."""
 
@@ -22,14 +25,15 @@ def nodes(moment: ViewInput) -> Json:
     """Return the nodes, those that need attention first, the racks, the ring, and the chosen node."""
     state = moment.state
     shares, loads = owned_shares(state), measured(moment.live.loads, state)
-    rows = []
+    rows, problems = [], machine_problems(moment)
     for row in views.nodes(state, moment.live.last_reports):
-        ack = moment.live.acks.get(row["id"])
+        ack, machine = moment.live.acks.get(row["id"]), moment.live.machines.get(row["id"], NO_MACHINE)
+        ends = machine.certificate_end
         rows.append(
             {name: value for name, value in row.items() if name != "tokens"}
             | {
                 "tokens": len(row["tokens"]),
-                "level": node_level(row),
+                "level": worst((node_level(row), *(level for level, _ in problems.get(row["name"], ())))),
                 "owns": round(shares.get(row["id"], 0.0), 4),
                 "acked": None if ack is None else ack.applied,
                 "behind": None if ack is None else max(0, state.epoch - ack.applied),
@@ -37,6 +41,8 @@ def nodes(moment: ViewInput) -> Json:
                 "mutations_behind": moment.live.mutations_behind.get(row["id"]),
                 "bytes": None if (load := loads.get(row["id"])) is None else bytes_of(load),
                 "capacity": None if load is None else load.capacity,
+                "disk_free": machine.disk_free,
+                "certificate_left_us": None if ends is None else ends - moment.now,
             }
         )
     levels = {row["id"]: row["level"] for row in rows}
@@ -53,6 +59,22 @@ def nodes(moment: ViewInput) -> Json:
         "nodes": paged(shown, moment.query),
         "node": None if chosen is None else node_details(state, chosen, next(r for r in rows if r["id"] == chosen.id)),
     }
+
+
+def machine_problems(moment: ViewInput) -> dict[str, list[tuple[str, str]]]:
+    """Return level and sentence of each problem of a machine, by name of its node. Nodes that have left are omitted."""
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for node, machine in moment.live.machines.items():
+        known = moment.state.nodes.get(node)
+        if known is None or known.state in NO_MEMBER:
+            continue
+        end, free = machine.certificate_end, machine.disk_free
+        if end is not None and (level := certificate_level(end, moment.now)) != OK:
+            when = f"ends in {span(end - moment.now)}" if end > moment.now else "has expired"
+            found[known.name].append((level, f"the certificate of node {known.name} {when}"))
+        if free is not None and free < DISK_FREE_MIN:
+            found[known.name].append((WARN, f"the disk of node {known.name} has {free / (1 << 30):.1f} GiB left"))
+    return found
 
 
 def ring(state: ClusterState, levels: dict[str, str]) -> list[Json]:

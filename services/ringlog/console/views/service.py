@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from ringlog.client.cdc.dead_letters import LetterSummary
 from ringlog.console.moments import ViewInput
-from ringlog.console.views.levels import BAD, IDLE, OK, WARN, worst
+from ringlog.console.views.levels import BAD, IDLE, LIMIT, OK, WARN, certificate_level, worst
 from ringlog.kernel.history import ARCHIVED, TRUNCATED, allowed_begin, confirmed_snapshots
 from ringlog.kernel.model.state import NO_MEMBER, in_order
 from ringlog.kernel.values import SECOND_US
@@ -24,8 +24,6 @@ from ringlog.runtime.trust import BadTrustConfig
 from ringlog.runtime.trust import current as current_trust
 
 Json = dict[str, Any]
-SOON_US: Final = 7 * 86_400 * SECOND_US
-"""A certificate that expires within a week is a warning."""
 
 
 def cdc(moment: ViewInput) -> Json:
@@ -97,7 +95,9 @@ def snapshots(moment: ViewInput) -> Json:
 
 
 def clocks(moment: ViewInput) -> Json:
-    """Return clock problems, releases, features and the certificate of this process: what breaks this week."""
+    """Return clock problems, releases, features, and the certificates of this process and of nodes: what breaks this
+    week.
+    """
     state = moment.state
     members = [node for node in state.nodes.values() if node.state not in NO_MEMBER]
     releases = Counter(node.release for node in members)
@@ -107,7 +107,14 @@ def clocks(moment: ViewInput) -> Json:
     except BadTrustConfig as error:
         expires, problem = None, str(error)
     left = None if expires is None else expires - moment.now
-    certificate_level = OK if left is None else BAD if left <= 0 else WARN if left < SOON_US else OK
+    machines, now = moment.live.machines, moment.now
+    ends = {node.name: machines[node.id].certificate_end for node in members if node.id in machines}
+    of_nodes = sorted((end, name) for name, end in ends.items() if end is not None)
+    ending = [
+        {"node": name, "expires": end, "left_us": end - now, "level": level}
+        for end, name in of_nodes[:LIMIT]
+        if (level := certificate_level(end, now)) != OK
+    ]
     return {
         "clocks": clock_lines(state, moment.now, moment.live.appended),
         "releases": [{"release": name, "nodes": count} for name, count in sorted(releases.items())],
@@ -117,7 +124,13 @@ def clocks(moment: ViewInput) -> Json:
             "expires": expires,
             "left_us": left,
             "problem": problem,
-            "level": BAD if problem else certificate_level,
+            "level": BAD if problem else certificate_level(expires, moment.now),
+        },
+        "node_certificates": {
+            "nodes": len(of_nodes),
+            "first_left_us": of_nodes[0][0] - now if of_nodes else None,
+            "ending": ending,
+            "level": worst(row["level"] for row in ending),
         },
         "pauses": views.pauses(state),
     }

@@ -1,19 +1,22 @@
 """Load reports of a node's tablets: performs ``ringlog.node.protocol.lifecycle`` on Kafka.
 
 The size of a tablet is the number of bytes that the node stores for its tokens: encoded writes of rows, and registers.
-Its rates count the requests that the node served (``served``). Records carry a MAC (``load_with_mac``) if the node's
-trust file has a key.
+Its rates count the requests that the node served (``served``). A report also has the free disk and the end of the
+certificates at the time when it is sent. Records carry a MAC (``load_with_mac``) if the node's trust file has a key.
 """
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from ringlog.client.participant.retry import Stopped
+from ringlog.kernel.values import SECOND_US, replace
 from ringlog.log.errors import LogError
 from ringlog.log.kafka.producer import AckedProducer, Delivered
 from ringlog.log.kafka.topics import LOAD, topic_name
@@ -39,6 +42,7 @@ class Loads:
 
     Args:
         cells: Returns the registers of the node.
+        folder: The folder of the node.
     """
 
     def __init__(
@@ -48,12 +52,14 @@ class Loads:
         row_replica: RowReplica,
         cells: Callable[[], CellMap],
         stopping: threading.Event,
+        folder: Path,
     ) -> None:
         self._topic = topic_name(cluster, LOAD.suffix)
         self._bootstrap = bootstrap
         self._row_replica = row_replica
         self._cells = cells
         self._stopping = stopping
+        self._folder = folder
         self._producer: AckedProducer | None = None
         self.handlers: dict[type, Callable[[Any], Any]] = {
             AwaitLoads: lambda _: self._wait(),
@@ -71,7 +77,9 @@ class Loads:
 
     def _publish(self, load: NodeLoad) -> None:
         """Publish a report. A failure is logged, and the next report replaces this one."""
-        value, keys = encode_node_load(load), current().ack_keys
+        trust = current()
+        free, end = shutil.disk_usage(self._folder).free, trust.expires * SECOND_US or None
+        value, keys = encode_node_load(replace(load, disk_free=free, certificate_end=end)), trust.ack_keys
         if keys:
             value = load_with_mac(value, keys[0])
         if self._producer is None:
