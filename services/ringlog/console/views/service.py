@@ -110,7 +110,7 @@ def clocks(moment: ViewInput) -> Json:
     machines, now = moment.live.machines, moment.now
     ends = {node.name: machines[node.id].certificate_end for node in members if node.id in machines}
     of_nodes = sorted((end, name) for name, end in ends.items() if end is not None)
-    ending = [
+    ending: list[Json] = [
         {"node": name, "expires": end, "left_us": end - now, "level": level}
         for end, name in of_nodes[:LIMIT]
         if (level := certificate_level(end, now)) != OK
