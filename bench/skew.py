@@ -9,8 +9,9 @@ those of the real programs; only Kafka, disks and streams are left out. Periods 
 minute. A phase ends when the advice has been empty for some seconds.
 
 Each line has the share of the busiest node and shard in the processor time of all, and the mean share. *Throughput* is
-relative to the first line. It is bound by the busiest shard, if each shard has a core of its own: half of the share is
-twice the throughput. First the balancer counts bytes only, then tablets have weights of traffic, then a target as well.
+relative to the first line. The busiest shard limits it, if each shard has its own core: at half of the share, the
+throughput is twice as high. First the balancer counts bytes only, then tablets have weights of traffic, then a target
+as well.
 
 The status is 1 if the throughput does not reach its goal. Commits and the work of brokers are not measured.
 """

@@ -73,8 +73,8 @@ def pytest_collection() -> Generator[None, object, object]:
 class ByNeed(LoadScopeScheduling):
     """Gives each process whole files, and gives one process all tests that share a Spark session or a faults cluster.
 
-    Every second process takes files from the end of the order. So tests that compute run beside tests that wait for
-    other processes, and short files are left when the processes meet. Tests with their own driver may run in any
+    Every second process takes files from the end of the order. So tests that compute and tests that wait for other
+    processes run at the same time, and the last files are short. Tests with their own driver may run in any
     process, so that the session's process does not finish last.
     """
 

@@ -256,8 +256,8 @@ def test_machines_of_nodes_show_what_breaks_this_week() -> None:
     health = VIEWS["health"].read(at)
     found = [(row["text"], row["level"], row["query"]) for row in health["reasons"] if "of node" in row["text"]]
     assert found == [
-        ("the certificate of node n1 ends in 3 days", "warn", {"node": "n1"}),
         ("the certificate of node n2 has expired", "bad", {"node": "n2"}),
+        ("the certificate of node n1 ends in 3 days", "warn", {"node": "n1"}),
         ("the disk of node n3 has 1.5 GiB left", "warn", {"node": "n3"}),
     ]
     assert health["level"] == "bad"
@@ -282,7 +282,8 @@ def test_impossible_values_of_a_machine_count_as_not_measured() -> None:
         load("b", -1, -1),
         load("c", 1 << 62, 1 << 63),
     ]
-    assert machines_of(records) == {"a": Machine(7, None), "b": Machine(), "c": Machine()}
+    records.append(load("a stranger", 1, 1))
+    assert machines_of(records, {"a", "b", "c"}) == {"a": Machine(7, None), "b": Machine(), "c": Machine()}
 
 
 def test_dead_letters_are_counted_by_reason_with_the_newest_of_each() -> None:

@@ -248,6 +248,9 @@ def test_a_node_with_a_key_signs_its_reports(tmp_path: Path, monkeypatch: pytest
     assert coded.load is not None
     assert (coded.load.disk_free or 0) > 0
     assert (replace(coded.load, disk_free=None), coded.appended) == (replace(report, certificate_end=9_000_000), 7)
+    loads = Loads("b:1", "c", RowReplica("n1"), CellMap, Event(), tmp_path / "gone")
+    loads.handlers[PublishLoad](PublishLoad(report))
+    assert len(sent) == 3, "a node whose folder is away still reports its load"
     assert [line["event"] for line in said] == ["load_not_believed"]
     assert take(Reports(), (plain,), STATE).ignored[UNREGISTERED].code == "load_not_believed"
 

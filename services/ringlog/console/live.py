@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import ExitStack, closing, suppress
 from typing import Any, Final
 
@@ -106,7 +106,7 @@ class LiveReader:
         with suppress(TopicMissing):
             records = self._reader(LoadsReader).at_end()
             times = report_times(records, old.last_reports.at)
-            machines = {**old.machines, **machines_of(records)}
+            machines = {**old.machines, **machines_of(records, state.nodes)}
             found = replace(
                 found, last_reports=LastReports(times, now), loads=take(old.loads, records, state), machines=machines
             )
@@ -146,13 +146,15 @@ def mutations_behind(records: Iterable[ReceivedLoad], ends: Mapping[int, int]) -
     }
 
 
-def machines_of(records: Iterable[ReceivedLoad]) -> dict[NodeId, Machine]:
-    """Return what the last record of each node says of its machine. Impossible values count as not measured."""
+def machines_of(records: Iterable[ReceivedLoad], nodes: Container[NodeId]) -> dict[NodeId, Machine]:
+    """Return free disk and certificates from the last record of each of ``nodes``. Impossible values count as not
+    measured.
+    """
 
     def possible(value: int | None, most: int) -> int | None:
         return value if value is not None and 0 <= value <= most else None
 
-    loads = {one.load.node: one.load for one in records if one.load is not None}
+    loads = {one.load.node: one.load for one in records if one.load is not None and one.load.node in nodes}
     return {
         node: Machine(possible(load.disk_free, CAPACITY_MAX), possible(load.certificate_end, MICROS_MAX))
         for node, load in loads.items()

@@ -12,7 +12,7 @@ from ringlog.console.views.levels import BAD, IDLE, OK, WARN, node_level, with_c
 from ringlog.console.views.nodes import machine_problems
 from ringlog.kernel.history import ARCHIVED, confirmed_snapshots
 from ringlog.operator.views.summary import status_view
-from ringlog.operator.views.words import format_pause, span
+from ringlog.operator.views.words import format_pause, picked, span
 
 Json = dict[str, Any]
 _PAGES: Final = (
@@ -30,7 +30,7 @@ _PAGES: Final = (
 
 
 MACHINES_MAX: Final = 20
-"""Nodes whose machines have problems that the page lists. The page of nodes has all of them."""
+"""Problems of machines that the page lists. The page of nodes marks all of them."""
 
 
 def health(moment: ViewInput) -> Json:
@@ -41,8 +41,8 @@ def health(moment: ViewInput) -> Json:
     if moment.is_past:
         reasons = _without_agents(reasons)
     rows = [_reason(text, found["pauses"]) for text in reasons]
-    machines = machine_problems(moment)
-    rows += [_machine_reason(name, *one) for name in sorted(machines)[:MACHINES_MAX] for one in machines[name]]
+    for one in machine_problems(moment)[:MACHINES_MAX]:
+        rows.append(picked(one, "text", "level", "next") | {"page": "nodes", "query": {"node": one.node}})
     if live.problem:
         rows.insert(0, _reason(f"the log is not readable: {live.problem}"))
     cards = [*_cards(moment, found)]
@@ -54,12 +54,6 @@ def health(moment: ViewInput) -> Json:
         "reasons": rows,
         "cards": cards,
     }
-
-
-def _machine_reason(node: str, level: str, text: str) -> Json:
-    renews = "certificate" in text
-    advice = "renew it: ringlog cluster certificates" if renews else "free space, or move the folder to a larger disk"
-    return {"text": text, "level": level, "page": "nodes", "query": {"node": node}, "next": advice}
 
 
 def _without_agents(reasons: list[str]) -> list[str]:

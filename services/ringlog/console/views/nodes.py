@@ -8,6 +8,7 @@ from typing import Any, Final
 from ringlog.console.moments import Machine, ViewInput
 from ringlog.console.views.levels import LEVELS, OK, WARN, certificate_level, node_level, paged, worst
 from ringlog.kernel.model.state import NO_MEMBER, ClusterState, Node
+from ringlog.kernel.values import Value
 from ringlog.operator.doctor import DISK_FREE_MIN
 from ringlog.operator.node_details import RING, node_details, owned_shares
 from ringlog.operator.views import views
@@ -16,7 +17,6 @@ from ringlog.operator.views.words import span
 from ringlog.protocol.balancer.load_book import measured
 
 Json = dict[str, Any]
-NO_MACHINE: Final = Machine()
 ARCS_MAX: Final = 360
 """Arcs of the drawn ring. A ring with more tokens is drawn in this many equal sectors."""
 
@@ -25,15 +25,18 @@ def nodes(moment: ViewInput) -> Json:
     """Return the nodes, those that need attention first, the racks, the ring, and the chosen node."""
     state = moment.state
     shares, loads = owned_shares(state), measured(moment.live.loads, state)
-    rows, problems = [], machine_problems(moment)
+    rows: list[Json] = []
+    problems: dict[str, list[str]] = defaultdict(list)
+    for one in machine_problems(moment):
+        problems[one.node].append(one.level)
     for row in views.nodes(state, moment.live.last_reports):
-        ack, machine = moment.live.acks.get(row["id"]), moment.live.machines.get(row["id"], NO_MACHINE)
+        ack, machine = moment.live.acks.get(row["id"]), moment.live.machines.get(row["id"]) or Machine()
         ends = machine.certificate_end
         rows.append(
             {name: value for name, value in row.items() if name != "tokens"}
             | {
                 "tokens": len(row["tokens"]),
-                "level": worst((node_level(row), *(level for level, _ in problems.get(row["name"], ())))),
+                "level": worst((node_level(row), *problems[row["name"]])),
                 "owns": round(shares.get(row["id"], 0.0), 4),
                 "acked": None if ack is None else ack.applied,
                 "behind": None if ack is None else max(0, state.epoch - ack.applied),
@@ -61,20 +64,31 @@ def nodes(moment: ViewInput) -> Json:
     }
 
 
-def machine_problems(moment: ViewInput) -> dict[str, list[tuple[str, str]]]:
-    """Return level and sentence of each problem of a machine, by name of its node. Nodes that have left are omitted."""
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+class MachineProblem(Value):
+    """A problem of the machine of ``node`` (a name): its level, a sentence, and what to do next."""
+
+    node: str
+    level: str
+    text: str
+    next: str
+
+
+def machine_problems(moment: ViewInput) -> list[MachineProblem]:
+    """Return the problems of machines, the worst first, then by node. Nodes that have left are omitted."""
+    found = []
     for node, machine in moment.live.machines.items():
         known = moment.state.nodes.get(node)
         if known is None or known.state in NO_MEMBER:
             continue
         end, free = machine.certificate_end, machine.disk_free
         if end is not None and (level := certificate_level(end, moment.now)) != OK:
-            when = f"ends in {span(end - moment.now)}" if end > moment.now else "has expired"
-            found[known.name].append((level, f"the certificate of node {known.name} {when}"))
+            text = f"ends in {span(end - moment.now)}" if end > moment.now else "has expired"
+            remedy = f"renew it: ringlog cluster certificates FOLDER --node {known.name}"
+            found.append(MachineProblem(known.name, level, f"the certificate of node {known.name} {text}", remedy))
         if free is not None and free < DISK_FREE_MIN:
-            found[known.name].append((WARN, f"the disk of node {known.name} has {free / (1 << 30):.1f} GiB left"))
-    return found
+            text = f"the disk of node {known.name} has {free / (1 << 30):.1f} GiB left"
+            found.append(MachineProblem(known.name, WARN, text, "delete other files from its disk, or enlarge it"))
+    return sorted(found, key=lambda one: (LEVELS.index(one.level), one.node))
 
 
 def ring(state: ClusterState, levels: dict[str, str]) -> list[Json]:

@@ -2,7 +2,7 @@
 
 ::
 
-    size       the greatest of: bytes / target; for each traffic with a target: sum of the tablets' averages / target
+    size       bytes / target, or the traffic of all tablets / its target: whichever is greatest
     least      the greatest of: the hints initial, least, expected bytes / target; least tablets for each shard x
                shards / factor, in the datacenter where that is most
     goal       s <= 1: if a rack would have more than ``goal`` tablets for each shard, size and least of its tables

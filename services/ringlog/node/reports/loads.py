@@ -78,7 +78,11 @@ class Loads:
     def _publish(self, load: NodeLoad) -> None:
         """Publish a report. A failure is logged, and the next report replaces this one."""
         trust = current()
-        free, end = shutil.disk_usage(self._folder).free, trust.expires * SECOND_US or None
+        try:
+            free = shutil.disk_usage(self._folder).free
+        except OSError:  # the balancer still needs the report of a node whose folder is away
+            free = None
+        end = trust.expires * SECOND_US or None
         value, keys = encode_node_load(replace(load, disk_free=free, certificate_end=end)), trust.ack_keys
         if keys:
             value = load_with_mac(value, keys[0])
