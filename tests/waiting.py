@@ -1,8 +1,9 @@
 """Wait until a condition holds, or until the awaited process must hang.
 
 Only a hang may end a wait, so the deadline counts polls instead of the clock. A poll costs its pause and the processor
-time that it used, in its thread and in the commands that it ran. No time passes while the machine stops or does not
-schedule the test. On an idle machine the count is close to the clock, also if a poll runs a command.
+time that it used, in its thread and in its child processes. No time passes while the machine stops or does not schedule
+the test. On an idle machine the count is close to the clock, also if a poll runs a command. Processes of the fork
+server are short, and no child processes.
 """
 
 from __future__ import annotations

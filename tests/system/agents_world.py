@@ -12,6 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
+from tests import fork_server
 from tests.waiting import DEADLINE_S, until
 from typer.testing import CliRunner
 from typer.testing import Result as CommandResult
@@ -67,16 +68,15 @@ def figures(exposition: str, labels: dict[str, str]) -> dict[str, float]:
 
 
 class AgentProcess:
-    """The process of one agent. ``prefix``: start of its command line; ``program``: arguments of Python before the
+    """The process of one agent. ``network``: file of its network namespace; ``program``: arguments of Python before the
     role.
     """
 
     def __init__(
-        self, role: str, environment: dict[str, str], prefix: Sequence[str] = (), program: Sequence[str] = AGENT
+        self, role: str, environment: dict[str, str], network: str = "", program: Sequence[str] = AGENT
     ) -> None:
         self.role = role
-        command = [*prefix, sys.executable, *program, role]
-        self.process = subprocess.Popen(command, env=environment)
+        self.process = fork_server.start([*program, role], environment, network=network)
 
     def send(self, number: int) -> None:
         self.process.send_signal(number)
@@ -105,7 +105,7 @@ class AgentProcess:
 
 
 class AgentsWorld:
-    """One cluster, its agents and a client. ``prefix``: start of the command line of a role's agents."""
+    """One cluster, its agents and a client. ``network``: file of the network namespace of a role's agents."""
 
     def __init__(
         self,
@@ -113,9 +113,9 @@ class AgentsWorld:
         cluster: str,
         folder: Path,
         session_timeout_s: int = SESSION_TIMEOUT_S,
-        prefix: Callable[[str], Sequence[str]] = lambda _: (),
+        network: Callable[[str], str] = lambda _: "",
     ) -> None:
-        self._prefix = prefix
+        self._network = network
         self.stack = stack
         self.cluster = cluster
         self._agents: list[AgentProcess] = []
@@ -139,7 +139,7 @@ class AgentsWorld:
 
     def spawn(self, role: str, program: Sequence[str] = AGENT) -> AgentProcess:
         """Start an agent; it is a standby while another one of its role is active."""
-        agent = AgentProcess(role, self.environment, self._prefix(role), program)
+        agent = AgentProcess(role, self.environment, self._network(role), program)
         self._agents.append(agent)
         return agent
 
@@ -201,10 +201,7 @@ class AgentsWorld:
     def ringlog(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command for this cluster in a process."""
         where = ["--bootstrap", self.stack.bootstrap_servers, "--cluster", self.cluster]
-        command = [sys.executable, "-m", "ringlog.cli", *words, *where]
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False
-        )
+        return fork_server.run(["-m", "ringlog.cli", *words, *where], self.environment, timeout=2 * DEADLINE_S)
 
     def run(self, *words: str) -> str:
         """Return the output of a command in a process; it must succeed."""

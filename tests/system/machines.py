@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import BinaryIO
 
 from tests.system.agents_world import until
@@ -61,6 +60,10 @@ class Machines:
         """Return the prefix of a command that runs on a machine."""
         return "nsenter", "-t", str(self._holders[number - 1].pid), "-n"
 
+    def network(self, number: int) -> str:
+        """Return the file of a machine's network namespace."""
+        return f"/proc/{self._holders[number - 1].pid}/ns/net"
+
     def cable(self, number: int, *, plugged: bool) -> None:
         """Unplug a machine's cable from the switch, or plug it in: packets are lost without an error."""
         _in(self._switch, f"ip link set p{number} {'up' if plugged else 'down'}")
@@ -69,7 +72,7 @@ class Machines:
         """Return a socket of this process that listens on 127.0.0.1 of that machine."""
 
         def listening() -> socket.socket:
-            with self._namespace(number).open("rb") as there:
+            with open(self.network(number), "rb") as there:
                 _enter(there)
             return socket.create_server(("127.0.0.1", port))
 
@@ -79,15 +82,12 @@ class Machines:
     @contextmanager
     def inside(self, number: int) -> Iterator[None]:
         """Move the calling thread, and all threads and processes that it starts, to that machine."""
-        with Path("/proc/thread-self/ns/net").open("rb") as before, self._namespace(number).open("rb") as there:
+        with open("/proc/thread-self/ns/net", "rb") as before, open(self.network(number), "rb") as there:
             _enter(there)
             try:
                 yield
             finally:
                 _enter(before)
-
-    def _namespace(self, number: int) -> Path:
-        return Path(f"/proc/{self._holders[number - 1].pid}/ns/net")
 
 
 def _enter(namespace: BinaryIO) -> None:

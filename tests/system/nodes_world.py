@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import httpx
+from tests import fork_server
 from tests.system.agents_world import AgentsWorld, figures, until
 
 from ringlog.kernel.model.state import Node
@@ -24,8 +24,8 @@ World = TypeVar("World", bound="NodesWorld")
 
 
 class NodeProcess:
-    """One node, which restarts with the same folder. ``prefix``: start of its command line; ``options``: further
-    options.
+    """One node, which restarts with the same folder. ``network``: file of its network namespace; ``options``:
+    further options.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class NodeProcess:
         join: bool = True,
         port: int = 0,
         datacenter: str = "dc1",
-        prefix: Sequence[str] = (),
+        network: str = "",
         options: Sequence[str] = (),
     ) -> None:
         self.name = name
-        self._prefix = prefix
+        self._network = network
         self.log = folder / f"{name}.log"
         self._command = ["node", "run", name]
         self._command += ["--join", "--tokens", "3"] if join else []
@@ -50,14 +50,10 @@ class NodeProcess:
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = self.again()
 
-    def again(self, program: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    def again(self, program: Sequence[str] = ()) -> fork_server.ForkedProcess:
+        words = [*(program or ["-m", "ringlog.cli"]), *self._command]
         with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [*self._prefix, sys.executable, *(program or ["-m", "ringlog.cli"]), *self._command],
-                env=self._environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+            return fork_server.start(words, self._environment, log=log.fileno(), network=self._network)
 
     def restart(self, program: Sequence[str] = ()) -> None:
         """Restart the node. ``program``: arguments of Python that replace the command line's module."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
 
+from tests import fork_server
 from tests.system.page_walks import Walk
 from tests.tidy.markdown import blocks as fenced
 from tests.waiting import until
@@ -162,7 +162,7 @@ def follow(block: Block, reader: Shell, *, expected: int = 0, is_compared: bool 
 
 def program_folder(folder: Path) -> Path:
     """Put the program ``ringlog`` into a folder for the search path of a shell, and return the folder."""
-    (folder / "ringlog").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ringlog.cli "$@"\n')
+    (folder / "ringlog").write_text(fork_server.shell_program("-m", "ringlog.cli"))
     (folder / "ringlog").chmod(0o755)
     return folder
 

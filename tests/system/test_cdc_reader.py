@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import fork_server
 from tests.system.cdc_log import KEYS, CdcLog, Story, drop_all
 from tests.system.cdc_world import until
 
@@ -298,20 +299,9 @@ def test_rows_of_a_dropped_table_are_readable(story: Story, log: CdcLog, tmp_pat
 
 def applied(log: CdcLog, path: Path, *options: str) -> Any:
     """Return the last summary of ``ringlog cdc apply``."""
-    command = [
-        sys.executable,
-        "-m",
-        "ringlog.cli",
-        "cdc",
-        "apply",
-        "--to",
-        str(path),
-        "--until-end",
-        "--json",
-        *options,
-    ]
+    command = ["-m", "ringlog.cli", "cdc", "apply", "--to", str(path), "--until-end", "--json", *options]
     command += ["--bootstrap", log.world.bootstrap, "--cluster", log.world.cluster]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    done = fork_server.run(command, environment(), timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -370,8 +360,8 @@ def ringlog(log: CdcLog, *options: str) -> list[str]:
 
 def tailed(log: CdcLog, *options: str) -> subprocess.CompletedProcess[str]:
     """Return the same lines, and the standard error."""
-    command = [sys.executable, "-m", "ringlog.cli", "cdc", "tail", "--until-end", *options]
+    command = ["-m", "ringlog.cli", "cdc", "tail", "--until-end", *options]
     command += ["--bootstrap", log.world.bootstrap, "--cluster", log.world.cluster]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    done = fork_server.run(command, environment(), timeout=120)
     assert done.returncode == 0, done.stderr
     return done

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import fork_server
 
 from ringlog.client.client import Client
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
@@ -127,13 +128,7 @@ def test_invalid_cql_changes_nothing(world: AgentsWorld, tmp_path: Path) -> None
     before = world.client.read_barrier().epoch
     script = tmp_path / "schema.cql"
     script.write_text(KEYSPACE.format("fine") + "\nCREATE TABLE fine.t (k text PRIMARY KEY, v nosuch);")
-    ended = subprocess.run(
-        [sys.executable, "-m", "ringlog.cli", "ddl", str(script)],
-        env=world.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = fork_server.run(["-m", "ringlog.cli", "ddl", str(script)], world.environment)
     assert ended.returncode != 0
     assert "line 2, " in ended.stderr, ended.stderr
     assert world.client.read_barrier().epoch == before
@@ -146,8 +141,7 @@ def test_a_change_says_from_when_it_counts_for_writes(world: AgentsWorld, tmp_pa
 
     def changed(cql: str, *options: str, expected: int = 0) -> subprocess.CompletedProcess[str]:
         script.write_text(cql)
-        words = [sys.executable, "-m", "ringlog.cli", "ddl", str(script), *options]
-        ended = subprocess.run(words, env=world.environment, capture_output=True, text=True, check=False)
+        ended = fork_server.run(["-m", "ringlog.cli", "ddl", str(script), *options], world.environment)
         assert ended.returncode == expected, ended
         return ended
 
@@ -164,13 +158,7 @@ def test_a_change_says_from_when_it_counts_for_writes(world: AgentsWorld, tmp_pa
     assert world.client.read_barrier().table_lives["counted.a"][-1].versions[-1].since == until
     command: dict[str, Any] = {"command": "AlterTable", "keyspace": "counted", "name": "a"}
     command |= {"add_columns": [{"name": "w", "type": "int"}]}
-    ended = subprocess.run(
-        [sys.executable, "-m", "ringlog.cli", "submit", json.dumps(command), "--wait"],
-        env=world.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = fork_server.run(["-m", "ringlog.cli", "submit", json.dumps(command), "--wait"], world.environment)
     assert json.loads(ended.stdout)["counts_from"] == {"counted.a": until}, ended
     assert time.time_ns() // 1_000 >= until
     assert "counted.b: counts for writes appended from " in changed(logged.format("b"), "--wait").stdout

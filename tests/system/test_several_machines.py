@@ -10,8 +10,6 @@ broker is on none of them; each machine reaches it over a proxy on its 127.0.0.1
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from tests import fork_server
 from tests.certificates import needs_openssl
 from tests.ending import stopping
 from tests.faults.proxy import Proxy, Shape
@@ -52,7 +51,7 @@ class World(NodesWorld):
     def __init__(self, stack: StackInfo, cluster: str, folder: Path, machines: Machines) -> None:
         beside = {"validator": 1}
         super().__init__(
-            AgentsWorld(stack, cluster, folder, prefix=lambda role: machines.on(beside.get(role, 2))), folder
+            AgentsWorld(stack, cluster, folder, network=lambda role: machines.network(beside.get(role, 2))), folder
         )
         self.doors: dict[int, Proxy] = {}
         self._machines = machines
@@ -65,7 +64,7 @@ class World(NodesWorld):
         """Start a node on its machine, and wait until it is normal."""
         options = (*listening, "--trust-config", str(self._trust / f"n{number}.properties"))
         self.nodes[f"n{number}"] = NodeProcess(
-            self.agents, self.folder, f"n{number}", prefix=self._machines.on(number), options=options
+            self.agents, self.folder, f"n{number}", network=self._machines.network(number), options=options
         )
         self.await_normal(f"n{number}")
 
@@ -109,13 +108,9 @@ class World(NodesWorld):
 
     def ringlog(self, number: int, *words: str) -> tuple[int, str]:
         """Like ``data``, for any command on a machine."""
-        ended = subprocess.run(
-            [*self._machines.on(number), sys.executable, "-m", "ringlog.cli", *words],
-            env=self.agents.environment | {TRUST_VARIABLE: str(self._trust / "ops.properties")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment = self.agents.environment | {TRUST_VARIABLE: str(self._trust / "ops.properties")}
+        there = self._machines.network(number)
+        ended = fork_server.run(["-m", "ringlog.cli", *words], environment, network=there)
         # A successful command writes notices to standard error, separate from its answer.
         said = ended.stdout if ended.returncode == 0 else ended.stdout or ended.stderr
         return ended.returncode, said.strip()

@@ -71,7 +71,7 @@ class World:
         open_.callback(self.brokers.close)
         until(self.brokers.are_up, "three brokers")
         place = dict[str, int]()
-        self.agents = AgentsWorld(self.brokers.info, cluster, folder, prefix=lambda role: machines.on(place[role]))
+        self.agents = AgentsWorld(self.brokers.info, cluster, folder, network=lambda who: machines.network(place[who]))
         open_.callback(self.agents.close)
         place |= {"validator": 1, "publisher": 1, "coordinator": 2}
         self.agents.start_all(*place)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import fork_server
 from tests.system.agents_world import until
 
 ADMITTED = re.compile(r"join admitted +epoch=(\d+)")
@@ -37,14 +38,7 @@ class User:
 
     def run(self, *words: str, status: int = 0) -> str:
         """Run a command to its end; return its standard output."""
-        ended = subprocess.run(
-            [sys.executable, "-m", "ringlog.cli", *words],
-            env=self._environment,
-            cwd=self._home,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ended = fork_server.run(["-m", "ringlog.cli", *words], self._environment, self._home)
         self.told += ended.stdout + ended.stderr
         assert ended.returncode == status, (words, ended.stdout, ended.stderr)
         return ended.stdout
