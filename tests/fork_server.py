@@ -71,6 +71,7 @@ class ForkedProcess:
 def start(
     words: Sequence[str],
     environment: Mapping[str, str],
+    folder: Path | str = ".",
     *,
     log: int | None = None,
     network: str = "",
@@ -78,13 +79,13 @@ def start(
     """Start a program without input.
 
     Args:
-        words: ``-m MODULE`` or ``-c CODE``, and arguments, like those of ``python``.
+        words: ``-m MODULE``, ``-c CODE`` or a file, and arguments, like those of ``python``.
         log: Descriptor of its output and errors. None: those of this process.
         network: File of its network namespace. Empty: that of this process.
     """
     with open(os.devnull, "rb") as nothing:
         streams = nothing.fileno(), *((1, 2) if log is None else (log, log))
-        return _start(server_path(), words, environment, os.getcwd(), streams, network)
+        return _start(server_path(), words, environment, folder, streams, network)
 
 
 def run(
@@ -292,17 +293,24 @@ def _become(
     os.umask(umask)
     os.environ.clear()
     os.environ.update(environment)
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [path for path in paths if path and path not in sys.path]
     sys.stdin = _stream(0, "r")
     sys.stdout = _stream(1, "w")
     sys.stderr = _stream(2, "w", errors="backslashreplace", buffering=1)
     status: Any = 0
     try:
-        how, program, *arguments = words
-        sys.argv = [how, *arguments]
+        how, *rest = words
+        sys.argv = words
         if how == "-m":
-            runpy.run_module(program, run_name="__main__", alter_sys=True)
+            sys.argv = rest
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        elif how == "-c":
+            sys.argv = [how, *rest[1:]]
+            exec(rest[0], {"__name__": "__main__"})
         else:
-            exec(program, {"__name__": "__main__"})
+            sys.path.insert(0, os.path.dirname(how))
+            runpy.run_path(how, run_name="__main__")
     except SystemExit as end:
         status = end.code
         if status is not None and not isinstance(status, int):

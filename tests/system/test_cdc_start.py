@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import fork_server
 from tests.refusals import raises_code
 from tests.system.cdc_world import World, founded_shop
 from tests.system.spark_cluster import driver_environment
@@ -69,21 +70,18 @@ def test_refusals_need_no_spark(shop: World, tmp_path: Path) -> None:
     assert not missing.checkpoint.exists()
 
 
-def started(shop: World, checkpoint: Path, cluster: str = "") -> subprocess.Popen[str]:
+def started(shop: World, checkpoint: Path, cluster: str = "") -> subprocess.CompletedProcess[str]:
     where = ["--bootstrap", shop.bootstrap, "--cluster", cluster or shop.cluster]
-    command = [sys.executable, "-m", "ringlog_cdc", "run", *where]
-    command += ["--checkpoint", str(checkpoint), "--java-options", "-XX:TieredStopAtLevel=1"]
-    environment = driver_environment(Path(sys.executable))
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = ["-m", "ringlog_cdc", "run", *where, "--checkpoint", str(checkpoint)]
+    return fork_server.run(command, driver_environment(Path(sys.executable)), timeout=120)
 
 
 def test_a_refused_command_never_starts_spark(shop: World, tmp_path: Path) -> None:
     claim_checkpoint(tmp_path / "taken", "another cluster", "spark", 8, registered=False)
-    process = started(shop, tmp_path / "taken")
-    out, err = process.communicate(timeout=120)
-    waits = [json.loads(line)["waiting"] for line in out.splitlines()]
-    assert (process.returncode, waits) == (1, ["the brokers to list the topics", "the metadata log to be read"])
-    assert "checkpoint_of_another" in err
+    ended = started(shop, tmp_path / "taken")
+    waits = [json.loads(line)["waiting"] for line in ended.stdout.splitlines()]
+    assert (ended.returncode, waits) == (1, ["the brokers to list the topics", "the metadata log to be read"])
+    assert "checkpoint_of_another" in ended.stderr
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["claim.json"]
 
 
@@ -91,9 +89,9 @@ def test_a_refusal_begins_with_its_code(shop: World, tmp_path: Path) -> None:
     claim_checkpoint(tmp_path, shop.state.cluster_id, "spark", 8, registered=False)
     claim = tmp_path / "claim.json"
     claim.write_bytes(claim.read_bytes().replace(b'"version":1', b'"version":2'))
-    _, err = started(shop, tmp_path).communicate(timeout=120)
+    err = started(shop, tmp_path).stderr
     assert err.startswith(
         f"ringlog cdc: checkpoint_version: {claim} has version 2, and this release reads version 1 ("
     ), err
-    _, err = started(shop, tmp_path / "new", "no-such-cluster").communicate(timeout=120)
+    err = started(shop, tmp_path / "new", "no-such-cluster").stderr
     assert err.startswith("ringlog cdc: topic_missing: topic no-such-cluster."), err

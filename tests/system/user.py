@@ -25,7 +25,8 @@ class User:
             "XDG_STATE_HOME": str(home),
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: list[fork_server.ForkedProcess] = []
+        self._typed: list[str] = []
         self.told = ""
 
     def set(self, name: str, value: str) -> None:
@@ -38,18 +39,18 @@ class User:
 
     def run(self, *words: str, status: int = 0) -> str:
         """Run a command to its end; return its standard output."""
+        self._typed += words
         ended = fork_server.run(["-m", "ringlog.cli", *words], self._environment, self._home)
         self.told += ended.stdout + ended.stderr
         assert ended.returncode == status, (words, ended.stdout, ended.stderr)
         return ended.stdout
 
-    def begin(self, *words: str) -> subprocess.Popen[bytes]:
+    def begin(self, *words: str) -> fork_server.ForkedProcess:
         """Start a command that continues to run; return its process."""
+        self._typed += words
         with (self._home / f"{words[0]}.log").open("ab") as log:
-            command = [sys.executable, "-m", "ringlog.cli", *words]
-            self._running.append(
-                subprocess.Popen(command, env=self._environment, cwd=self._home, stdout=log, stderr=subprocess.STDOUT)
-            )
+            command = ["-m", "ringlog.cli", *words]
+            self._running.append(fork_server.start(command, self._environment, self._home, log=log.fileno()))
         return self._running[-1]
 
     def join_node(self, *options: str) -> None:
@@ -62,9 +63,9 @@ class User:
         assert [node["state"] for node in json.loads(self.run("node", "list", "--json"))] == ["normal"]
 
     def command_lines(self) -> str:
-        """Return the arguments of all running commands and their children."""
+        """Return the arguments of all commands, and those of all running processes: commands start more of them."""
         found = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True)
-        return found.stdout
+        return "\n".join([*self._typed, found.stdout])
 
     def logs(self) -> str:
         return "".join(path.read_text(errors="replace") for path in self._home.glob("*.log"))

@@ -67,6 +67,20 @@ def test_a_program_does_the_same_as_in_python(code: str, tmp_path: Path) -> None
     assert (forked.returncode, forked.stdout, forked.stderr) == (usual.returncode, usual.stdout, usual.stderr)
 
 
+def test_a_program_imports_modules_from_its_own_path(tmp_path: Path) -> None:
+    (tmp_path / "only_here.py").write_text("print('imported')")
+    ended = fork_server.run(["-m", "only_here"], {"PYTHONPATH": str(tmp_path)})
+    assert (ended.stdout, ended.stderr) == ("imported\n", "")
+
+
+def test_a_program_may_be_a_file(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("NAME = 'beside'")
+    (tmp_path / "program.py").write_text("import beside, sys; print(beside.NAME, sys.argv, __name__)")
+    script.write_text(fork_server.shell_program())
+    ended = subprocess.run([script, "program.py", "one"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr) == ("beside ['program.py', 'one'] __main__\n", "")
+
+
 def test_an_uncaught_error_has_a_traceback_and_status_1() -> None:
     ended = fork_server.run(["-c", "raise ValueError('wrong')"], {})
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (1, "ValueError: wrong")
