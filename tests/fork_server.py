@@ -1,11 +1,11 @@
 """A fork server for Ringlog's programs: a process that has imported them, and forks for each start of one.
 
-A command starts in about 50 ms instead of 1.5 s, of which nearly all is the import of its modules. It is a process of
-its own, with its own arguments, environment, folder, streams and exit status. These differ from ``python -m``: the
-interpreter's start, the command line that ``ps`` prints, and the hash seed, which all processes of a server share.
-Tests of those start Python.
+A command uses a twelfth of the processor time of ``python -m``, which imports every module again. Each process has its
+own arguments, environment, folder, streams and exit status. Three things differ from ``python -m``: the start of the
+interpreter, the command line that ``ps`` prints, and the hash seed. All processes of a server share one seed. Tests of
+these three start Python.
 
-Source: the idea is that of ``multiprocessing``'s fork server, whose children lack streams and a folder of their own.
+Source: ``multiprocessing`` has a fork server, but its children share streams, environment and folder with the server.
 """
 
 from __future__ import annotations

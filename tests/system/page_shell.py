@@ -161,9 +161,12 @@ def follow(block: Block, reader: Shell, *, expected: int = 0, is_compared: bool 
 
 
 def program_folder(folder: Path) -> Path:
-    """Put the program ``ringlog`` into a folder for the search path of a shell, and return the folder."""
-    (folder / "ringlog").write_text(fork_server.shell_program("-m", "ringlog.cli"))
-    (folder / "ringlog").chmod(0o755)
+    """Put the programs ``ringlog`` and ``run-file`` (for Python programs) into a folder for the search path of a shell,
+    and return the folder.
+    """
+    for name, words in (("ringlog", ("-m", "ringlog.cli")), ("run-file", ())):
+        (folder / name).write_text(fork_server.shell_program(*words))
+        (folder / name).chmod(0o755)
     return folder
 
 
