@@ -2,8 +2,9 @@
 
 A command uses a twelfth of the processor time of ``python -m``, which imports every module again. Each process has its
 own arguments, environment, folder, streams and exit status. Three things differ from ``python -m``: the start of the
-interpreter, the command line that ``ps`` prints, and the hash seed. All processes of a server share one seed. Tests of
-these three start Python.
+interpreter, the command line that ``ps`` prints, and the hash seed, which the processes of a server share. Programs come
+in turn from ``SERVERS`` servers, so agents and nodes of a cluster have different seeds. Tests of these three start
+Python.
 
 Source: ``multiprocessing`` has a fork server, but its children share streams, environment and folder with the server.
 """
@@ -11,6 +12,7 @@ Source: ``multiprocessing`` has a fork server, but its children share streams, e
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import select
 import signal
@@ -25,6 +27,10 @@ if TYPE_CHECKING:  # The program of a shell starts within 20 ms, because it impo
     from pathlib import Path
 
 FORWARDED = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+SERVERS = 2
+_turns = itertools.cycle(range(SERVERS))
+ENDED_S = 20.0
+"""Time for the end of a program after SIGTERM, when the process that started it has ended. Then it is killed."""
 NUMBER = 8
 """Bytes of a number in the protocol: the length of a request, then a process id, then an exit status."""
 
@@ -85,7 +91,7 @@ def start(
     """
     with open(os.devnull, "rb") as nothing:
         streams = nothing.fileno(), *((1, 2) if log is None else (log, log))
-        return _start(server_path(), words, environment, folder, streams, network)
+        return _start(next_path(), words, environment, folder, streams, network)
 
 
 def run(
@@ -108,7 +114,7 @@ def run(
         given.write(text.encode())
         given.seek(0)
         streams = given.fileno(), out.fileno(), err.fileno()
-        process = _start(server_path(), words, environment, folder, streams, network)
+        process = _start(next_path(), words, environment, folder, streams, network)
         try:
             status = process.wait(timeout)
         except BaseException:
@@ -126,13 +132,18 @@ def shell_program(*words: str) -> str:
     """Return a shell script that runs a program and forwards the signals that it gets."""
     import shlex
 
-    command = sys.executable, "-I", "-S", __file__, server_path(), *words
+    command = sys.executable, "-I", "-S", __file__, next_path(), *words
     return f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'
 
 
+def next_path() -> str:
+    """Return the path of the socket of the server whose turn it is."""
+    return _server_path(next(_turns))
+
+
 @cache
-def server_path() -> str:
-    """Start the server of this test process; return the path of its socket. It ends with this process."""
+def _server_path(_: int) -> str:
+    """Start a server of this test process; return the path of its socket. It ends with this process."""
     import shutil
     import subprocess
     import tempfile
@@ -267,6 +278,8 @@ def _attend(connection: socket.socket) -> None:
         connection.sendall(pid.to_bytes(NUMBER, "big"))
         if connection in select.select([connection, os.pidfd_open(pid)], [], [])[0]:
             os.kill(pid, signal.SIGTERM)  # whoever started it has ended
+            if not select.select([os.pidfd_open(pid)], [], [], ENDED_S)[0]:
+                os.kill(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         connection.sendall(status.to_bytes(NUMBER, "big", signed=True))
     finally:
