@@ -56,6 +56,7 @@ from ringlog.wire.data import (
 )
 from tests.certificates import needs_openssl, trusts
 from tests.ending import stopping
+from tests.faults.proxy import Proxy, Shape
 from tests.kernel.entries import uuid
 from tests.node.data_world import DataNode, DataWorld, until
 
@@ -134,6 +135,16 @@ def test_clients_without_a_certificate_are_refused(world: DataWorld, known: dict
     assert status(world, node, ops) is not None
     for stranger in (Trust(), strange, replace(strange, ca=ops.ca)):
         assert status(world, node, stranger) is None
+
+
+def test_a_first_connection_may_take_several_slow_round_trips(
+    world: DataWorld, known: dict[str, Trust], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, listening = world.nodes[1], socket.create_server((HOST, 0))
+    with closing(Proxy(listening.getsockname()[1], node.server.port, listening=listening)) as far:
+        far.start().shape(Shape(latency_s=0.15))
+        monkeypatch.setattr(world, "find", lambda _: f"{HOST}:{far.port}")
+        assert status(world, node, known["ops"]) is not None
 
 
 def test_only_the_intended_node_receives_a_request(

@@ -118,8 +118,9 @@ MESSAGE_BOUNDS = (
 OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Despite its name, gRPC uses this option as the timeout of a connection with its TLS handshake.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     *MESSAGE_BOUNDS,
 )
 
