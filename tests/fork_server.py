@@ -2,8 +2,8 @@
 
 A command uses a twelfth of the processor time of ``python -m``, which imports every module again. Each process has its
 own arguments, environment, folder, streams and exit status. Three things differ from ``python -m``: the start of the
-interpreter, the command line that ``ps`` prints, and the hash seed, which the processes of a server share. Programs come
-in turn from ``SERVERS`` servers, so agents and nodes of a cluster have different seeds. Tests of these three start
+interpreter, the command line that ``ps`` prints, and the hash seed, which the processes of a server share. Programs
+come in turn from ``SERVERS`` servers, so agents and nodes of a cluster have different seeds. Tests of these three start
 Python.
 
 Source: ``multiprocessing`` has a fork server, but its children share streams, environment and folder with the server.
@@ -137,7 +137,7 @@ def shell_program(*words: str) -> str:
 
 
 def next_path() -> str:
-    """Return the path of the socket of the server whose turn it is."""
+    """Return the socket path of the next server in turn."""
     return _server_path(next(_turns))
 
 

@@ -16,8 +16,7 @@ from immutables import Map
 from ringlog import commands
 from ringlog.client.cdc.dead_letters import LetterSummary
 from ringlog.console import drawing
-from ringlog.console.live import machines_of, mutations_behind
-from ringlog.console.moments import Machine
+from ringlog.console.live import mutations_behind
 from ringlog.console.table import VIEWS
 from ringlog.console.views.levels import with_commands
 from ringlog.console.views.operations import remaining
@@ -29,6 +28,7 @@ from ringlog.kernel.model.plans import StagedPlan
 from ringlog.kernel.model.state import CdcWriter, ClusterState, Failure, Operation, Plan, StageMark
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import SECOND_US, Position, replace
+from ringlog.operator.machines import Machine, machines_of
 from ringlog.protocol.balancer.load_book import ReceivedLoad
 from ringlog.wire.records import NodeLoad
 from tests.console.console_world import (

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from ringlog.kernel.model.state import EMPTY_STATE
+from ringlog.kernel.values import SECOND_US
 from ringlog.log.errors import LogUnavailable
 from ringlog.operator import doctor
 from ringlog.operator.doctor import CHECKS, FAIL, LOCAL, OK, SKIPPED, WARN, Finding, Site, examine, worst
+from ringlog.protocol.balancer.load_book import ReceivedLoad
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
-from ringlog.wire.records import AgentStatus
+from ringlog.wire.records import AgentStatus, NodeLoad
+from tests.console.console_world import large_state
 
 CONTEXT = ClusterContext("127.0.0.1:1", "c", "")
 
@@ -40,6 +43,25 @@ def test_lost_entries_are_named_by_the_agents_that_halted(monkeypatch: pytest.Mo
     (found,) = examine(CONTEXT, lambda _: EMPTY_STATE)
     assert found.verdict == FAIL
     assert all(f"{role}: halted: log_forked" in found.text for role in ROLES)
+
+
+def test_machines_of_nodes_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, now = large_state(4), SystemClock().now_us()
+    ends = {"n1": now + 3 * 86_400 * SECOND_US, "n2": now - 1, "n3": now + 30 * 86_400 * SECOND_US, "n4": None}
+    records = [
+        ReceivedLoad(NodeLoad(state.node_names[name], now, None, (), (), 1 << 30 if end is None else 1 << 40, end), now)
+        for name, end in ends.items()
+    ]
+    monkeypatch.setattr(doctor, "read_load_reports", lambda *_: records)
+    monkeypatch.setattr(doctor, "CHECKS", {"nodes": CHECKS["nodes"]})
+    *found, registered = examine(CONTEXT, lambda _: state)
+    assert [(one.verdict, one.text.partition(" ends in ")[0]) for one in found] == [
+        (FAIL, "the certificate of node n2 has expired"),
+        (WARN, "the certificate of node n1"),
+        (WARN, "the disk of node n4 has 1.0 GiB left"),
+    ]
+    assert found[0].fixes == ("renew it: ringlog cluster certificates FOLDER --node n2",)
+    assert registered == Finding("nodes", OK, "4 nodes registered")
 
 
 def test_an_error_of_a_check_hides_no_other_check(monkeypatch: pytest.MonkeyPatch) -> None:

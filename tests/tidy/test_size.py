@@ -29,9 +29,9 @@ BUDGETS = {
     "ringlog/kernel": 17_900,
     "ringlog/log": 4_860,
     "ringlog/node": 5_820,
-    "ringlog/operator": 5_580,
+    "ringlog/operator": 5_630,
     "ringlog/protocol": 3_410,
-    "ringlog/console": 2_640,
+    "ringlog/console": 2_610,
     "ringlog/runtime": 2_010,
     "ringlog/stack": 1_790,
     "ringlog/wire": 1_840,
@@ -43,8 +43,8 @@ BUDGETS = {
     "ringlog_demo": 950,
     "ringlog_schemas": 290,
     "ringlog_sim": 13_040,
-    "ringlog_testing": 5_290,
-    "tests": 86_150,
+    "ringlog_testing": 5_310,
+    "tests": 86_190,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

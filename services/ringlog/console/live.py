@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing, suppress
 from typing import Any, Final
 
 from ringlog.agents.status import HeartbeatReader
 from ringlog.client.cdc.dead_letters import DeadLetterReader, LetterFilter
 from ringlog.client.node_reports import AcksReader, LoadsReader
-from ringlog.console.moments import LiveReports, Machine
+from ringlog.console.moments import LiveReports
 from ringlog.errors import RinglogError
-from ringlog.kernel.balance.reports import CAPACITY_MAX
-from ringlog.kernel.values import MICROS_MAX, NodeId, replace
+from ringlog.kernel.values import NodeId, replace
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.lag import LagReader, writer_lags
 from ringlog.log.kafka.topics import MUTATIONS, topic_name
 from ringlog.log.opening import open_snapshots
 from ringlog.log.replicas.replica import LogReplica
+from ringlog.operator.machines import machines_of
 from ringlog.operator.views.clocks import seen_until
 from ringlog.protocol.balancer.load_book import LastReports, ReceivedLoad, report_times, take
 from ringlog.runtime.clock import Clock, SystemClock
@@ -142,20 +142,5 @@ def mutations_behind(records: Iterable[ReceivedLoad], ends: Mapping[int, int]) -
     loads = {one.load.node: one.load for one in records if one.load is not None and one.load.judged}
     return {
         node: sum(max(0, ends[place.partition] - place.offset) for place in load.judged if place.partition in ends)
-        for node, load in loads.items()
-    }
-
-
-def machines_of(records: Iterable[ReceivedLoad], nodes: Container[NodeId]) -> dict[NodeId, Machine]:
-    """Return free disk and certificates from the last record of each of ``nodes``. Impossible values count as not
-    measured.
-    """
-
-    def possible(value: int | None, most: int) -> int | None:
-        return value if value is not None and 0 <= value <= most else None
-
-    loads = {one.load.node: one.load for one in records if one.load is not None and one.load.node in nodes}
-    return {
-        node: Machine(possible(load.disk_free, CAPACITY_MAX), possible(load.certificate_end, MICROS_MAX))
         for node, load in loads.items()
     }

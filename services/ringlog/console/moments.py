@@ -14,16 +14,10 @@ from ringlog.log.folding import FoldedRecord
 from ringlog.log.kafka.lag import Lag
 from ringlog.log.replicas.start_point import ListedSnapshot
 from ringlog.operator.history.log_lines import LogFilter
+from ringlog.operator.machines import Machine
 from ringlog.operator.views.summary import rejected_nodes
 from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.wire.records import AgentStatus, NodeAck
-
-
-class Machine(Value):
-    """A node's machine. ``disk_free`` in bytes, None: not measured. ``certificate_end``: None without a certificate."""
-
-    disk_free: int | None = None
-    certificate_end: Micros | None = None
 
 
 class LiveReports(Value):

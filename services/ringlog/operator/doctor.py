@@ -10,7 +10,6 @@ Invariant: a check changes nothing.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,15 +21,17 @@ from ringlog.errors import RinglogError
 from ringlog.files import process_data_dir
 from ringlog.kernel.history import confirmed_snapshots
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.values import Value
+from ringlog.kernel.values import SECOND_US, Value
 from ringlog.log.kafka.diagnosis import connection_failure
 from ringlog.log.kafka.topics import TOPICS, admin_client, describe, topic_name, verify_topics
-from ringlog.operator.balancing import last_heard
+from ringlog.operator.balancing import read_load_reports
+from ringlog.operator.machines import DISK_FREE_MIN, EXPIRES_SOON_US, machine_problems, machines_of
 from ringlog.operator.protection import missing_protection
 from ringlog.operator.views import views
 from ringlog.operator.views.clocks import clock_lines, seen_until
 from ringlog.operator.views.service import recovery_lines
 from ringlog.operator.views.words import format_last_heard, span
+from ringlog.protocol.balancer.load_book import LastReports, report_times
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
@@ -41,12 +42,10 @@ from ringlog.runtime.trust import current as current_trust
 OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
 VERDICTS: Final = (OK, SKIPPED, WARN, FAIL)
 """From good to bad."""
-EXPIRES_S: Final = 10 * 86_400
-"""A certificate that ends within this time is a warning. It lives for 30 days and renews in its last third."""
+MACHINES_MAX: Final = 20
+"""Problems of the nodes' machines that the report lists."""
 UNCOVERED_MAX: Final = 1_000_000
 """Records after the newest confirmed snapshot that a start may read."""
-DISK_FREE_MIN: Final = 2 << 30
-"""Bytes that must be free in the data folder."""
 
 
 class Finding(Value):
@@ -151,12 +150,16 @@ def _agents(site: Site) -> Iterator[Found]:
 
 
 def _nodes(site: Site) -> Iterator[Found]:
-    rows = [row for row in views.nodes(site.state, last_heard(*site.place)) if row["state"] != "left"]
+    records, now = read_load_reports(*site.place), SystemClock().now_us()
+    last_reports = LastReports(report_times(records), now)
+    rows = [row for row in views.nodes(site.state, last_reports) if row["state"] != "left"]
     for row in rows:
         if row["silent"] or row.get("down"):
             how = "is declared down" if row.get("down") else f"is silent: last heard {format_last_heard(row)}"
             fixes = (f"start it, or remove it: ringlog node down {row['name']}, ringlog node remove {row['name']}",)
             yield FAIL, f"{row['name']} {how}", fixes
+    for one in machine_problems(site.state, machines_of(records, site.state.nodes), now)[:MACHINES_MAX]:
+        yield (FAIL if one.broken else WARN), one.text, (one.next,)
     yield OK, f"{len(rows)} nodes registered", ()
 
 
@@ -193,9 +196,9 @@ def _certificates(_: Site) -> Iterator[Found]:
     if not trust.encrypts:
         yield OK, "none in use", ()
         return
-    left = trust.expires - time.time()
-    text = f"{certificate_source()}: the first one ends in {span(int(left * 1e6))}" if left > 0 else "expired"
-    fix = ("ringlog cluster certificates",) if left < EXPIRES_S else ()
+    left = trust.expires * SECOND_US - SystemClock().now_us()
+    text = f"{certificate_source()}: the first one ends in {span(left)}" if left > 0 else "expired"
+    fix = ("ringlog cluster certificates",) if left < EXPIRES_SOON_US else ()
     yield (FAIL if left <= 0 else WARN if fix else OK), text, fix
 
 

@@ -1,7 +1,7 @@
 """One plan from its admission to its end, driven by the production rules through the fold.
 
-The production coordinator decides each next step. Every node acknowledges at once and streams nothing. Only broker,
-clock and nodes are replaced. Each applied entry gives a state, and each state is checked:
+The production coordinator, balancer and rebalancer decide each next step. Every node acknowledges at once and streams
+nothing. Only broker, clock and nodes are replaced. Each applied entry gives a state, and each state is checked:
 
 - Readers are also writers. Their number follows from the replication: of the old members as long as reads use these,
   later of the new ones.
@@ -30,8 +30,12 @@ from ringlog.kernel.service import GONE, next_step
 from ringlog.kernel.tablets.mutual_exclusion import is_draining
 from ringlog.kernel.values import Command, Replication, StreamReport, Value
 from ringlog.log.author import Author
-from ringlog.protocol.coordinator.core import CoordinatorView, propose
+from ringlog.protocol.coordinator.core import CoordinatorView
+from ringlog.protocol.coordinator.core import propose as coordinated
 from ringlog.protocol.coordinator.tablet_steps import tablet_reports
+from ringlog.protocol.rebalancer.core import RebalancerView, propose
+from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updated_timers
+from ringlog.protocol.rebalancer.zone_groups import HAS, session
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import NodeAck
@@ -40,12 +44,12 @@ STEPS_MAX = 200
 """Rounds of the coordinator after which a running operation counts as stuck."""
 
 AWAITS_TABLETS = "awaits_tablets"
-"""The operation waits for tablets that the balancer does not move: tablets of a zone, or too few nodes are up."""
+"""The operation waits for tablets that cannot move: a zone's partition has no live majority, or no node is free."""
 AWAITS_SERVICE = "awaits_service"
 """The operation waits for the metadata service: no other node can be a member, or most of its members are down."""
 
 WAITS = {
-    AWAITS_TABLETS: "they wait for tablets that the balancer does not move",
+    AWAITS_TABLETS: "they wait for tablets that cannot move: too few nodes are up",
     AWAITS_SERVICE: "they wait for the metadata service, which has no live majority or no other node to add",
 }
 """Code of a fault that is not a defect of the plan, to the reason why the plan does not end."""
@@ -101,7 +105,7 @@ class WalkWorld:
         """Run one round of the coordinator with all acknowledgements. Yield the outcome of each entry."""
         now = self._clock.now_us()
         view = CoordinatorView(self.state, acknowledgements(self.state, now), self.state.epoch, now)
-        for proposal in propose(view):
+        for proposal in coordinated(view):
             yield self.apply(proposal.command)
 
 
@@ -177,14 +181,32 @@ def has_live_majority(state: ClusterState) -> bool:
 
 
 def _drained(world: WalkWorld, steps: list[WalkStep], name: str) -> bool:
-    """Begin the balancer's moves off a leaving node. Return False if there are none."""
+    """Begin the moves of balancer and rebalancer off a leaving node. Return False if there are none."""
     if not is_draining(world.state, world.state.operations[name]):
         return False
     moves = advise(world.state, {}).moves
-    if not moves or world.apply(MigrateTablets(moves)).kind is not OutcomeKind.APPLIED:
-        return False
-    steps.append(WalkStep(world.state, world.state.operations[name]))
-    return True
+    commands: list[Command] = [MigrateTablets(moves)] if moves else []
+    begun = False
+    for command in (*commands, *rebalanced(world.state)):
+        if world.apply(command).kind is OutcomeKind.APPLIED:
+            begun = True
+            steps.append(WalkStep(world.state, world.state.operations[name]))
+    return begun
+
+
+def rebalanced(state: ClusterState) -> tuple[Command, ...]:
+    """Return the rebalancer's commands: every timer has expired, and every node that is up follows its partitions."""
+    reports = {
+        session(one, HAS): {
+            node: StreamReport(node, session(one, HAS), 0, "00")
+            for node in one.pending[0].nodes
+            if not state.nodes[node].down
+        }
+        for one in state.zone_partitions.values()
+        if one.pending
+    }
+    data_nodes = new_data_nodes(updated_timers(Timers(), state), state, max(state.time, LATE_US) + LATE_US)
+    return tuple(one.command for one in propose(RebalancerView(state, reports, data_nodes)))
 
 
 # -------------------------------------------------------------------------------------------------- invariants

@@ -121,9 +121,10 @@ def test_a_cluster_with_ring_tablet_and_zone_keyspaces(tmp_path: Path) -> None:
     assert (status, found["sound"]) == (0, True)
     assert kinds.keys() == {*OPERATIONS, *TABLET_KINDS}
     assert all(kinds[kind]["ranges"] for kind in ("join", "tablet-migration", "tablet-rebuild", "zone", "service"))
-    assert kinds["leave"]["plans"] + kinds["leave"]["waiting"] + kinds["leave"]["refused"] == 3
-    shown = run(path, "--operations", "leave").stdout
-    assert "they wait for tablets that the balancer does not move" in shown
+    assert (kinds["leave"]["plans"], kinds["leave"]["waiting"]) == (3, 0)
+    path = written(tmp_path, {"nodes": nodes, "zones": zones, "keyspaces": keyspaces[-1:]})
+    shown = run(path, "--operations", "remove").stdout
+    assert "they wait for tablets that cannot move: too few nodes are up" in shown
 
 
 def test_a_defect_of_the_tool_is_not_a_counterexample(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,13 +19,14 @@ from ringlog.kernel.tablets.stages import ASKED, KINDS, TURNED_BACK
 from ringlog.kernel.values import Command
 from ringlog_sim.mutants.plant import bugs_of, planted
 from ringlog_testing.quorums import tablet_plans
-from ringlog_testing.quorums.case import CaseOptions
+from ringlog_testing.quorums.case import Case, CaseOptions
 from ringlog_testing.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED
 from ringlog_testing.quorums.description import state_of
 from ringlog_testing.quorums.explore import Explorer, Findings, NotQuiet
 from ringlog_testing.quorums.model import MEMBERS_MAX, QuorumRules
+from ringlog_testing.quorums.plans import KINDS as OPERATIONS
 from ringlog_testing.quorums.tablet_plans import begin, walks
-from ringlog_testing.quorums.walk import AWAITS_SERVICE, WalkWorld
+from ringlog_testing.quorums.walk import AWAITS_SERVICE, AWAITS_TABLETS, WalkWorld, drive
 
 TABLETS: dict[str, Any] = {"strategy": "tablets", "factor": 2}
 PLACED: dict[str, Any] = {"strategy": "zone", "zone": "z"}
@@ -84,6 +85,27 @@ def test_no_transition_of_these_clusters_has_a_counterexample(kind: str, factor:
     assert findings.ranges
 
 
+@pytest.mark.parametrize("kind", ["leave", "remove", "replace"])
+@pytest.mark.parametrize(("factor", "nodes"), [(2, 3), (3, 4)])
+def test_no_node_that_loses_the_tablets_of_a_zone_has_a_counterexample(kind: str, factor: int, nodes: int) -> None:
+    """Only plans with a second dead node wait: a partition then has no live majority, or no other node."""
+    state = cluster(factor, nodes, zone=True)
+    findings = explored(state, kind)
+    assert (findings.counterexamples, findings.broken) == ({}, [])
+    assert findings.ranges
+    waiting = [case.title for case in OPERATIONS[kind](state, OPTIONS) if awaits_tablets(state, case)]
+    assert len(waiting) == findings.waiting.total() < findings.plans + len(waiting)
+    assert [title for title in waiting if "ignoring the dead" not in title] == []
+
+
+def awaits_tablets(state: ClusterState, case: Case) -> bool:
+    world = WalkWorld(state)
+    for command in case.ground:
+        world.apply(command)
+    fault = drive(world, case.request)[1]
+    return fault is not None and fault.code == AWAITS_TABLETS
+
+
 @pytest.mark.parametrize("kind", ["tablet-migration", "tablet-rebuild"])
 def test_no_transition_over_two_datacenters_has_a_counterexample(kind: str) -> None:
     findings = explored(cluster(2, 6, datacenters=2), kind)
@@ -122,6 +144,12 @@ def test_a_planted_bug_is_found(mutant: Any) -> None:
     with planted(mutant):
         findings = explored(state, kind)
     assert rule in {*(kind for kind, _ in findings.counterexamples), *(one.fault.rule for one in findings.broken)}
+
+
+def test_a_planted_bug_is_found_while_a_node_of_a_zone_leaves() -> None:
+    (bug,) = (one for one in bugs_of("quorums") if one.name == "gates_of_tablets_open")
+    with planted(bug):
+        assert APART in {kind for kind, _ in explored(cluster(3, 4, zone=True), "leave").counterexamples}
 
 
 def test_a_migrating_tablet_is_refused() -> None:

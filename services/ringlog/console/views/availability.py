@@ -19,6 +19,7 @@ from ringlog.kernel.operations.gates import quorum
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.tablets.groups import map_of
 from ringlog.kernel.values import NodeId
+from ringlog.operator.views.words import natural
 
 Json = dict[str, Any]
 CRITICAL_SHOWN: Final = 20
@@ -37,7 +38,7 @@ def availability(moment: ViewInput) -> Json:
     nodes = state.nodes
     return {
         "level": worst(row["level"] for row in rows),
-        "absent": sorted(nodes[node].name for node in absent),
+        "absent": sorted((nodes[node].name for node in absent), key=natural),
         "keyspaces": rows,
         "critical": [
             {"node": nodes[node].name if node in nodes else node, "ranges": count}

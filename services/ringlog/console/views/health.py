@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, IDLE, OK, WARN, node_level, with_commands, worst
-from ringlog.console.views.nodes import machine_problems
 from ringlog.kernel.history import ARCHIVED, confirmed_snapshots
+from ringlog.operator.machines import machine_problems
 from ringlog.operator.views.summary import status_view
 from ringlog.operator.views.words import format_pause, picked, span
 
@@ -41,8 +41,11 @@ def health(moment: ViewInput) -> Json:
     if moment.is_past:
         reasons = _without_agents(reasons)
     rows = [_reason(text, found["pauses"]) for text in reasons]
-    for one in machine_problems(moment)[:MACHINES_MAX]:
-        rows.append(picked(one, "text", "level", "next") | {"page": "nodes", "query": {"node": one.node}})
+    for one in machine_problems(state, live.machines, moment.now)[:MACHINES_MAX]:
+        rows.append(
+            picked(one, "text", "next")
+            | {"level": BAD if one.broken else WARN, "page": "nodes", "query": {"node": one.node}}
+        )
     if live.problem:
         rows.insert(0, _reason(f"the log is not readable: {live.problem}"))
     cards = [*_cards(moment, found)]

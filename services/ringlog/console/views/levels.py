@@ -7,15 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from reprlib import Repr
 from typing import Any, Final
 
-from ringlog.kernel.values import SECOND_US, Micros, Value
+from ringlog.kernel.values import Micros, Value
+from ringlog.operator.machines import EXPIRES_SOON_US
 
 Json = dict[str, Any]
 OK, WARN, BAD, IDLE = "ok", "warn", "bad", "idle"
 LEVELS: Final = (BAD, WARN, OK, IDLE)
 """The levels, the worst first."""
 
-SOON_US: Final[Micros] = 7 * 86_400 * SECOND_US
-"""A certificate that expires within a week is a warning."""
 LIMIT, LIMIT_MAX = 100, 1_000
 """Rows of a page."""
 
@@ -27,7 +26,7 @@ def worst(levels: Iterable[str]) -> str:
 
 def certificate_level(end: Micros | None, now: Micros) -> str:
     """Return the level of a certificate by its end; None: there is none."""
-    if end is None or end - now >= SOON_US:
+    if end is None or end - now >= EXPIRES_SOON_US:
         return OK
     return WARN if end > now else BAD
 

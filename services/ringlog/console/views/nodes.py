@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any, Final
 
-from ringlog.console.moments import Machine, ViewInput
-from ringlog.console.views.levels import LEVELS, OK, WARN, certificate_level, node_level, paged, worst
-from ringlog.kernel.model.state import NO_MEMBER, ClusterState, Node
-from ringlog.kernel.values import Value
-from ringlog.operator.doctor import DISK_FREE_MIN
+from ringlog.console.moments import ViewInput
+from ringlog.console.views.levels import BAD, LEVELS, WARN, node_level, paged, worst
+from ringlog.kernel.model.state import ClusterState, Node
+from ringlog.operator.machines import Machine, machine_problems
 from ringlog.operator.node_details import RING, node_details, owned_shares
 from ringlog.operator.views import views
 from ringlog.operator.views.tablets import bytes_of
-from ringlog.operator.views.words import span
+from ringlog.operator.views.words import natural
 from ringlog.protocol.balancer.load_book import measured
 
 Json = dict[str, Any]
@@ -27,8 +26,8 @@ def nodes(moment: ViewInput) -> Json:
     shares, loads = owned_shares(state), measured(moment.live.loads, state)
     rows: list[Json] = []
     problems: dict[str, list[str]] = defaultdict(list)
-    for one in machine_problems(moment):
-        problems[one.node].append(one.level)
+    for one in machine_problems(state, moment.live.machines, moment.now):
+        problems[one.node].append(BAD if one.broken else WARN)
     for row in views.nodes(state, moment.live.last_reports):
         ack, machine = moment.live.acks.get(row["id"]), moment.live.machines.get(row["id"]) or Machine()
         ends = machine.certificate_end
@@ -52,7 +51,7 @@ def nodes(moment: ViewInput) -> Json:
     wanted = moment.query.get("filter", "").lower()
     fields = ("name", "address", "datacenter", "rack", "state", "release")
     shown = [row for row in rows if not wanted or any(wanted in row[field].lower() for field in fields)]
-    shown.sort(key=lambda row: (LEVELS.index(row["level"]), row["name"]))
+    shown.sort(key=lambda row: (LEVELS.index(row["level"]), natural(row["name"])))
     chosen = state.nodes.get(state.node_names.get(moment.query.get("node", ""), ""))
     return {
         "levels": dict(Counter(levels.values())),
@@ -62,33 +61,6 @@ def nodes(moment: ViewInput) -> Json:
         "nodes": paged(shown, moment.query),
         "node": None if chosen is None else node_details(state, chosen, next(r for r in rows if r["id"] == chosen.id)),
     }
-
-
-class MachineProblem(Value):
-    """A problem of the machine of ``node`` (a name): its level, a sentence, and what to do next."""
-
-    node: str
-    level: str
-    text: str
-    next: str
-
-
-def machine_problems(moment: ViewInput) -> list[MachineProblem]:
-    """Return the problems of machines, the worst first, then by node. Nodes that have left are omitted."""
-    found = []
-    for node, machine in moment.live.machines.items():
-        known = moment.state.nodes.get(node)
-        if known is None or known.state in NO_MEMBER:
-            continue
-        end, free = machine.certificate_end, machine.disk_free
-        if end is not None and (level := certificate_level(end, moment.now)) != OK:
-            text = f"ends in {span(end - moment.now)}" if end > moment.now else "has expired"
-            remedy = f"renew it: ringlog cluster certificates FOLDER --node {known.name}"
-            found.append(MachineProblem(known.name, level, f"the certificate of node {known.name} {text}", remedy))
-        if free is not None and free < DISK_FREE_MIN:
-            text = f"the disk of node {known.name} has {free / (1 << 30):.1f} GiB left"
-            found.append(MachineProblem(known.name, WARN, text, "delete other files from its disk, or enlarge it"))
-    return sorted(found, key=lambda one: (LEVELS.index(one.level), one.node))
 
 
 def ring(state: ClusterState, levels: dict[str, str]) -> list[Json]:
@@ -112,7 +84,7 @@ def ring(state: ClusterState, levels: dict[str, str]) -> list[Json]:
         {
             "start": number / ARCS_MAX,
             "end": (number + 1) / ARCS_MAX,
-            "nodes": sorted(state.nodes[owner].name for owner in owners),
+            "nodes": sorted((state.nodes[owner].name for owner in owners), key=natural),
             "rack": "",
             "level": worst(levels[owner] for owner in owners),
         }
@@ -127,7 +99,7 @@ def _place(node: Node) -> str:
 
 def _racks(state: ClusterState, levels: dict[str, str]) -> list[Json]:
     found: dict[tuple[str, str], list[Json]] = defaultdict(list)
-    for node in sorted(state.nodes.values(), key=lambda one: one.name):
+    for node in sorted(state.nodes.values(), key=lambda one: natural(one.name)):
         if node.state != "left":
             found[node.datacenter, node.rack].append({"node": node.name, "level": levels[node.id]})
     return [

@@ -35,7 +35,7 @@ from ringlog.kernel.tablets.stages import session
 from ringlog.kernel.values import NodeId
 from ringlog.operator.views.views import NO_REPORTS, name_of, pauses, silent_nodes
 from ringlog.operator.views.waiting import COORDINATOR, tablet_waiting
-from ringlog.operator.views.words import picked, silent_lines, with_names
+from ringlog.operator.views.words import natural, picked, silent_lines, with_names
 from ringlog.protocol.balancer.load_book import LastReports, ignored
 from ringlog.protocol.controller import decided_now
 from ringlog.protocol.coordinator.core import resizes
@@ -253,7 +253,7 @@ def bytes_of(report: MeasuredLoads) -> int:
 
 def loads_view(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) -> list[Json]:
     """Return the replicas of each node by shard, and its bytes if it reports them."""
-    ordered = sorted(state.nodes.values(), key=lambda node: node.name)
+    ordered = sorted(state.nodes.values(), key=lambda node: natural(node.name))
     place_of = {node.id: place for place, node in enumerate(ordered)}
     maps = [(tablets.nodes, tablets.columns()) for tablets in state.tablets.values()]
     width = 1 + max((int(columns.shard.max(initial=0)) for _, columns in maps), default=0)

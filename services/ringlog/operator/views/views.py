@@ -24,7 +24,7 @@ from ringlog.log.kafka.retention import UNLIMITED, Retention
 from ringlog.operator.intents.replication import replication_json
 from ringlog.operator.views.waiting import tries, waiting
 from ringlog.operator.views.ways_out import replace_again, replaced_source
-from ringlog.operator.views.words import picked, silent_lines
+from ringlog.operator.views.words import natural, picked, silent_lines
 from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.wire.records import NodeAck
 
@@ -73,7 +73,7 @@ def nodes(state: ClusterState, last_reports: LastReports | None = None) -> list[
             if last_reports is None
             else last_heard_fields(last_reports, node.id) | {"silent": bool(last_reports.silent(state, (node.id,)))}
         )
-        for node in sorted(state.nodes.values(), key=lambda n: n.name)
+        for node in sorted(state.nodes.values(), key=lambda one: natural(one.name))
     ]
 
 

@@ -14,6 +14,7 @@ from ringlog.kernel.values import SECOND_US, Micros
 from ringlog.operator.intents.replication import format_replication
 from ringlog.wire.records import RefusedProposal
 
+_DIGITS = re.compile(r"([0-9]+)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -21,6 +22,12 @@ def picked(item: object, *names: str) -> dict[str, Any]:
     """Return these fields by name, with tuples as lists."""
     values = ((name, getattr(item, name)) for name in names)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
+
+
+def natural(name: str) -> tuple[str | int, ...]:
+    """Return a sort key that orders ``n2`` before ``n10``, as people do."""
+    # The pattern splits at each number, so every second part is one.
+    return tuple(int(part) if place % 2 else part for place, part in enumerate(_DIGITS.split(name)))
 
 
 def when(micros: int) -> str:
