@@ -192,3 +192,11 @@ def test_a_mistyped_setting_gets_the_nearest_name() -> None:
     assert "zzz is not a setting; see ringlog cluster settings" in ended[1].stderr
     detail = "settings: cdc_leeway is not a setting"
     assert explained(EMPTY_STATE, "unknown_setting", detail) == f"{detail}; did you mean cdc_leeway_us?"
+
+
+def test_a_subcommand_has_a_second_name() -> None:
+    first, second = (CliRunner().invoke(app, [name, "quorums", "--rule", "?"]) for name in ("sim", "simulate"))
+    assert first.exit_code == second.exit_code == 2
+    assert first.stderr == second.stderr
+    assert first.stderr.startswith("bad_rule")
+    assert "simulate" not in CliRunner().invoke(app, ["--help"]).stdout.split()

@@ -15,13 +15,15 @@ from tests.system.agents_world import until
 from tests.system.registers_cluster import RegistersCluster
 from tests.system.tablets_cluster import TABLE, TABLE_ID, TABLETS
 
+from ringlog.kernel.commands.placement.zones import CreateZone
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions
+from ringlog.operator.intents.replication import in_zone
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-RING_TABLE = "ring.load"
+RING_TABLE, ZONE_TABLE = "ring.load", "placed.load"
 COLUMNS = (Column("key", "text"), Column("value", "bigint"))
 EVENTS = 300
 FORGETFUL = """
@@ -64,7 +66,7 @@ main()
 
 
 def tables(world: RegistersCluster) -> None:
-    """Create a table on the token ring and one in tablets."""
+    """Create a table on the token ring, one in tablets and one in a zone."""
     world.submit(CreateKeyspace("ring", Replication("simple", 3)))
     made = str(uuid.uuid4())
     world.submit(CreateTable("ring", "load", made, COLUMNS, ("key",), (), CdcOptions()))
@@ -72,6 +74,10 @@ def tables(world: RegistersCluster) -> None:
     world.submit(CreateKeyspace(keyspace, Replication("tablets", 3)))
     options = TabletOptions(TABLETS)
     world.submit(CreateTable(keyspace, name, TABLE_ID, COLUMNS, ("key",), (), CdcOptions(), tablets=options))
+    world.submit(CreateZone("stock", tuple(map(world.id_of, ("n1", "n2", "n3"))), TABLETS, 3))
+    keyspace, _, name = ZONE_TABLE.partition(".")
+    world.submit(CreateKeyspace(keyspace, in_zone("stock")))
+    world.submit(CreateTable(keyspace, name, str(uuid.uuid4()), COLUMNS, ("key",), (), CdcOptions()))
 
 
 class LoadProcess:
@@ -117,7 +123,8 @@ def checked_again(history: Path, *options: str) -> tuple[int, str]:
 def test_killed_nodes_leave_unknown_outcomes_but_no_violation(registers: RegistersCluster, tmp_path: Path) -> None:
     registers.begin_all("n1", "n2", "n3")
     tables(registers)
-    loads = [LoadProcess(registers, tmp_path, table, "--rate", "80", "--timeout", "2") for table in (RING_TABLE, TABLE)]
+    targets = RING_TABLE, TABLE, ZONE_TABLE
+    loads = [LoadProcess(registers, tmp_path, table, "--rate", "80", "--timeout", "2") for table in targets]
     for load in loads:
         load.more("at the start")
     for name in ("n2", "n3"):

@@ -133,6 +133,8 @@ GROUPS: dict[str, dict[str, Subcommand]] = {
     },
 }
 """Subcommands by name, in the groups and in the order of the help."""
+ALIASES = {"simulate": "sim"}
+"""Other names of subcommands. The help omits them."""
 COMMANDS = {name: subcommand for group in GROUPS.values() for name, subcommand in group.items()}
 
 
@@ -167,7 +169,7 @@ class CommandGroup(TyperGroup):
         """Return name, command and remaining arguments."""
         wrong, *rest = args
         names = self.list_commands(ctx)
-        near = [] if wrong in names or ctx.resilient_parsing else get_close_matches(wrong, names, 1)
+        near = [] if self.get_command(ctx, wrong) or ctx.resilient_parsing else get_close_matches(wrong, names, 1)
         if near:
             more = rest[:1] if rest and re.fullmatch("[a-z]+(-[a-z]+)*", rest[0]) else []
             meant = " ".join([ctx.command_path, *near, *more])
@@ -214,7 +216,8 @@ class LazyGroup(CommandGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Return the subcommand of that name, or None."""
-        return _subcommand(cmd_name) if cmd_name in COMMANDS else None
+        name = ALIASES.get(cmd_name, cmd_name)
+        return _subcommand(name) if name in COMMANDS else None
 
 
 def _add_configs(command: Any) -> None:
