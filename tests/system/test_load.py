@@ -15,11 +15,14 @@ from tests.system.agents_world import until
 from tests.system.registers_cluster import RegistersCluster
 from tests.system.tablets_cluster import TABLE, TABLE_ID, TABLETS
 
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.placement.zones import CreateZone
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions
 from ringlog.operator.intents.replication import in_zone
+from ringlog.protocol.balancer.balancer import ROLE as BALANCER
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -80,6 +83,10 @@ def tables(world: RegistersCluster) -> None:
     world.submit(CreateTable(keyspace, name, str(uuid.uuid4()), COLUMNS, ("key",), (), CdcOptions()))
 
 
+def is_split(state: ClusterState, table: str) -> bool | None:
+    return state.tablets[table].count > TABLETS or None
+
+
 class LoadProcess:
     """A process of ``ringlog load run`` without an end."""
 
@@ -121,7 +128,10 @@ def checked_again(history: Path, *options: str) -> tuple[int, str]:
 
 
 def test_killed_nodes_leave_unknown_outcomes_but_no_violation(registers: RegistersCluster, tmp_path: Path) -> None:
+    """Meanwhile the traffic splits the tablets."""
     registers.begin_all("n1", "n2", "n3")
+    registers.agents.start(BALANCER)
+    registers.submit(ChangeSettings((("balance_tablet_writes", 1),)))
     tables(registers)
     targets = RING_TABLE, TABLE, ZONE_TABLE
     loads = [LoadProcess(registers, tmp_path, table, "--rate", "80", "--timeout", "2") for table in targets]
@@ -135,6 +145,12 @@ def test_killed_nodes_leave_unknown_outcomes_but_no_violation(registers: Registe
         registers.start_again(name)
     for load in loads:
         load.more("after the restart")
+    # A node reports its traffic after a minute.
+    registers.agents.client.replica.wait_for(
+        lambda state: is_split(state, TABLE), 180, "the traffic to split the table"
+    )
+    for load in loads:
+        load.more("after the split")
         load.interrupt()
     for load in loads:
         status, found = load.ended()
