@@ -28,7 +28,7 @@ TOKEN: Final = "token-of-ann-0123456789"
 SHOTS: Final = ROOT / "build" / "browser"
 SCHEMES: Final = ("light", "dark")
 WIDTHS: Final = {"desktop": (1280, 900), "phone": (360, 740)}
-PAGES: Final = {3: (*VIEWS, "change"), 1_000: tuple(VIEWS)}
+PAGES: Final = {3: (*VIEWS, "change"), 100: tuple(VIEWS), 1_000: tuple(VIEWS)}
 """The pages by the number of nodes."""
 DETAILS: Final = {"nodes": "?node=n3", "operations": "?operation=leave-{epoch}", "log": "?diff=1&from=1&to={epoch}"}
 SEVERE: Final = ("serious", "critical")

@@ -42,6 +42,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     (tmp_path / "constraints").write_text("\n".join(lock))
     monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints"))
     monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")  # its notice is no output of the page
+    monkeypatch.setenv("PIP_NO_COMPILE", "1")  # Python compiles what a command imports
     monkeypatch.setenv("SOURCE_DATE_EPOCH", EPOCH)
     with taking_down(Stack(home / ".local/state/ringlog/stack")), shell(home, programs, is_installed=True) as opened:
         assert opened.run("cd ~/project")[0] == 0
