@@ -105,14 +105,19 @@ DROPPED = {"RinglogRoleVacant": ("state",), "RinglogCommitSlow": ("le",)}
 """Labels that an aggregation removes."""
 
 
-def promtool(folder: Path, chosen: dict[str, dict[str, Any]]) -> subprocess.CompletedProcess[str]:
-    """Test each rule alone, because every step of a test evaluates all rules of its file."""
+def promtool(
+    folder: Path, chosen: dict[str, dict[str, Any]], planned: dict[str, Any] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Test each rule alone, because every step of a test evaluates all rules of its file.
+
+    ``planned``: the test of each rule instead of its case.
+    """
     files = []
     for alert, rule in chosen.items():
         group = {"name": alert, "rules": [rule]}
         (folder / f"{alert}.rules.yml").write_text(yaml.safe_dump({"groups": [group]}), encoding="utf-8")
         files.append(folder / f"{alert}.yml")
-        test = {"rule_files": [f"{alert}.rules.yml"], "tests": [case(alert, rule)]}
+        test = {"rule_files": [f"{alert}.rules.yml"], "tests": [planned or case(alert, rule)]}
         files[-1].write_text(yaml.safe_dump(test), encoding="utf-8")
     return subprocess.run(["promtool", "test", "rules", *files], capture_output=True, text=True, check=False)
 
@@ -121,7 +126,12 @@ def test_each_alert_has_a_case() -> None:
     assert CASES.keys() == rules().keys()
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Prometheus: make setup SETUP_FLAGS=--test-programs")
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="needs Prometheus: make setup SETUP_FLAGS=--test-programs"
+)
+
+
+@needs_promtool
 def test_each_alert_fires_in_its_case_only(tmp_path: Path) -> None:
     ended = promtool(tmp_path, rules())
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -131,3 +141,23 @@ def test_each_alert_fires_in_its_case_only(tmp_path: Path) -> None:
         ("RinglogRoleVacant", {"expr": 'max by (role) (ringlog_agent_state{state="active"}) == 0'}),
     ):
         assert promtool(tmp_path, {alert: rules()[alert] | planted}).returncode != 0, alert
+
+
+@needs_promtool
+def test_the_first_rejections_of_a_job_fire(tmp_path: Path) -> None:
+    """A series of rejections begins with the first of its reason: Prometheus sees no increase then."""
+    alert = "RinglogDeadLetters"
+    rule = rules()[alert]
+    todo = {key: text.replace("{{ $labels.reason }}", "no_generation") for key, text in rule["annotations"].items()}
+    fired = {"exp_labels": {"reason": "no_generation", **rule["labels"]}, "exp_annotations": todo}
+    times = (("18m", []), ("19m", [fired]), ("28m", [fired]), ("30m", []), ("58m", []), ("60m", [fired]), ("75m", []))
+    planned = {
+        "interval": "1m",
+        # Nineteen minutes without the job, five rejections in its first batch, and two after a restart.
+        "input_series": [
+            {"series": 'ringlog_cdc_rejected_total{reason="no_generation"}', "values": "_x19 5x35 _x4 2x30"}
+        ],
+        "alert_rule_test": [{"eval_time": at, "alertname": alert, "exp_alerts": alerts} for at, alerts in times],
+    }
+    ended = promtool(tmp_path, {alert: rule}, planned)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
