@@ -271,6 +271,21 @@ def test_machines_of_nodes_show_what_breaks_this_week() -> None:
         assert [text for text in texts if text not in chosen] == []
 
 
+def test_releases_of_agents_count_beside_those_of_nodes() -> None:
+    state, release = large_state(3), "8.0"
+    state = replace(state, nodes=Map({name: replace(one, release=release) for name, one in state.nodes.items()}))
+    found = reports(state)
+    for of_agents, level in ((release, "ok"), ("9.0", "warn"), ("", "ok")):
+        agents = {role: replace(one, release=of_agents) for role, one in found.agents.items()}
+        at = view_input(state, replace(found, agents=agents))
+        seen = VIEWS["clocks"].read(at)
+        assert seen["releases_level"] == level
+        count = {row["release"]: (row["nodes"], row["agents"]) for row in seen["releases"]}
+        expected = {release: (3, 0)} | ({} if not of_agents else {of_agents: (3 * (of_agents == release), len(agents))})
+        assert count == expected
+        assert ("9.0" in page_of(VIEWS["clocks"], at)) == (of_agents == "9.0")
+
+
 def test_impossible_values_of_a_machine_count_as_not_measured() -> None:
     def load(node: str, disk: int | None, end: int | None) -> ReceivedLoad:
         return ReceivedLoad(NodeLoad(node, 1, None, (), (), disk, end), 1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from immutables import Map
 
 from ringlog.kernel.model.state import EMPTY_STATE
-from ringlog.kernel.values import SECOND_US
+from ringlog.kernel.values import SECOND_US, replace
 from ringlog.log.errors import LogUnavailable
 from ringlog.operator import doctor
 from ringlog.operator.doctor import CHECKS, FAIL, LOCAL, OK, SKIPPED, WARN, Finding, Site, examine, worst
@@ -43,6 +44,27 @@ def test_lost_entries_are_named_by_the_agents_that_halted(monkeypatch: pytest.Mo
     (found,) = examine(CONTEXT, lambda _: EMPTY_STATE)
     assert found.verdict == FAIL
     assert all(f"{role}: halted: log_forked" in found.text for role in ROLES)
+
+
+@pytest.mark.parametrize(
+    ("of_node", "of_agents", "found"),
+    [
+        ("2", "2", [(OK, "release 2")]),
+        ("2", "", [(OK, "release 2")]),
+        ("1", "2", [(WARN, "different releases: 1 (4 nodes, 0 agents), 2 (0 nodes, 5 agents)")]),
+    ],
+)
+def test_releases_of_nodes_and_active_agents_are_compared(
+    monkeypatch: pytest.MonkeyPatch, of_node: str, of_agents: str, found: list[tuple[str, str]]
+) -> None:
+    state, now = large_state(4), SystemClock().now_us()
+    state = replace(state, nodes=Map({name: replace(one, release=of_node) for name, one in state.nodes.items()}))
+    said = {role: AgentStatus(role, "i", 1, 9, "active", now, release=of_agents) for role in ROLES}
+    said["keeper"] = replace(said["keeper"], state="halted", release="0")
+    monkeypatch.setattr(doctor, "read_statuses", lambda *_: said)
+    monkeypatch.setattr(doctor, "CHECKS", {"versions": CHECKS["versions"]})
+    seen = [(one.verdict, one.text) for one in examine(CONTEXT, lambda _: state) if "tablets" not in one.text]
+    assert seen == found
 
 
 def test_machines_of_nodes_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:

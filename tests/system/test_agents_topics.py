@@ -15,6 +15,7 @@ import pytest
 from tests.ending import taking_down
 from tests.plain_stack import plain_stack
 
+from ringlog import __version__
 from ringlog.agents.exits import HALTED, STOPPED
 from ringlog.agents.status import read_statuses, view
 from ringlog.log.kafka.topics import METADATA, admin_client, create_topics, topic_name
@@ -97,7 +98,8 @@ def test_agents_halt_on_a_recreated_log(world: AgentsWorld, supervise: Callable[
     assert again.process.wait(DEADLINE_S) == HALTED
     assert again.text.count("halted and is not restarted") == 2 * len(ROLES)
     said = read_statuses(world.stack.bootstrap_servers, world.cluster)
-    assert {view(one, 0, one.at).shown_state for one in said.values()} == {"halted: log_replaced"}
+    seen = {(view(one, 0, one.at).shown_state, one.release) for one in said.values()}
+    assert seen == {("halted: log_replaced", __version__)}
 
 
 @pytest.mark.soak("the topic that was made again; tests/log/test_identity.py for every other kind of loss")

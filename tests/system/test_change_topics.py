@@ -17,6 +17,7 @@ from tests.agents.operation_runner import known
 from tests.ending import stopping
 from tests.wire.test_next_version import next_version
 
+from ringlog import __version__
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED
 from ringlog.agents.roles import publisher
 from ringlog.agents.status import read_status
@@ -266,7 +267,7 @@ def test_a_publisher_halts_with_a_reason_at_a_record_above_the_limit(world: Agen
     apply(world, CreateTable("ks", "large", str(uuid.uuid4()), columns, ("c000",), (), CdcOptions()))
     assert first.exit_code() == HALTED
     (found,) = (one for one in read_status(world.stack.bootstrap_servers, world.cluster) if one.role == "publisher")
-    assert found.state == "halted"
+    assert (found.state, found.release) == ("halted", __version__)
     assert f"record_too_large: topic {topic} rejects the record 'table/ks.large'" in found.why
     assert f"--entity-name {topic} --add-config max.message.bytes=" in found.why
     alter(admin, topic, "max.message.bytes", str(RECORD_BYTES_MAX))

@@ -195,6 +195,7 @@ def test_a_record_is_topic_key_and_value():
 
 
 def test_other_records_are_not_changes():
-    status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3, "refused": [], "why": ""}
+    status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3}
+    status |= {"refused": [], "why": "", "release": "1"}
     with pytest.raises(WireError, match="wrong_record"):
         decode_change(encode("ringlog.agents.AgentStatus", status))

@@ -175,7 +175,8 @@ def test_invalid_entry_bytes_are_unreadable(data, word):
 
 
 def test_another_record_on_the_log_is_unreadable():
-    status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3, "refused": [], "why": ""}
+    status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3}
+    status |= {"refused": [], "why": "", "release": "1"}
     assert isinstance(decode_entry(encode("ringlog.agents.AgentStatus", status)), UnreadableEntry)
 
 

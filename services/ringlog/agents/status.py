@@ -33,6 +33,7 @@ class AgentView(Value):
 
     ``lag``: the number of epochs in the log that it has not handled. ``age_s``: seconds since the report. ``refused``:
     its rejected proposals. ``why``: the reason of its end, a broken invariant, or the wait of its maintenance work.
+    ``release``: empty if it is unknown.
     """
 
     role: str
@@ -44,6 +45,7 @@ class AgentView(Value):
     age_s: float
     refused: tuple[RefusedProposal, ...] = ()
     why: str = ""
+    release: str = ""
 
     @property
     def caught_up(self) -> bool:
@@ -90,6 +92,7 @@ def view(status: AgentStatus, epoch: int, now_us: int) -> AgentView:
         age_s,
         status.refused,
         status.why,
+        status.release,
     )
 
 

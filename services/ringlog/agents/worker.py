@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ringlog import __version__
 from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, end_of, log_end, records_of
 from ringlog.agents.monitoring.health_view import AgentWatch
 from ringlog.agents.ports import Acknowledge, Ended, RoleWorker
@@ -119,7 +120,7 @@ def _halted_at_start(role: str, settings: ProcessSettings, why: str) -> End:
         if last is not None and view(last, last.epoch, now).is_at_work:
             return end
         epoch = 0 if last is None else last.epoch
-        status = AgentStatus(role, "", 0, epoch, "halted", now, why=why[:WHY_CHARS_MAX])
+        status = AgentStatus(role, "", 0, epoch, "halted", now, why=why[:WHY_CHARS_MAX], release=__version__)
         with closing(KafkaLog(settings.bootstrap_servers, settings.cluster, AGENTS)) as agents:
             agents.put(role, encode_agent_status(status))
     except LogError as error:

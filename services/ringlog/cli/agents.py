@@ -102,14 +102,16 @@ def accept(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
 @app.command("status")
 @view_command
 def status(context: ClusterContext) -> Iterator[Any]:
-    """Show the active agent of each role and its lag."""
+    """Show the active agent of each role, its lag and its release."""
     found = read_status(context.bootstrap, context.cluster, report_replay)
     yield [views.agent_at_work(a) for a in found]
-    columns = ("agent", "term", "epoch", "state", "behind", "last heard")
+    columns = ("agent", "term", "epoch", "state", "behind", "last heard", "release")
     rows = []
     for a in found:
         behind = "caught up" if a.caught_up else f"{a.lag} epochs"
-        rows.append((a.role, str(a.term), str(a.epoch), a.shown_state, behind, f"{a.age_s:.1f} s ago"))
+        rows.append(
+            (a.role, str(a.term), str(a.epoch), a.shown_state, behind, f"{a.age_s:.1f} s ago", printable(a.release))
+        )
     show_table(columns, rows, "no agent has reported yet; start them: ringlog agents")
     for a in found:
         if a.why:

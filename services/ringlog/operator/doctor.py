@@ -10,6 +10,7 @@ Invariant: a check changes nothing.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,7 +31,7 @@ from ringlog.operator.protection import missing_protection
 from ringlog.operator.views import views
 from ringlog.operator.views.clocks import clock_lines, seen_until
 from ringlog.operator.views.service import recovery_lines
-from ringlog.operator.views.words import format_last_heard, span
+from ringlog.operator.views.words import format_last_heard, printable, span
 from ringlog.protocol.balancer.load_book import LastReports, report_times
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.clock import SystemClock
@@ -164,9 +165,17 @@ def _nodes(site: Site) -> Iterator[Found]:
 
 
 def _versions(site: Site) -> Iterator[Found]:
-    releases = sorted({node.release for node in site.state.nodes.values() if node.state != "left"})
+    agents = views_of(read_statuses(*site.place), site.state.epoch, SystemClock().now_us())
+    owners = [(node.release, "node") for node in site.state.nodes.values() if node.state != "left"]
+    owners += [(printable(agent.release), "agent") for agent in agents if agent.is_at_work and agent.release]
+    releases = sorted({release for release, _ in owners})
     if len(releases) > 1:
-        yield WARN, f"nodes of different releases: {', '.join(releases)}", ("finish the upgrade: ringlog node list",)
+        counts = Counter(owners)
+        texts = [
+            f"{release} ({counts[release, 'node']} nodes, {counts[release, 'agent']} agents)" for release in releases
+        ]
+        fixes = ("finish the upgrade: ringlog node list -o wide, ringlog agents status",)
+        yield WARN, f"different releases: {', '.join(texts)}", fixes
     else:
         yield OK, f"release {releases[0]}" if releases else "no nodes", ()
     for feature in views.features(site.state):

@@ -161,7 +161,7 @@ class RefusedProposal(Value):
 
 class AgentStatus(Value):
     """The status of an agent. ``state`` is starting, standby, active or halted. ``why`` is the reason if it ended
-    itself.
+    itself. ``release`` is empty if it is unknown.
     """
 
     role: str
@@ -172,6 +172,7 @@ class AgentStatus(Value):
     at: int
     refused: tuple[RefusedProposal, ...] = ()
     why: str = ""
+    release: str = ""
 
 
 class SnapshotPart(Value):

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from ringlog import __version__
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded, records_of
 from ringlog.agents.maintenance.snapshots import SnapshotSteps, SnapshotThread, handles_snapshots
 from ringlog.agents.maintenance.truncation import LogEnds
@@ -391,7 +392,9 @@ class RoleThread(ABC):
             return
         epoch, now = self.handled_epoch(), self.clock.now_us()
         why = (self._why or self._problem())[:WHY_CHARS_MAX]
-        status = AgentStatus(self.role, self.instance, self.term, epoch, self._status, now, self.refused(), why)
+        status = AgentStatus(
+            self.role, self.instance, self.term, epoch, self._status, now, self.refused(), why, __version__
+        )
         topic = topic_name(self.settings.cluster, AGENTS.suffix)
         try:
             self.producer.send(topic, encode_agent_status(status), key=self.role.encode(), partition=0)

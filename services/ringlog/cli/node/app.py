@@ -148,7 +148,7 @@ def list_nodes(context: ClusterContext) -> Iterator[Any]:
     state = newest(context)
     found = views.nodes(state, last_heard(context.bootstrap, context.cluster))
     yield found
-    columns = ("node", "state", "heard", "tokens", "shards", "address", "datacenter", "rack", "id")
+    columns = ("node", "state", "heard", "tokens", "shards", "address", "datacenter", "rack", "release", "id")
     rows = []
     for row in found:
         words = *format_node_state(row), str(len(row["tokens"])), str(row["shards"])

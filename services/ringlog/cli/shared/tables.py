@@ -20,7 +20,7 @@ from ringlog.cli.shared.connection import out
 from ringlog.operator.views.words import printable
 
 Cell = str | Text
-LOW_VALUE: Final = ("shards", "tokens", "trust", "log-in", "redis", "incarnation", "rack", "datacenter")
+LOW_VALUE: Final = ("release", "shards", "tokens", "trust", "log-in", "redis", "incarnation", "rack", "datacenter")
 """Columns that a narrow table drops, in this order."""
 NARROW: Final = 160
 """Below this width columns of low value are dropped; else they are shown as lines below."""

@@ -101,6 +101,7 @@ def clocks(moment: ViewInput) -> Json:
     state = moment.state
     members = [node for node in state.nodes.values() if node.state not in NO_MEMBER]
     releases = Counter(node.release for node in members)
+    of_agents = Counter(agent.release for agent in moment.agents if agent.is_at_work and agent.release)
     try:
         trust, problem = current_trust(), None
         expires = trust.expires * SECOND_US or None
@@ -117,8 +118,11 @@ def clocks(moment: ViewInput) -> Json:
     ]
     return {
         "clocks": clock_lines(state, moment.now, moment.live.appended),
-        "releases": [{"release": name, "nodes": count} for name, count in sorted(releases.items())],
-        "releases_level": OK if len(releases) < 2 else WARN,
+        "releases": [
+            {"release": name, "nodes": releases[name], "agents": of_agents[name]}
+            for name in sorted(releases.keys() | of_agents.keys())
+        ],
+        "releases_level": OK if len(releases.keys() | of_agents.keys()) < 2 else WARN,
         "features": views.features(state),
         "certificate": {
             "expires": expires,

@@ -381,7 +381,7 @@ def agent(found: AgentView) -> Json:
 
 def agent_at_work(found: AgentView) -> Json:
     """Return the status of an agent with state, lag and age."""
-    return picked(found, "role", "instance", "term", "epoch", "state", "lag", "caught_up", "age_s", "why")
+    return picked(found, "role", "instance", "term", "epoch", "state", "lag", "caught_up", "age_s", "why", "release")
 
 
 def retention(kept: Retention, seconds: int | None) -> Json:
