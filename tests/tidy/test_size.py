@@ -29,7 +29,7 @@ BUDGETS = {
     "ringlog/kernel": 17_900,
     "ringlog/log": 4_860,
     "ringlog/node": 5_820,
-    "ringlog/operator": 5_630,
+    "ringlog/operator": 5_640,
     "ringlog/protocol": 3_410,
     "ringlog/console": 2_610,
     "ringlog/runtime": 2_010,
@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 290,
     "ringlog_sim": 13_040,
     "ringlog_testing": 5_310,
-    "tests": 86_190,
+    "tests": 86_310,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
