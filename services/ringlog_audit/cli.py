@@ -83,5 +83,7 @@ def show_audit(console: Console, report: AuditReport) -> None:
         console.print(Text.assemble("  ", mark, f" {check.statement}"))
         for example in check.examples:
             console.print(f"      {example}", markup=False)
+        if check.failures > len(check.examples):
+            console.print(f"      and {check.failures - len(check.examples):,} more")
     for generation in report.generations:
         console.print(f"    generation of {generation['timestamp']}: {generation['rows']:,} rows")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from io import StringIO
 from random import Random
 
 import pytest
+from rich.console import Console
 
 from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.wire.records import Cell, Mutation, decode_dead_letter, encode_mutation
+from ringlog_audit.cli import show_audit
+from ringlog_audit.report import AuditCheck, AuditReport
 from ringlog_audit.verify import Expected, audit
 from tests.audit.memory_topics import MemoryCluster
 from tests.audit.test_lives import created
@@ -114,3 +118,12 @@ def test_a_letter_for_a_readable_record_is_a_failure(cluster: MemoryCluster) -> 
     (record,) = cluster.topics.all["mutations"]
     cluster.topics.all["mutations"] = [type(record)(record.place, (record.key(), VALID), record.timestamp()[1])]
     assert not audit(cluster.topics, Expected(), lambda _: None).ok
+
+
+def test_the_printed_audit_counts_the_failures_that_it_does_not_list() -> None:
+    check = AuditCheck("carried_out", "the job has processed every mutation")
+    for number in range(12):
+        check.fail(f"write 0/{number}")
+    console = Console(record=True, file=StringIO())
+    show_audit(console, AuditReport(checks=[check]))
+    assert [line.strip() for line in console.export_text().splitlines()[-2:]] == ["write 0/9", "and 2 more"]

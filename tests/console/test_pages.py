@@ -316,6 +316,16 @@ def test_dead_letters_are_counted_by_reason_with_the_newest_of_each() -> None:
     page = page_of(view, at)
     assert ("ringlog cdc dead-letters show 9" in page, "detail 7" in page) == (True, False)
     assert view.read(view_input(state))["dead_letters"] is None
+    (card,) = (card for card in VIEWS["health"].read(at)["cards"] if card["title"] == "CDC")
+    assert "2 recent dead letters" in card["note"]
+
+
+def test_the_lease_of_a_stopped_writer_has_ended() -> None:
+    state = hostile("w")
+    for horizon, is_shown in ((NOW + SECOND_US, False), (NOW - 42 * SECOND_US, True)):
+        writer = replace(state.writers["w"], horizon=horizon, low_watermark=0)
+        page = page_of(VIEWS["cdc"], view_input(replace(state, writers=Map({"w": writer}))))
+        assert ("ended 42 s ago" in page, "1970-01-01" in page) == (is_shown, False)
 
 
 @pytest.mark.parametrize(("nodes", "shards"), [(0, 0), (1, 1), (25, 4), (26, 4), (200, 4), (200, 64), (200, 300)])

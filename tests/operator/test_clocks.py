@@ -25,7 +25,8 @@ from ringlog.operator.views.clocks import (
     settled_lowering,
     skews,
 )
-from ringlog.operator.views.writer_lag import LATE_S, writers_behind
+from ringlog.operator.views.words import when
+from ringlog.operator.views.writer_lag import LATE_S, format_lag, format_lease, writers_behind
 from ringlog.protocol.validator.limits import ENDS_AHEAD_MAX_US, WITHDRAWN_AHEAD_MIN_US, too_far_ahead
 from ringlog.runtime.clock import ManualClock
 from tests.cli.known_commands import unknown
@@ -255,5 +256,13 @@ def test_a_writer_that_leaves_old_mutations_waiting_is_named(story: Story) -> No
     assert writers_behind(state, {"w": Lag(9, None, 0)}) == [
         "CDC writer w is behind: at most 9 mutations, of unknown age. Is its job running?"
     ]
+    assert format_lag(Lag(1, 0.0, 0)) == "at most 1 mutation, up to 0 s old"
+    end = state.writers["w"].horizon
+    assert [format_lease(state.writers["w"], now) for now in (end, end + 42_000_000)] == [
+        when(end),
+        f"{when(end)}, ended 42 s ago",
+    ]
     story.say(command="FenceCdcWriter", writer="w", incarnation="i1", positions=[], reason="gone")
-    assert writers_behind(story.rehearsal.state, {"w": Lag(9, LATE_S + 61, 0)}) == []
+    state = story.rehearsal.state
+    assert writers_behind(state, {"w": Lag(9, LATE_S + 61, 0)}) == []
+    assert format_lease(state.writers["w"], end + 42_000_000) == when(state.writers["w"].horizon)

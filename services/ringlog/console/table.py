@@ -108,7 +108,9 @@ VIEWS: Final = {
             zones,
             {"zone": Parameter(str, "Name of the zone to show in detail."), **PAGING},
         ),
-        ConsoleView("cdc", "CDC", "How late are consumers, and does a writer stand still?", cdc, {}),
+        ConsoleView(
+            "cdc", "CDC", "How late is the CDC log, does a writer stand still, and were writes rejected?", cdc, {}
+        ),
         ConsoleView(
             "snapshots",
             "Snapshots",

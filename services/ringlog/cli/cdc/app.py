@@ -26,7 +26,7 @@ from ringlog.log.kafka.topics import CDC, admin_client, topic_name
 from ringlog.operator.views import views
 from ringlog.operator.views.clocks import clock_lines
 from ringlog.operator.views.words import lifetime, printable, when
-from ringlog.operator.views.writer_lag import format_lag, lag_view
+from ringlog.operator.views.writer_lag import format_lag, format_lease, lag_view
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext, current_cluster
 from ringlog.stack.artifacts import spark_jars
@@ -69,11 +69,11 @@ def status(context: ClusterContext) -> Iterator[Any]:
     """Show CDC generations and registered writers.
 
     Writers have the mutations that wait for them, by their last report in the log, and their write lease (horizon). The
-    retention of rows is compared with the tables' ttl. Dead letters are counted by reason among the last 2,000 records
-    of their topic.
+    lease of a writer that does not run has ended. The retention of rows is compared with the tables' ttl. Dead letters
+    are counted by reason among the last 2,000 records of their topic.
     """
     state = newest(context)
-    topic, seconds = topic_name(context.cluster, CDC.suffix), log_retention(state)
+    topic, seconds, now = topic_name(context.cluster, CDC.suffix), log_retention(state), SystemClock().now_us()
     kept = retention_of(admin_client(context.bootstrap), topic)
     letters = dead_letters.recent_counts(context).by_reason()
     found = views.cdc(state) | {"retention": views.retention(kept, seconds), "recent_dead_letters": letters}
@@ -92,11 +92,12 @@ def status(context: ClusterContext) -> Iterator[Any]:
     writers = []
     for row in found["writers"]:
         fenced = "" if row["fenced"] is None else f"fenced since epoch {row['fenced']}"
-        times = when(row["horizon"]), when(row["low_watermark"])
+        low = when(row["low_watermark"]) if row["low_watermark"] else "none"
+        times = format_lease(state.writers[row["name"]], now), low
         writers.append((row["name"], format_lag(lags[row["name"]]), *times, row["incarnation"], fenced))
     if writers:
         show_table(("writer", "behind", "write lease", "low-watermark", "incarnation", ""), writers)
-    for line in clock_lines(state, SystemClock().now_us(), None):
+    for line in clock_lines(state, now, None):
         out.print(line, markup=False)
     counts = ", ".join(f"{count} {printable(reason)}" for reason, count in letters.items())
     out.print(f"recent dead letters: {counts or 'none'}", markup=False)

@@ -121,7 +121,9 @@ def _cards(moment: ViewInput, found: Json) -> Iterator[Json]:
     writers = [writer for writer in state.writers.values() if writer.fenced is None]
     behind = found["writers_behind"]
     generation = state.generations[-1].id if state.generations else "no generation"
-    yield _card("CDC", f"{len(writers)} writers", WARN if behind else OK, f"{len(behind)} behind; {generation}", "cdc")
+    letters = sum(not letter.is_resent for letter in live.letters)
+    notes = (f"{len(behind)} behind", *([f"{letters:,} recent dead letters"] if letters else []), generation)
+    yield _card("CDC", f"{len(writers)} writers", WARN if behind else OK, "; ".join(notes), "cdc")
     yield _recovery_card(moment)
 
 

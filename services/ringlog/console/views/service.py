@@ -19,7 +19,7 @@ from ringlog.operator.views.clocks import clock_lines
 from ringlog.operator.views.service import service_status
 from ringlog.operator.views.summary import truncation_view
 from ringlog.operator.views.words import picked
-from ringlog.operator.views.writer_lag import LATE_S, format_lag, lag_view
+from ringlog.operator.views.writer_lag import LATE_S, format_lag, format_lease, lag_view
 from ringlog.runtime.trust import BadTrustConfig
 from ringlog.runtime.trust import current as current_trust
 
@@ -35,6 +35,7 @@ def cdc(moment: ViewInput) -> Json:
         late = isinstance(lag, Lag) and lag.records and (lag.seconds is None or lag.seconds > LATE_S)
         row["level"] = IDLE if row["fenced"] is not None else WARN if late else OK
         row |= lag_view(lag) | {"lag": format_lag(lag), "lease_us": row["horizon"] - moment.now}
+        row["lease"] = format_lease(state.writers[row["name"]], moment.now)
     found["generations"].reverse()
     found["dead_letters"] = None if moment.live.letters_end is None else _letters(moment.live.letters)
     return found | {"watermark": state.settled.until, "level": worst(row["level"] for row in found["writers"])}

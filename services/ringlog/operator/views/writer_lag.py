@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ringlog.kernel.model.state import ClusterState, in_order
+from ringlog.kernel.model.state import CdcWriter, ClusterState, in_order
 from ringlog.kernel.values import SECOND_US
 from ringlog.log.kafka.lag import Lag
-from ringlog.operator.views.words import span
+from ringlog.operator.views.words import span, when
 
 LATE_S: Final = 60.0
 """``ringlog status`` names a writer if a mutation is older. A running writer reports its positions more often."""
@@ -29,7 +29,13 @@ def format_lag(found: Lag | str) -> str:
     if not found.records:
         return "nothing"
     age = "of unknown age" if found.seconds is None else f"up to {span(int(found.seconds * SECOND_US))} old"
-    return f"at most {found.records:,} mutations, {age}"
+    return f"at most {found.records:,} mutation{'' if found.records == 1 else 's'}, {age}"
+
+
+def format_lease(writer: CdcWriter, now_us: int) -> str:
+    """Return the end of a write lease. A running job extends it long before its end."""
+    ended = f", ended {span(now_us - writer.horizon)} ago" if writer.horizon < now_us and writer.fenced is None else ""
+    return when(writer.horizon) + ended
 
 
 def writers_behind(state: ClusterState, lags: Mapping[str, Lag | str]) -> list[str]:
