@@ -31,7 +31,7 @@ BUDGETS = {
     "ringlog/node": 5_820,
     "ringlog/operator": 5_640,
     "ringlog/protocol": 3_410,
-    "ringlog/console": 2_610,
+    "ringlog/console": 2_620,
     "ringlog/runtime": 2_010,
     "ringlog/stack": 1_790,
     "ringlog/wire": 1_840,
