@@ -64,6 +64,7 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "RinglogWriterBehind": (f"ringlog_cdc_writers_behind_seconds{{{AGENT}}} 900 901",),
     "RinglogWriterLagUnknown": ('ringlog_cdc_behind_unknown_seconds{job="ringlog-cdc"} 60 61',),
+    "RinglogReaderBehind": ('ringlog_cdc_reader_behind_seconds{instance="r1:9420"} 900 901',),
     "RinglogCdcWaits": ('ringlog_cdc_waiting_seconds{job="ringlog-cdc"} 300 301',),
     "RinglogDeadLetters": ('ringlog_cdc_rejected_total{reason="unknown_table"} 0 1+1',),
 }
