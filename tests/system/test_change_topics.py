@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import signal
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from tests.wire.test_next_version import next_version
 from ringlog import __version__
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED
 from ringlog.agents.roles import publisher
-from ringlog.agents.status import read_status
+from ringlog.agents.status import HeartbeatReader, read_status, read_statuses
 from ringlog.client.creation.schemas import publish_schemas
 from ringlog.client.errors import SchemasIncompatible
 from ringlog.kernel.changes import CHANGE_TOPICS, CHANGES_OF, EPOCHS, HEAD, Change, EpochChange, diff, project
@@ -32,17 +34,20 @@ from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.sections import NODES, PLACEMENTS, SCHEMA
-from ringlog.kernel.values import CdcOptions, Column, Command, Replication, replace
-from ringlog.log.kafka.adapter import reader_config
+from ringlog.kernel.values import CdcOptions, Column, Command, Replication, asdict, replace
+from ringlog.log.kafka.adapter import KafkaLog, reader_config
 from ringlog.log.kafka.compacted import read_compacted
 from ringlog.log.kafka.producer import AckedProducer
-from ringlog.log.kafka.topics import RECORD_BYTES_MAX, SCHEMAS, admin_client, create_topics, topic_name
+from ringlog.log.kafka.topics import AGENTS, RECORD_BYTES_MAX, SCHEMAS, admin_client, create_topics, topic_name
 from ringlog.protocol.coordinator.core import propose
 from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.stack import StackInfo
+from ringlog.wire.avro.binary import RecordCodec
+from ringlog.wire.avro.codec import header
 from ringlog.wire.changes import decode_change, encode_change, encode_change_record
-from ringlog_schemas import CatalogueSchema, fingerprint_of
+from ringlog.wire.records import AgentStatus
+from ringlog_schemas import CatalogueSchema, current, fingerprint_of
 
 from .agents_world import DEADLINE_S, AgentsWorld, until
 from .topic_settings import alter
@@ -273,6 +278,20 @@ def test_a_publisher_halts_with_a_reason_at_a_record_above_the_limit(world: Agen
     alter(admin, topic, "max.message.bytes", str(RECORD_BYTES_MAX))
     world.start("publisher")
     check(world)
+
+
+def test_the_status_of_an_agent_of_a_later_release_is_read(world: AgentsWorld) -> None:
+    """The earlier command line must not report upgraded agents as stopped."""
+    name = "ringlog.agents.AgentStatus"
+    later = copy.deepcopy(dict(current()[name].json))
+    later["fields"].append({"name": "later", "type": "string", "default": "", "doc": "A field of a later release."})
+    status = asdict(AgentStatus("keeper", "i", 1, 7, "active", 1, release="9.0")) | {"later": "x"}
+    fingerprint, place = fingerprint_of(later), (world.stack.bootstrap_servers, world.cluster)
+    with closing(KafkaLog(*place, AGENTS)) as agents, closing(HeartbeatReader(*place)) as reader:
+        agents.put("keeper", header(fingerprint) + RecordCodec(later).encode(status))
+        assert "keeper" not in reader.refresh(), "nobody has published the schema"
+        publish_schemas(*place, own={}, texts=[(f"{fingerprint:016x}", json.dumps(later))])
+        assert read_statuses(*place)["keeper"].release == "9.0"
 
 
 def test_several_transactions_fill_topics(world: AgentsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 
 from ringlog.kernel.values import Value
+from ringlog.log.errors import LogError
 from ringlog.log.kafka.adapter import KafkaLog
-from ringlog.log.kafka.topics import AGENTS
+from ringlog.log.kafka.compacted import read_compacted
+from ringlog.log.kafka.topics import AGENTS, SCHEMAS, topic_name
 from ringlog.log.opening import open_metadata, start_point_finder
 from ringlog.log.port import LogTail
 from ringlog.log.reading import read_to_end
 from ringlog.log.replicas.replay import ProgressCallback, catch_up, log_progress
 from ringlog.log.replicas.replica import LogReplica
+from ringlog.wire.avro.codec import learn
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import AgentStatus, RefusedProposal, decode_agent_status
 
@@ -110,12 +113,22 @@ def newest(last: AgentStatus | None, status: AgentStatus) -> AgentStatus:
     return last if last is not None and 0 < status.term < last.term else status
 
 
+LEARNING_S = 30.0
+"""The shortest interval between two readings of the topic of schemas."""
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
 class HeartbeatReader:
     """A reader of ``agents`` from its beginning. Not thread-safe; ``close`` it."""
 
     def __init__(self, bootstrap_servers: str, cluster: str) -> None:
+        self._bootstrap_servers, self._cluster = bootstrap_servers, cluster
         self._agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
         self._tail: LogTail | None = None
+        self._next_learning = 0.0
         self.latest: dict[str, AgentStatus] = {}
         """Role to its newest readable status read so far."""
 
@@ -124,12 +137,29 @@ class HeartbeatReader:
         if self._tail is None:
             self._tail = self._agents.tail(self._agents.begin_offset())
         for record in read_to_end(self._agents, self._tail):
-            try:
-                status = decode_agent_status(record.data)
-            except WireError:
-                continue
-            self.latest[status.role] = newest(self.latest.get(status.role), status)
+            if (status := self._decode(record.data)) is not None:
+                self.latest[status.role] = newest(self.latest.get(status.role), status)
         return self.latest
+
+    def _decode(self, data: bytes) -> AgentStatus | None:
+        """Return a status, or None for other bytes. Agents can have a later release than this process."""
+        for _ in range(2):
+            try:
+                return decode_agent_status(data)
+            except WireError as error:
+                if error.code != "unknown_fingerprint" or time.monotonic() < self._next_learning:
+                    break
+                self._next_learning = time.monotonic() + LEARNING_S
+                self._learn()
+        return None
+
+    def _learn(self) -> None:
+        """Learn the schemas of later releases, which a release publishes before its first record."""
+        with suppress(LogError):
+            topic = topic_name(self._cluster, SCHEMAS.suffix)
+            for text in read_compacted(self._bootstrap_servers, topic, _text).values():
+                with suppress(WireError):
+                    learn(text)
 
     def close(self) -> None:
         """Close the connections."""

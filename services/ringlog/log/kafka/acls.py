@@ -162,8 +162,9 @@ NEEDS: Final[dict[BrokerUser, BrokerNeeds]] = {
     BrokerUser.operator: BrokerNeeds(
         "operators",
         {
-            # `status` measures the lag of CDC writers by the times of mutations, and counts dead letters.
-            "read": (*_ASKS, *_REPORTS, MUTATIONS.suffix, DEAD_LETTERS.suffix),
+            # `status` measures the lag of CDC writers by the times of mutations, and counts dead letters. Reports of
+            # agents can have the schema of a later release.
+            "read": (*_ASKS, *_REPORTS, MUTATIONS.suffix, DEAD_LETTERS.suffix, SCHEMAS.suffix),
             "write": (REQUESTS.suffix,),
             "describe_configs": (METADATA.suffix, CDC.suffix),
         },
