@@ -22,7 +22,7 @@ from tests.tidy.files import ROOT, python_files, shown
 MODULES_MAX = 15
 SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
-    "ringlog/agents": 2_610,
+    "ringlog/agents": 2_640,
     "ringlog/cache": 670,
     "ringlog/cli": 6_410,
     "ringlog/client": 6_810,
