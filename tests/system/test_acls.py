@@ -74,6 +74,8 @@ NOT_USED = {
     },
     # A start after the first snapshot.
     K.node: {"snapshots read"},
+    # The status of an agent of a later release.
+    K.operator: {"schemas read"},
     # The group of the reader of rows: the command joins none.
     K.cdc_reader: {"-group read"},
     # The rows of nodes; the schema of a log that lost its beginning.

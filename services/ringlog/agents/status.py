@@ -146,8 +146,8 @@ class HeartbeatReader:
         for _ in range(2):
             try:
                 return decode_agent_status(data)
-            except WireError as error:
-                if error.code != "unknown_fingerprint" or time.monotonic() < self._next_learning:
+            except WireError:
+                if time.monotonic() < self._next_learning:
                     break
                 self._next_learning = time.monotonic() + LEARNING_S
                 self._learn()
