@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 
 from ringlog.kernel.values import Value
-from ringlog.log.errors import LogError
+from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.compacted import read_compacted
 from ringlog.log.kafka.topics import AGENTS, SCHEMAS, topic_name
@@ -115,6 +115,8 @@ def newest(last: AgentStatus | None, status: AgentStatus) -> AgentStatus:
 
 LEARNING_S = 30.0
 """The shortest interval between two readings of the topic of schemas."""
+LEARN_WAIT_S = 3.0
+"""The longest wait for these schemas."""
 
 
 def _text(data: bytes) -> str:
@@ -155,9 +157,15 @@ class HeartbeatReader:
 
     def _learn(self) -> None:
         """Learn the schemas of later releases, which a release publishes before its first record."""
+        end = time.monotonic() + LEARN_WAIT_S
+
+        def check() -> None:
+            if time.monotonic() > end:  # A topic without a permission has no end.
+                raise LogUnavailable("the schemas were not read in time", "permit it: ringlog cluster acls")
+
         with suppress(LogError):
             topic = topic_name(self._cluster, SCHEMAS.suffix)
-            for text in read_compacted(self._bootstrap_servers, topic, _text).values():
+            for text in read_compacted(self._bootstrap_servers, topic, _text, check).values():
                 with suppress(WireError):
                     learn(text)
 
