@@ -24,7 +24,7 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_640,
     "ringlog/cache": 670,
-    "ringlog/cli": 6_410,
+    "ringlog/cli": 6_420,
     "ringlog/client": 6_810,
     "ringlog/kernel": 17_900,
     "ringlog/log": 4_860,
@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 290,
     "ringlog_sim": 13_040,
     "ringlog_testing": 5_310,
-    "tests": 86_310,
+    "tests": 86_320,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
