@@ -2,7 +2,8 @@
 
     python bench/console.py [NODES] [TABLETS]      1,000 nodes of 8 tokens, 10,000 tablets in ten tables
 
-*epoch* is the median of first pages of new epochs, which compute derived values. *again* is the median of second
+*epoch* is the median of first pages of new epochs, which compute derived values. Each changes a setting, so that the
+next plan is computed again. *again* is the median of second
 pages, with new reports. *HTML* and *JSON* are sizes in bytes. Times are processor time with the garbage collector off.
 One node is silent, an operation has begun, and the next plan has 1,000 migrations. The status is 1 if a page misses its
 goal.
@@ -24,7 +25,7 @@ from tests.kernel import entries
 
 from ringlog.console.pages import environment
 from ringlog.console.table import VIEWS
-from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.topology.movements import Leave
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import replace
@@ -53,7 +54,7 @@ def main(arguments: list[str]) -> int:
     print(f"{'view':<14}{'epoch':>8}{'again':>8}{'HTML':>10}{'JSON':>10}")
     states = [state]
     for _ in range(ROUNDS):
-        states.append(entries.applied(states[-1], Noop()))
+        states.append(entries.applied(states[-1], ChangeSettings((("history_entries", 10_000 + len(states)),))))
     for name, view in VIEWS.items():
         query = {"node": "n2", "operation": "leave-" + str(state.epoch)}
         chosen = {key: value for key, value in query.items() if key in view.parameters}

@@ -18,6 +18,7 @@ from ringlog.client.cdc.dead_letters import LetterSummary
 from ringlog.console import drawing
 from ringlog.console.live import mutations_behind
 from ringlog.console.table import VIEWS
+from ringlog.console.views import placement
 from ringlog.console.views.levels import with_commands
 from ringlog.console.views.operations import remaining
 from ringlog.console.views.placement import ADVISED_MAX
@@ -360,6 +361,18 @@ def test_the_heat_map_and_the_plan_count_every_tablet() -> None:
     assert [(row["table"], row["tablet"]) for row in value["plan"]] == [
         (one.table, one.tablet) for one in moves[:ADVISED_MAX]
     ]
+
+
+def test_a_plan_is_computed_once_for_all_states_with_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, live = large_state(7, 5, 3), reports(STATES[3])
+    computed: list[int] = []
+    real = placement.advise
+    monkeypatch.setattr(placement, "advise", lambda state, *rest: (computed.append(state.epoch), real(state, *rest))[1])
+    for command in (commands.Noop(), commands.Noop(), commands.ChangeSettings((("tablet_streams_max", 7),))):
+        state = entries.applied(state, command)
+        VIEWS["tablets"].read(view_input(state, live))
+    VIEWS["tablets"].read(view_input(state, replace(live, loads=Reports())))
+    assert computed == [state.epoch - 2, state.epoch, state.epoch]
 
 
 def test_rows_are_split_into_pages_with_the_worst_first() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from operator import is_
 from typing import Any, Final
 
 from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, IDLE, OK, WARN, paged
 from ringlog.kernel.balance.advice import Advice, advise
 from ringlog.kernel.balance.reports import Reports
-from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.model.settings import SETTINGS, setting
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.tablets.mutual_exclusion import transitions
@@ -16,6 +17,7 @@ from ringlog.operator.views import tablets as tablet_views
 from ringlog.operator.views.views import name_of
 from ringlog.operator.views.waiting import tablet_waiting
 from ringlog.operator.views.zones import full_view, standing_view, zones_view
+from ringlog.protocol.balancer.balancer import PARTS
 from ringlog.protocol.balancer.load_book import measured
 from ringlog.protocol.rebalancer.zone_groups import session_reports
 
@@ -68,15 +70,18 @@ def tablets(moment: ViewInput) -> Json:
     }
 
 
-_advice: IdentityCache[ClusterState, tuple[Reports, Advice]] = IdentityCache(4)
+_advice: deque[tuple[tuple[object, ...], Advice]] = deque(maxlen=4)
 
 
 def _advised(state: ClusterState, loads: Reports) -> Advice:
-    """Return the balancer's advice, which is expensive to compute for a large cluster."""
-    known = _advice.get(state)
-    if known is None or known[0] is not loads:
-        known = _advice.put(state, (loads, advise(state, measured(loads, state))))
-    return known[1]
+    """Return the balancer's advice. It is expensive for a large cluster, so states with the same inputs share one."""
+    inputs = loads, *[getattr(state, part) for part in PARTS]
+    for known, found in [*_advice]:
+        if all(map(is_, known, inputs)):
+            return found
+    found = advise(state, measured(loads, state))
+    _advice.appendleft((inputs, found))
+    return found
 
 
 def zones(moment: ViewInput) -> Json:

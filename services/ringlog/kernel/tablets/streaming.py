@@ -84,7 +84,7 @@ class Streams:
         counts = (self.reads, self.writes, self.node_reads, self.node_writes, {"all": self.all})
         places_of = (use.reads, use.writes, _nodes(use.reads), _nodes(use.writes), ["all"])
         for counted, places, (name, most) in zip(counts, places_of, self._limits.items(), strict=True):
-            for place in places:
+            for place in places if most else ():
                 now = counted.get(place, 0)  # type: ignore[attr-defined]
                 if exceeds(now, use.weight, most):
                     where = f"{state.nodes[place[0]].name}/{place[1]}" if isinstance(place, tuple) else place

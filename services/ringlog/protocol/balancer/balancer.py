@@ -4,7 +4,7 @@ After the take-over it reads the compacted topic ``load`` from the beginning, th
 so its term in the log is a sufficient fence. Migrations name the planner's term, and the fold rejects them once another
 instance is active.
 
-It plans when a section of ``_PARTS`` changes, which includes each stage of a tablet, when reports differ, and after
+It plans when a section of ``PARTS`` changes, which includes each stage of a tablet, when reports differ, and after
 each plan that was not empty. For reports alone it plans at most once in ``nodes / PLANS_PER_ROUND`` of them, so the
 number of plans does not grow with the number of nodes. The age of a report counts from the broker's time of the newest
 report, never from this machine's clock. If all nodes are silent, their last reports therefore stay valid.
@@ -31,7 +31,7 @@ from ringlog.protocol.controller import TABLETS, Controller, Proposal, Rejection
 from ringlog.protocol.effects import Effect, Newest, Steps
 
 ROLE: Final = BALANCER
-_PARTS: Final = ("settings", "nodes", "keyspaces", "tables", "table_ids", "operations", "tablets", "pauses")
+PARTS: Final = ("settings", "nodes", "keyspaces", "tables", "table_ids", "operations", "tablets", "pauses")
 """The state sections that a plan depends on."""
 PLANS_PER_ROUND: Final = 16
 """The most plans for one report of each node, if nothing else changes."""
@@ -52,7 +52,7 @@ class NewLoads(Effect[Sequence[ReceivedLoad]], Value):
 class BalancerController(Controller):
     """One term of the balancer.
 
-    ``_parts``: the epochs of the last changes of ``_PARTS``, and ``_loads``: the loads, both at the last evaluation;
+    ``_parts``: the epochs of the last changes of ``PARTS``, and ``_loads``: the loads, both at the last evaluation;
     ``_fresh``: records since then. ``_seen``: the inputs of the last plan.
     """
 
@@ -79,7 +79,7 @@ class BalancerController(Controller):
         state = await Newest()
         self._reports = take(self._reports, self._came, state)
         self._fresh += len(self._came)
-        parts = tuple(state.changed.get(part, 0) for part in _PARTS)
+        parts = tuple(state.changed.get(part, 0) for part in PARTS)
         if parts == self._parts and self._fresh * PLANS_PER_ROUND < len(self._loads):
             return None
         loads = measured(self._reports, state)
