@@ -31,7 +31,7 @@ BUDGETS = {
     "ringlog/node": 5_820,
     "ringlog/operator": 5_640,
     "ringlog/protocol": 3_410,
-    "ringlog/console": 2_620,
+    "ringlog/console": 2_630,
     "ringlog/runtime": 2_010,
     "ringlog/stack": 1_790,
     "ringlog/wire": 1_840,
@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 290,
     "ringlog_sim": 13_040,
     "ringlog_testing": 5_310,
-    "tests": 86_320,
+    "tests": 86_330,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(
