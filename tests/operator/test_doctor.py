@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from immutables import Map
 
-from ringlog.kernel.model.state import EMPTY_STATE
+from ringlog.client.cdc.dead_letters import LetterCounts, LetterSummary
+from ringlog.kernel.model.state import EMPTY_STATE, CdcWriter
 from ringlog.kernel.values import SECOND_US, replace
 from ringlog.log.errors import LogUnavailable
 from ringlog.operator import doctor
@@ -84,6 +85,32 @@ def test_machines_of_nodes_are_examined(monkeypatch: pytest.MonkeyPatch) -> None
     ]
     assert found[0].fixes == ("renew it: ringlog cluster certificates FOLDER --node n2",)
     assert registered == Finding("nodes", OK, "4 nodes registered")
+
+
+def test_a_writer_that_stopped_and_dead_letters_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, counts = SystemClock().now_us(), LetterCounts()
+    for number, is_resent in enumerate((False, True, False)):
+        counts.add(LetterSummary(number, now, "type_mismatch", "", "app.t", f"m/0/{number}", now, "w", is_resent))
+    counts.add(LetterSummary(3, now, "unknown_table", "", "app.u", "m/0/3", now, "w", is_resent=True))
+    writers = {
+        "asleep": writer(now - 600 * SECOND_US),
+        "fenced": replace(writer(now - 600 * SECOND_US), fenced=7),
+        "fresh": writer(0),
+        "spark": writer(now - 30 * SECOND_US),
+    }
+    monkeypatch.setattr(doctor, "recent_counts", lambda *_: counts)
+    monkeypatch.setattr(doctor, "CHECKS", {"cdc": CHECKS["cdc"]})
+    state = replace(EMPTY_STATE, writers=Map(writers))
+    assert [(one.verdict, one.text) for one in examine(CONTEXT, lambda _: state)] == [
+        (WARN, "writer asleep: its write lease ended 10 min ago"),
+        (WARN, "recent dead letters: 2 type_mismatch"),
+        (OK, "3 writers"),
+    ]
+    assert counts.by_reason() == {"type_mismatch": 3, "unknown_table": 1}
+
+
+def writer(horizon: int) -> CdcWriter:
+    return CdcWriter("w", "i", 1, horizon, 0, 0, (), ())
 
 
 def test_an_error_of_a_check_hides_no_other_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,11 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from ringlog.agents.status import read_statuses, views_of
+from ringlog.client.cdc.dead_letters import recent_counts
 from ringlog.errors import RinglogError
 from ringlog.files import process_data_dir
 from ringlog.kernel.history import confirmed_snapshots
-from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.values import SECOND_US, Value
 from ringlog.log.kafka.diagnosis import connection_failure
 from ringlog.log.kafka.topics import TOPICS, admin_client, describe, topic_name, verify_topics
@@ -45,6 +46,8 @@ VERDICTS: Final = (OK, SKIPPED, WARN, FAIL)
 """From good to bad."""
 MACHINES_MAX: Final = 20
 """Problems of the nodes' machines that the report lists."""
+LEASE_ENDED_US: Final = 60 * SECOND_US
+"""How long ago the lease of a writer may have ended. A running job extends it long before its end."""
 UNCOVERED_MAX: Final = 1_000_000
 """Records after the newest confirmed snapshot that a start may read."""
 
@@ -192,6 +195,18 @@ def _clocks(site: Site) -> Iterator[Found]:
         yield OK, "no clock is ahead by more than 10 s", ()
 
 
+def _cdc(site: Site) -> Iterator[Found]:
+    now, writers = SystemClock().now_us(), [one for one in in_order(site.state.writers) if one[1].fenced is None]
+    for name, writer in writers:
+        if writer.horizon and now - writer.horizon > LEASE_ENDED_US:
+            fixes = (f"start its job again, or ringlog cdc fence {name} if it stopped permanently",)
+            yield WARN, f"writer {name}: its write lease ended {span(now - writer.horizon)} ago", fixes
+    if waiting := recent_counts(*site.place).waiting():
+        texts = ", ".join(f"{count:,} {printable(reason)}" for reason, count in waiting.items())
+        yield WARN, f"recent dead letters: {texts}", ("ringlog cdc dead-letters list",)
+    yield OK, f"{len(writers)} writer{'' if len(writers) == 1 else 's'}", ()
+
+
 def _snapshots(site: Site) -> Iterator[Found]:
     taken = confirmed_snapshots(site.state)
     since = site.state.epoch - taken[-1].epoch if taken else site.state.epoch
@@ -243,6 +258,7 @@ CHECKS: Final[dict[str, Callable[[Site], Iterator[Found]]]] = {
     "nodes": _nodes,
     "versions": _versions,
     "clocks": _clocks,
+    "cdc": _cdc,
     "snapshots": _snapshots,
     "cache": _cache,
     "certificates": _certificates,

@@ -19,6 +19,7 @@ from ringlog.cli.cdc.repair import repair_command
 from ringlog.cli.shared.connection import out
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
+from ringlog.client.cdc.dead_letters import recent_counts
 from ringlog.kernel.generations.expiry import log_retention
 from ringlog.log.kafka.lag import writer_lags
 from ringlog.log.kafka.retention import retention_command, retention_of
@@ -75,7 +76,7 @@ def status(context: ClusterContext) -> Iterator[Any]:
     state = newest(context)
     topic, seconds, now = topic_name(context.cluster, CDC.suffix), log_retention(state), SystemClock().now_us()
     kept = retention_of(admin_client(context.bootstrap), topic)
-    letters = dead_letters.recent_counts(context).by_reason()
+    letters = recent_counts(context.bootstrap, context.cluster).by_reason()
     found = views.cdc(state) | {"retention": views.retention(kept, seconds), "recent_dead_letters": letters}
     lags = writer_lags(context.bootstrap, state)
     for row in found["writers"]:

@@ -39,8 +39,6 @@ from ringlog.wire.records import decode_mutation
 
 LIST_MAX, RESEND_MAX = 10_000, 100_000
 BYTES_SHOWN = 256
-STATUS_CHUNKS = 2
-"""``ringlog cdc status`` counts the letters among the last 2,000 records."""
 
 Reasons = Annotated[
     list[str] | None,
@@ -181,12 +179,6 @@ def resend(
     out.print(f"{sent} sent, {choice.resent + late} were sent before, {choice.unfit} cannot be sent")
     if choice.has_more:
         out.print("more letters match: repeat the command")
-
-
-def recent_counts(context: ClusterContext) -> LetterCounts:
-    """Count the letters among the last records of the topic."""
-    with DeadLetterReader(context.bootstrap, context.cluster) as letters:
-        return letters.count(LetterFilter(), STATUS_CHUNKS)
 
 
 def _filter(reasons: list[str] | None, tables: list[str] | None, since: str) -> LetterFilter:

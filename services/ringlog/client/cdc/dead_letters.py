@@ -147,10 +147,18 @@ class LetterCounts:
 
     def by_reason(self) -> dict[str, int]:
         """Return the number of letters by reason."""
-        found: Counter[str] = Counter()
-        for (reason, _), count in self.letters.items():
-            found[reason] += count
-        return dict(sorted(found.items()))
+        return _by_reason(self.letters)
+
+    def waiting(self) -> dict[str, int]:
+        """Return the number of letters that were not sent again, by reason."""
+        return _by_reason(self.letters - self.resent)
+
+
+def _by_reason(counts: Counter[tuple[str, str]]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for (reason, _), count in counts.items():
+        found[reason] += count
+    return dict(sorted(found.items()))
 
 
 class DeadLetterReader:
@@ -345,6 +353,16 @@ class DeadLetterReader:
         for found in pending:
             report(found)
         pending.clear()
+
+
+RECENT_STEPS = 2
+"""Steps of ``recent_counts``, which cover the last 2,000 records."""
+
+
+def recent_counts(bootstrap_servers: str, cluster: str) -> LetterCounts:
+    """Count the letters among the last records of the topic. Raises LogUnavailable, TopicMissing."""
+    with DeadLetterReader(bootstrap_servers, cluster) as letters:
+        return letters.count(LetterFilter(), RECENT_STEPS)
 
 
 def _record(message: Message, source: str) -> LetterRecord:

@@ -123,7 +123,8 @@ def _cards(moment: ViewInput, found: Json) -> Iterator[Json]:
     generation = state.generations[-1].id if state.generations else "no generation"
     letters = sum(not letter.is_resent for letter in live.letters)
     notes = (f"{len(behind)} behind", *([f"{letters:,} recent dead letters"] if letters else []), generation)
-    yield _card("CDC", f"{len(writers)} writers", WARN if behind else OK, "; ".join(notes), "cdc")
+    count = f"{len(writers)} writer{'' if len(writers) == 1 else 's'}"
+    yield _card("CDC", count, WARN if behind else OK, "; ".join(notes), "cdc")
     yield _recovery_card(moment)
 
 
