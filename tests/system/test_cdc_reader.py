@@ -217,7 +217,7 @@ def test_tail_prints_changes(story: Story, log: CdcLog) -> None:
             }
         ],
     }
-    (line,) = ringlog(log)
+    (line,) = ringlog(log, "shop.orders")
     assert line.endswith('shop.orders  insert  customer="customer-0" number=0  set amount=7  delete note')
     (line,) = ringlog(log, "--format", "debezium")
     assert json.loads(line)["value"]["after"] == {"customer": "customer-0", "number": 0, "note": None, "amount": 7}

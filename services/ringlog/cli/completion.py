@@ -40,7 +40,7 @@ ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = (
         ("keyspace alter", "keyspace drop", "keyspace placements", "keyspace show", "schema describe"), (KEYSPACE,)
     )
     | {f"data {verb}": (KEYSPACE,) for verb in ("read", "write", "delete")}
-    | dict.fromkeys(("table drop", "table show", "data rows", "data put"), (TABLE,))
+    | dict.fromkeys(("table drop", "table show", "data rows", "data put", "cdc tail"), (TABLE,))
     | {f"tablet {verb}": (TABLE,) for verb in ("list", "show", "move", "split", "merge", "repair", "explain")}
     | {f"zone {verb}": (ZONE,) for verb in ("alter", "drop", "show", "plan", "rebalance", "reset", "restart", "cancel")}
 )
@@ -48,7 +48,7 @@ ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = (
 OPTIONS: Final[Mapping[str, str]] = {"--cluster": CLUSTER, "--ignore": NODE, "--node": NODE, "--table": TABLE}
 FLAGS: Final = frozenset(
     {"--admit-loss", "--all", "--delete", "--dry-run", "--force", "--hex", "--json"}
-    | {"--no-features", "--no-wait", "--stop", "--wait", "--watch", "--yes", "-w"}
+    | {"--no-features", "--no-wait", "--skip-lost", "--stop", "--until-end", "--wait", "--watch", "--yes", "-w"}
 )
 """Options without a value, of the commands in ``ARGUMENTS``."""
 PARTS: Final = {NODE: "nodes", OPERATION: "operations", KEYSPACE: "keyspaces", TABLE: "tables", ZONE: "zones"}

@@ -58,7 +58,10 @@ class Format(Enum):
 
 
 def tail(
-    table: Tables = None,
+    table: Annotated[
+        list[str] | None, typer.Argument(metavar="KEYSPACE.TABLE", help="Names of tables. Default: all.")
+    ] = None,
+    more: Tables = None,
     column: Columns = None,
     start: From = EARLIEST,
     form: Annotated[
@@ -88,7 +91,7 @@ def tail(
     with CdcReader(
         context.bootstrap,
         context.cluster,
-        tables=table or (),
+        tables=(*(table or ()), *(more or ())),
         columns=column or (),
         start=start,
         progress=progress,
