@@ -159,7 +159,7 @@ def test_the_description_of_the_api_has_every_view() -> None:
                     names = [one["name"] for one in described["paths"][path]["get"]["parameters"]]
                     assert names[:2] == ["epoch", "wait"]
                     assert (await world.http.get(path)).status_code == 200
-            assert len(described["paths"]) == 17
+            assert len(described["paths"]) == 18
 
     run(ask())
 

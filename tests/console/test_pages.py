@@ -29,6 +29,7 @@ from ringlog.kernel.model.plans import StagedPlan
 from ringlog.kernel.model.state import CdcWriter, ClusterState, Failure, Operation, Plan, StageMark
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import SECOND_US, Position, replace
+from ringlog.operator.doctor import Finding
 from ringlog.operator.machines import Machine, machines_of
 from ringlog.protocol.balancer.load_book import ReceivedLoad
 from ringlog.wire.records import NodeLoad
@@ -285,6 +286,32 @@ def test_releases_of_agents_count_beside_those_of_nodes() -> None:
         expected = {release: (3, 0)} | ({} if not of_agents else {of_agents: (3 * (of_agents == release), len(agents))})
         assert count == expected
         assert ("9.0" in page_of(VIEWS["clocks"], at)) == (of_agents == "9.0")
+
+
+def test_findings_of_the_doctor_have_a_page_and_reasons() -> None:
+    state = STATES[3]
+    findings = (
+        Finding("broker", "ok", "1 broker"),
+        Finding("topics", "fail", "topic_misconfigured: <b>", ("ringlog cluster repair-topics",)),
+        Finding("cache", "warn", "Redis has epoch 1, 9 behind", ("start Redis",)),
+        Finding("agents", "fail", "validator: stopped"),
+        Finding("nodes", "skipped", "not examined"),
+    )
+    at = view_input(state, replace(reports(state), findings=findings, examined_at=NOW))
+    found = VIEWS["checks"].read(at)
+    assert [row["level"] for row in found["findings"]] == ["ok", "bad", "warn", "bad", "idle"]
+    assert found["level"] == "bad"
+    page = page_of(VIEWS["checks"], at)
+    assert "topic_misconfigured: &lt;b&gt;" in page
+    assert "ringlog cluster repair-topics" in page
+    health = VIEWS["health"].read(at)
+    shown = [(row["text"].partition(":")[0], row["level"], row["next"]) for row in health["reasons"]]
+    assert ("topics", "bad", "ringlog cluster repair-topics") in shown
+    assert ("cache", "warn", "start Redis") in shown
+    assert "agents" not in {name for name, _, _ in shown}, "agents have a reason of their own"
+    past = VIEWS["health"].read(replace(at, is_past=True))
+    assert "topics" not in {row["text"].partition(":")[0] for row in past["reasons"]}
+    assert "No check has ended yet" in page_of(VIEWS["checks"], view_input(state))
 
 
 def test_impossible_values_of_a_machine_count_as_not_measured() -> None:

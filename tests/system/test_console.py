@@ -26,6 +26,7 @@ from ringlog.console.live import LiveReader
 from ringlog.console.table import VIEWS
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.values import Position
+from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
 from ringlog.wire.records import DeadLetter, NodeLoad, encode_dead_letter, encode_node_load
@@ -91,6 +92,9 @@ def test_no_epoch_is_lost_when_the_console_is_killed(
         client.submit_many([Noop()] * 5)
         seen = first.epochs(since, since + 5)
         assert first.http.get("/v1/health", params={"wait": since + 5}).json()["verdict"] == "CRITICAL"  # no agents
+        checks = until(lambda: first.http.get("/v1/checks").json()["findings"], "the checks to end")
+        levels = {one["check"]: one["level"] for one in checks}
+        assert (levels["broker"], levels["topics"], levels["agents"]) == ("ok", "ok", "bad")
         for name in VIEWS:
             answer = first.http.get(f"/{name}")
             assert answer.status_code == 200, (name, answer.text)
@@ -127,7 +131,7 @@ def test_the_mutations_of_nodes_and_the_dead_letters_are_read(stack: StackInfo, 
     append("load", load(0))
     append("dead-letters", *map(encode_dead_letter, letters))
     with validator(stack, cluster_name) as client:
-        reader = LiveReader(stack.bootstrap_servers, cluster_name, client.replica)
+        reader = LiveReader(ClusterContext(stack.bootstrap_servers, cluster_name, ""), client.replica)
         reader.read()
         assert reader.reports.mutations_behind == {}, "an old report says nothing of the present"
         assert [one.detail for one in reader.reports.letters] == ["no 1", "no 0"]

@@ -24,14 +24,14 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_640,
     "ringlog/cache": 670,
-    "ringlog/cli": 6_410,
+    "ringlog/cli": 6_420,
     "ringlog/client": 6_820,
     "ringlog/kernel": 17_900,
     "ringlog/log": 4_860,
     "ringlog/node": 5_820,
     "ringlog/operator": 5_660,
     "ringlog/protocol": 3_410,
-    "ringlog/console": 2_630,
+    "ringlog/console": 2_680,
     "ringlog/runtime": 2_010,
     "ringlog/stack": 1_790,
     "ringlog/wire": 1_840,
@@ -44,7 +44,7 @@ BUDGETS = {
     "ringlog_schemas": 290,
     "ringlog_sim": 13_040,
     "ringlog_testing": 5_310,
-    "tests": 86_360,
+    "tests": 86_390,
 }
 """The maximum of code lines per package."""
 PRIVATE_WORDS = frozenset(

@@ -1,14 +1,15 @@
 """A thread that reads the reports of nodes, agents and brokers for the console.
 
-It reads quick topics every second and slow facts every ``SLOW_S``. While the broker is away, the last reports stay, and
-``confirmed_at`` shows their age.
+It reads quick topics every second and slow facts every ``SLOW_S``. A second thread examines the cluster as ``ringlog
+doctor`` does: a check may wait for a broker or a Redis that is away. While the broker is away, the last reports stay,
+and ``confirmed_at`` shows their age.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from typing import Any, Final
 
@@ -17,20 +18,23 @@ from ringlog.client.cdc.dead_letters import DeadLetterReader, LetterFilter
 from ringlog.client.node_reports import AcksReader, LoadsReader
 from ringlog.console.moments import LiveReports
 from ringlog.errors import RinglogError
-from ringlog.kernel.values import NodeId, replace
+from ringlog.kernel.values import Micros, NodeId, replace
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.lag import LagReader, writer_lags
 from ringlog.log.kafka.topics import MUTATIONS, topic_name
 from ringlog.log.opening import open_snapshots
 from ringlog.log.replicas.replica import LogReplica
+from ringlog.operator.doctor import Finding, examine
 from ringlog.operator.machines import machines_of
 from ringlog.operator.views.clocks import seen_until
 from ringlog.protocol.balancer.load_book import LastReports, ReceivedLoad, report_times, take
 from ringlog.runtime.clock import Clock, SystemClock
+from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.logs import get_logger
 
 EVERY_S: Final = 1.0
 SLOW_S: Final = 15.0
+EXAMINE_S: Final = 60.0
 BARRIER_S: Final = 5.0
 
 log = get_logger(__name__)
@@ -43,8 +47,9 @@ class LiveReader:
         replica: A replica of the cluster that the caller runs.
     """
 
-    def __init__(self, bootstrap_servers: str, cluster: str, replica: LogReplica, clock: Clock | None = None) -> None:
-        self._place = bootstrap_servers, cluster
+    def __init__(self, context: ClusterContext, replica: LogReplica, clock: Clock | None = None) -> None:
+        self._context = context
+        self._place = context.bootstrap, context.cluster
         self._replica = replica
         self._clock = clock or SystemClock()
         self._stopping = threading.Event()
@@ -52,15 +57,18 @@ class LiveReader:
         self._readers: dict[str, Any] = {}
         self._slow_at = float("-inf")
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
+        self._examined: tuple[Sequence[Finding], Micros] = (), 0
+        self._examiner = threading.Thread(target=self._examine, name="examiner", daemon=True)
         self.reports = LiveReports(confirmed_at=self._clock.now_us())
 
     def start(self) -> None:
         """Read once, then regularly in a thread."""
         self.read()
         self._thread.start()
+        self._examiner.start()
 
     def stop(self) -> None:
-        """Stop the thread and close the connections."""
+        """Stop the reading thread and close its connections. An examination that waits is left behind."""
         self._stopping.set()
         self._thread.join()
         self.close()
@@ -75,6 +83,16 @@ class LiveReader:
                 self.read()
             except Exception:
                 log.exception("reports_unreadable")
+
+    def _examine(self) -> None:
+        while True:
+            try:
+                found = tuple(examine(self._context, lambda _: self._replica.state))
+                self._examined = found, self._clock.now_us()
+            except Exception:
+                log.exception("not_examined")
+            if self._stopping.wait(EXAMINE_S):
+                return
 
     def read(self) -> None:
         """Read once. After an error, the old reports stay with the problem."""
@@ -100,7 +118,17 @@ class LiveReader:
         asked_at = self._clock.now_us()
         state = self._replica.read_barrier(BARRIER_S)
         now = self._clock.now_us()
-        found = replace(old, version=old.version + 1, read_at=now, confirmed_at=asked_at, problem="", acks=acks)
+        findings, examined_at = self._examined
+        found = replace(
+            old,
+            version=old.version + 1,
+            read_at=now,
+            confirmed_at=asked_at,
+            problem="",
+            acks=acks,
+            findings=findings,
+            examined_at=examined_at,
+        )
         with suppress(TopicMissing):  # an older cluster may lack a topic
             found = replace(found, agents=dict(self._reader(HeartbeatReader).refresh()))
         with suppress(TopicMissing):

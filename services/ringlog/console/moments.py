@@ -13,6 +13,7 @@ from ringlog.kernel.values import Epoch, Micros, NodeId, Value, field
 from ringlog.log.folding import FoldedRecord
 from ringlog.log.kafka.lag import Lag
 from ringlog.log.replicas.start_point import ListedSnapshot
+from ringlog.operator.doctor import Finding
 from ringlog.operator.history.log_lines import LogFilter
 from ringlog.operator.machines import Machine
 from ringlog.operator.views.summary import rejected_nodes
@@ -34,6 +35,8 @@ class LiveReports(Value):
         machines: By node, the free disk and the end of the certificates, as its last report says.
         letters: The newest dead letters, newest first.
         letters_end: The end of their topic when they were read; None: not read.
+        findings: The findings of ``ringlog doctor`` on the machine of the console.
+        examined_at: The time of the findings; 0: none yet.
     """
 
     version: int = 0
@@ -51,6 +54,8 @@ class LiveReports(Value):
     machines: Mapping[NodeId, Machine] = field(default_factory=dict)
     letters: Sequence[LetterSummary] = ()
     letters_end: int | None = None
+    findings: Sequence[Finding] = ()
+    examined_at: Micros = 0
 
 
 NO_REPORTS = LiveReports()

@@ -92,7 +92,7 @@ def serve(
     """
     place = context.bootstrap, context.cluster
     hub = EpochHub(client, partial(open_snapshots, *place))
-    live = LiveReader(*place, client.replica)
+    live = LiveReader(context, client.replica)
 
     def open_client(person: str) -> Client:
         on_behalf = person or os.environ.get(ON_BEHALF_VARIABLE, "")

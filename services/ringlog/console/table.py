@@ -13,7 +13,7 @@ from ringlog.console.views.log import LAST, log
 from ringlog.console.views.nodes import nodes
 from ringlog.console.views.operations import operations
 from ringlog.console.views.placement import schema, settings, tablets, zones
-from ringlog.console.views.service import cdc, clocks, plans, principals, snapshots
+from ringlog.console.views.service import cdc, checks, clocks, plans, principals, snapshots
 from ringlog.kernel.values import Value
 
 TEXT_CHARS_MAX: Final = 200
@@ -119,6 +119,7 @@ VIEWS: Final = {
             {},
         ),
         ConsoleView("clocks", "Clocks", "What breaks this week?", clocks, {}),
+        ConsoleView("checks", "Checks", "Are topics, agents, Redis and this machine as they must be?", checks, {}),
         ConsoleView(
             "plans",
             "Plans",

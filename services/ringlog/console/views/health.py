@@ -10,6 +10,7 @@ from typing import Any, Final
 from ringlog.console.moments import ViewInput
 from ringlog.console.views.levels import BAD, IDLE, OK, WARN, node_level, with_commands, worst
 from ringlog.kernel.history import ARCHIVED, confirmed_snapshots
+from ringlog.operator import doctor
 from ringlog.operator.machines import machine_problems
 from ringlog.operator.views.summary import status_view
 from ringlog.operator.views.words import format_pause, picked, span
@@ -33,6 +34,12 @@ MACHINES_MAX: Final = 20
 """Problems of machines that the page lists. The page of nodes marks all of them."""
 
 
+EXAMINED: Final = ("topics", "cache", "disk")
+"""The checks of ``ringlog doctor`` whose findings no other reason covers."""
+LEVEL_OF: Final = {doctor.FAIL: BAD, doctor.WARN: WARN}
+"""The level of a finding that needs attention."""
+
+
 def health(moment: ViewInput) -> Json:
     """Return the verdict, the reasons with their commands, and a card for each part of the system."""
     state, live = moment.state, moment.live
@@ -46,6 +53,11 @@ def health(moment: ViewInput) -> Json:
             picked(one, "text", "next")
             | {"level": BAD if one.broken else WARN, "page": "nodes", "query": {"node": one.node}}
         )
+    for examined in live.findings if not moment.is_past else ():
+        if examined.check in EXAMINED and examined.verdict in LEVEL_OF:
+            text, remedy = f"{examined.check}: {examined.text}", "; ".join(examined.fixes)
+            level = LEVEL_OF[examined.verdict]
+            rows.append({"text": text, "level": level, "page": "checks", "query": {}, "next": remedy})
     if live.problem:
         rows.insert(0, _reason(f"the log is not readable: {live.problem}"))
     cards = [*_cards(moment, found)]

@@ -13,6 +13,7 @@ from ringlog.kernel.history import ARCHIVED, TRUNCATED, allowed_begin, confirmed
 from ringlog.kernel.model.state import NO_MEMBER, in_order
 from ringlog.kernel.values import SECOND_US
 from ringlog.log.kafka.lag import Lag
+from ringlog.operator import doctor
 from ringlog.operator import plans as plan_views
 from ringlog.operator.views import views
 from ringlog.operator.views.clocks import clock_lines
@@ -138,6 +139,20 @@ def clocks(moment: ViewInput) -> Json:
             "level": worst(row["level"] for row in ending),
         },
         "pauses": views.pauses(state),
+    }
+
+
+def checks(moment: ViewInput) -> Json:
+    """Return the findings of ``ringlog doctor`` on the machine of the console, which are of the present."""
+    levels = {doctor.OK: OK, doctor.WARN: WARN, doctor.FAIL: BAD, doctor.SKIPPED: IDLE}
+    found: list[Json] = [
+        {"check": one.check, "level": levels[one.verdict], "text": one.text, "fixes": list(one.fixes)}
+        for one in moment.live.findings
+    ]
+    return {
+        "level": worst(row["level"] for row in found),
+        "examined_at": moment.live.examined_at or None,
+        "findings": found,
     }
 
 
