@@ -163,10 +163,10 @@ NEEDS: Final[dict[BrokerUser, BrokerNeeds]] = {
         "operators",
         {
             # `status` measures the lag of CDC writers by the times of mutations, and counts dead letters. Reports of
-            # agents can have the schema of a later release.
+            # agents can have the schema of a later release. `doctor` compares the settings of all topics.
             "read": (*_ASKS, *_REPORTS, MUTATIONS.suffix, DEAD_LETTERS.suffix, SCHEMAS.suffix),
             "write": (REQUESTS.suffix,),
-            "describe_configs": (METADATA.suffix, CDC.suffix),
+            "describe_configs": ALL_SUFFIXES,
         },
     ),
     BrokerUser.reader: BrokerNeeds(
