@@ -82,7 +82,7 @@ def test_the_balancer_replans_for_every_section_that_it_reads() -> None:
         proposals(state, advice)
         list(complaints(state, advice, Reports()))
 
-    assert read([*lives().values(), PILED, *zoned(), draining()], look) - OTHERWISE == set(balancer._PARTS)
+    assert read([*lives().values(), PILED, *zoned(), draining()], look) - OTHERWISE == set(balancer.PARTS)
 
 
 def test_the_rebalancer_rechecks_every_section_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
