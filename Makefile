@@ -26,7 +26,7 @@ archives: setup ## Store the classes of broker and Spark, once: both start faste
 	@.venv/bin/python -m tests.record_classes 2>.venv/archives.log || echo 'archives: none, see .venv/archives.log'
 
 test: archives ## Run the unit tests, then the system tests against a real broker, Redis and Spark
-	@.venv/bin/pytest --numprocesses 5 --no-loadscope-reorder -m "not soak and not containers and not browser" $(TEST_FLAGS)
+	@.venv/bin/pytest --numprocesses 4 --no-loadscope-reorder -m "not soak and not containers and not browser" $(TEST_FLAGS)
 
 containers: SETUP_FLAGS = --test-programs
 containers: setup ## Build the image, run the services of compose.yaml from it, restart them (root, podman; minutes)

@@ -71,8 +71,10 @@ def test_a_program_of_a_page_runs(page: str, number: int, reader: Shell, home: P
     program = block.text.replace("127.0.0.1:9092", stack.bootstrap).replace("redis://127.0.0.1:6379/0", stack.redis)
     (home / "pages" / "program.py").write_text(program)
     runner = sys.executable if "pyspark" in program else "run-file"  # a driver of Spark shares nothing with the server
-    command = f"timeout {PROGRAM_S} {runner} program.py"
-    status, printed = reader.run(f"cd ~/pages; RINGLOG_KAFKA_CONFIG={stack.kafka_config} {command}")
+    command = f"cd ~/pages; RINGLOG_KAFKA_CONFIG={stack.kafka_config} timeout {PROGRAM_S} {runner} program.py"
+    status, printed = reader.run(command)
+    if "Python worker failed to connect back" in printed:  # the machine is busy, and the page says to start it again
+        status, printed = reader.run(command)
     assert status == 0, printed
 
 
