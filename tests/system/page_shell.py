@@ -24,7 +24,7 @@ REPEAT = "Repeat this command until"
 BLOCK_S = 300
 """After this time, the shell is ended. Every later block then fails, too."""
 
-PROGRAM_S = 120
+PROGRAM_S = 240
 """After this time, a program is ended. The shell continues."""
 
 VARIABLE = re.compile(

@@ -61,12 +61,14 @@ def test_a_program_does_the_same_as_in_python(code: str, tmp_path: Path) -> None
     environment, text = {"LC_CTYPE": "C.UTF-8", "NAME": "a value"}, "a line\n"
     words = ["-c", code, "one", "two words"]
     mask = os.umask(0o027)  # the server has another one
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
     try:
         forked = fork_server.run(words, environment, tmp_path, text=text)
         command = [sys.executable, *words]
         usual = subprocess.run(command, env=environment, cwd=tmp_path, input=text, capture_output=True, text=True)
     finally:
         os.umask(mask)
+        signal.signal(signal.SIGINT, interrupt)
     assert (forked.returncode, forked.stdout, forked.stderr) == (usual.returncode, usual.stdout, usual.stderr)
 
 
