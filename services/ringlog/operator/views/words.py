@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 from ringlog.kernel.model.modes import pause_text
@@ -24,6 +25,7 @@ def picked(item: object, *names: str) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
 
+@lru_cache(maxsize=8_192)
 def natural(name: str) -> tuple[str | int, ...]:
     """Return a sort key that orders ``n2`` before ``n10``, as people do."""
     # The pattern splits at each number, so every second part is one.
