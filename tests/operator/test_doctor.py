@@ -101,7 +101,9 @@ def test_a_writer_that_stopped_and_dead_letters_are_found(monkeypatch: pytest.Mo
     monkeypatch.setattr(doctor, "recent_counts", lambda *_: counts)
     monkeypatch.setattr(doctor, "CHECKS", {"cdc": CHECKS["cdc"]})
     state = replace(EMPTY_STATE, writers=Map(writers))
-    assert [(one.verdict, one.text) for one in examine(CONTEXT, lambda _: state)] == [
+    found = list(examine(CONTEXT, lambda _: state))
+    assert "ringlog cdc fence --writer asleep --reason" in found[0].fixes[0]
+    assert [(one.verdict, one.text) for one in found] == [
         (WARN, "writer asleep: its write lease ended 10 min ago"),
         (WARN, "recent dead letters: 2 type_mismatch"),
         (OK, "3 writers"),

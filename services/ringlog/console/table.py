@@ -119,7 +119,7 @@ VIEWS: Final = {
             {},
         ),
         ConsoleView("clocks", "Clocks", "What breaks this week?", clocks, {}),
-        ConsoleView("checks", "Checks", "Are topics, agents, Redis and this machine as they must be?", checks, {}),
+        ConsoleView("checks", "Checks", "Are topics, agents, Redis and this machine in order?", checks, {}),
         ConsoleView(
             "plans",
             "Plans",

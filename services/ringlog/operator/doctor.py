@@ -199,7 +199,7 @@ def _cdc(site: Site) -> Iterator[Found]:
     now, writers = SystemClock().now_us(), [one for one in in_order(site.state.writers) if one[1].fenced is None]
     for name, writer in writers:
         if writer.horizon and now - writer.horizon > LEASE_ENDED_US:
-            fixes = (f"start its job again, or ringlog cdc fence {name} if it stopped permanently",)
+            fixes = (f"start its job again. If it stopped permanently: ringlog cdc fence --writer {name} --reason …",)
             yield WARN, f"writer {name}: its write lease ended {span(now - writer.horizon)} ago", fixes
     if waiting := recent_counts(*site.place).waiting():
         texts = ", ".join(f"{count:,} {printable(reason)}" for reason, count in waiting.items())

@@ -25,7 +25,10 @@ class Machine(Value):
 
 
 class MachineProblem(Value):
-    """A problem of the machine of ``node`` (a name): a sentence, and what to do next. ``broken``: not only soon."""
+    """A problem of the machine of ``node`` (a name): a sentence, and what to do next.
+
+    ``broken``: a certificate has ended. False: the problem is a warning.
+    """
 
     node: str
     broken: bool

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ringlog.console.moments import ViewInput
-from ringlog.console.views.levels import BAD, IDLE, OK, WARN, node_level, with_commands, worst
+from ringlog.console.views.levels import BAD, IDLE, LEVEL_OF, OK, WARN, node_level, with_commands, worst
 from ringlog.kernel.history import ARCHIVED, confirmed_snapshots
-from ringlog.operator import doctor
 from ringlog.operator.machines import machine_problems
 from ringlog.operator.views.summary import status_view
 from ringlog.operator.views.words import format_pause, picked, span
@@ -36,8 +35,6 @@ MACHINES_MAX: Final = 20
 
 EXAMINED: Final = ("topics", "cache", "disk")
 """The checks of ``ringlog doctor`` whose findings no other reason covers."""
-LEVEL_OF: Final = {doctor.FAIL: BAD, doctor.WARN: WARN}
-"""The level of a finding that needs attention."""
 
 
 def health(moment: ViewInput) -> Json:
@@ -54,9 +51,9 @@ def health(moment: ViewInput) -> Json:
             | {"level": BAD if one.broken else WARN, "page": "nodes", "query": {"node": one.node}}
         )
     for examined in live.findings if not moment.is_past else ():
-        if examined.check in EXAMINED and examined.verdict in LEVEL_OF:
+        level = LEVEL_OF[examined.verdict]
+        if examined.check in EXAMINED and level in (BAD, WARN):
             text, remedy = f"{examined.check}: {examined.text}", "; ".join(examined.fixes)
-            level = LEVEL_OF[examined.verdict]
             rows.append({"text": text, "level": level, "page": "checks", "query": {}, "next": remedy})
     if live.problem:
         rows.insert(0, _reason(f"the log is not readable: {live.problem}"))

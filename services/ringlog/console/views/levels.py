@@ -8,12 +8,15 @@ from reprlib import Repr
 from typing import Any, Final
 
 from ringlog.kernel.values import Micros, Value
+from ringlog.operator import doctor
 from ringlog.operator.machines import EXPIRES_SOON_US
 
 Json = dict[str, Any]
 OK, WARN, BAD, IDLE = "ok", "warn", "bad", "idle"
 LEVELS: Final = (BAD, WARN, OK, IDLE)
 """The levels, the worst first."""
+LEVEL_OF: Final = {doctor.OK: OK, doctor.SKIPPED: IDLE, doctor.WARN: WARN, doctor.FAIL: BAD}
+"""Verdict of ``ringlog doctor`` to its level."""
 
 LIMIT, LIMIT_MAX = 100, 1_000
 """Rows of a page."""

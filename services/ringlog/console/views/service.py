@@ -8,12 +8,11 @@ from typing import Any
 
 from ringlog.client.cdc.dead_letters import LetterSummary
 from ringlog.console.moments import ViewInput
-from ringlog.console.views.levels import BAD, IDLE, LIMIT, OK, WARN, certificate_level, worst
+from ringlog.console.views.levels import BAD, IDLE, LEVEL_OF, LIMIT, OK, WARN, certificate_level, worst
 from ringlog.kernel.history import ARCHIVED, TRUNCATED, allowed_begin, confirmed_snapshots
 from ringlog.kernel.model.state import NO_MEMBER, in_order
 from ringlog.kernel.values import SECOND_US
 from ringlog.log.kafka.lag import Lag
-from ringlog.operator import doctor
 from ringlog.operator import plans as plan_views
 from ringlog.operator.views import views
 from ringlog.operator.views.clocks import clock_lines
@@ -143,10 +142,9 @@ def clocks(moment: ViewInput) -> Json:
 
 
 def checks(moment: ViewInput) -> Json:
-    """Return the findings of ``ringlog doctor`` on the machine of the console, which are of the present."""
-    levels = {doctor.OK: OK, doctor.WARN: WARN, doctor.FAIL: BAD, doctor.SKIPPED: IDLE}
+    """Return the newest findings of ``ringlog doctor`` on the machine of the console, also for a past epoch."""
     found: list[Json] = [
-        {"check": one.check, "level": levels[one.verdict], "text": one.text, "fixes": list(one.fixes)}
+        {"check": one.check, "level": LEVEL_OF[one.verdict], "text": one.text, "fixes": list(one.fixes)}
         for one in moment.live.findings
     ]
     return {

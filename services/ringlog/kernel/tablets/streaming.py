@@ -8,8 +8,8 @@ Admission and planner count with these functions, so a plan asks for nothing tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.settings import setting
@@ -81,11 +81,17 @@ class Streams:
     def add(self, state: ClusterState, tablet: Tablet) -> Rejected | None:
         """Count a transition that begins. If it would pass a limit, return the rejection and do not count it."""
         use = use_of(state, tablet)
-        counts = (self.reads, self.writes, self.node_reads, self.node_writes, {"all": self.all})
+        counts: tuple[Mapping[Any, int], ...] = (
+            self.reads,
+            self.writes,
+            self.node_reads,
+            self.node_writes,
+            {"all": self.all},
+        )
         places_of = (use.reads, use.writes, _nodes(use.reads), _nodes(use.writes), ["all"])
         for counted, places, (name, most) in zip(counts, places_of, self._limits.items(), strict=True):
             for place in places if most else ():
-                now = counted.get(place, 0)  # type: ignore[attr-defined]
+                now = counted.get(place, 0)
                 if exceeds(now, use.weight, most):
                     where = f"{state.nodes[place[0]].name}/{place[1]}" if isinstance(place, tuple) else place
                     return Rejected("streaming_limit", f"{where} streams {now} already, {name} is {most}")
